@@ -1,0 +1,1 @@
+"""Durable history for Eclipse Zenoh."""

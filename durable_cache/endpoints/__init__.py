@@ -1,0 +1,1 @@
+"""The I/O room: cache, publisher and subscriber on real Zenoh sessions."""

@@ -1,0 +1,143 @@
+"""Which errors the project raises, and whether a caller may try again.
+
+    DurableCacheError
+    ├── ConfigError                 correct the configuration; never retry as is
+    ├── BackendNotFound             name a backend that is installed
+    ├── BackendNotInstalled         install the extra it names
+    ├── StorageError
+    │   ├── StorageUnavailable      retry: the outcome is unknown, appends are idempotent
+    │   ├── StorageFull             retry once there is room
+    │   ├── StorageLocked           another writer holds the storage
+    │   ├── StorageCorrupt          stop; restore or rebuild from a peer
+    │   └── SchemaOutdated          run ``durable-cache migrate``
+    ├── ProtocolError
+    │   ├── LocalProtocolError      our own caller broke the rules
+    │   └── RemoteProtocolError     a peer sent what the protocol does not allow
+    └── Closed                      the object was closed
+
+Driver errors never appear here: each backend translates its own at its edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+__all__ = [
+    "BackendNotFound",
+    "BackendNotInstalled",
+    "Closed",
+    "ConfigError",
+    "DurableCacheError",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "SchemaOutdated",
+    "StorageCorrupt",
+    "StorageError",
+    "StorageFull",
+    "StorageLocked",
+    "StorageUnavailable",
+    "map_errors",
+]
+
+
+class DurableCacheError(Exception):
+    """Something in durable-cache failed."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").splitlines()[0])
+
+
+class ConfigError(DurableCacheError):
+    """The configuration is wrong; the message says where and what to write instead."""
+
+
+class BackendNotFound(DurableCacheError):
+    """No installed backend has that name."""
+
+    def __init__(self, name: str, installed: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.installed = installed
+        known = ", ".join(installed) or "none"
+        super().__init__(f"no backend is called {name!r}; installed: {known}")
+
+
+class BackendNotInstalled(DurableCacheError):
+    """The backend is known but its driver is not installed."""
+
+    def __init__(self, name: str, extra: str, missing: str) -> None:
+        self.name = name
+        self.extra = extra
+        self.missing = missing
+        super().__init__(
+            f"backend {name!r} needs the package {missing!r}: pip install 'durable-cache[{extra}]'"
+        )
+
+
+class StorageError(DurableCacheError):
+    """A storage could not do what was asked."""
+
+
+class StorageUnavailable(StorageError):
+    """The storage cannot be reached now; try again: whether the last write arrived is unknown."""
+
+
+class StorageFull(StorageError):
+    """The storage has no room left; make room and try again."""
+
+
+class StorageLocked(StorageError):
+    """Another writer holds this storage."""
+
+
+class StorageCorrupt(StorageError):
+    """The storage holds data that fails its checks; stop and repair it before going on."""
+
+
+class SchemaOutdated(StorageError):
+    """The storage's schema is not the one this version needs."""
+
+    def __init__(self, found: str, needed: str, remedy: str = "run: durable-cache migrate") -> None:
+        self.found = found
+        self.needed = needed
+        super().__init__(f"schema {found} found, {needed} needed; {remedy}")
+
+
+class ProtocolError(DurableCacheError):
+    """A message or call breaks the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This process asked for something the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer sent something the protocol does not allow."""
+
+    def __init__(self, message: str, peer: str = "") -> None:
+        self.peer = peer
+        super().__init__(f"{message} (from {peer})" if peer else message)
+
+
+class Closed(DurableCacheError):
+    """The object is closed."""
+
+
+@contextmanager
+def map_errors(
+    table: Mapping[type[BaseException], type[StorageError]], subject: str
+) -> Iterator[None]:
+    """Translate the driver errors named in `table`, first match first, into ours.
+
+    `subject` names the thing (a file, a server without its secrets) in the message.
+    """
+    try:
+        yield
+    except DurableCacheError:
+        raise
+    except tuple(table) as error:
+        for theirs, ours in table.items():
+            if isinstance(error, theirs):
+                raise ours(f"{subject}: {error}") from error
+        raise

@@ -1,0 +1,1 @@
+"""Pure values: samples, sequences, ranges, key expressions, selections. No I/O, no clock."""

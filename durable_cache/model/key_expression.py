@@ -1,0 +1,217 @@
+"""Which keys a key expression names, decided as Zenoh decides it, without Zenoh.
+
+Keys are data: nothing here turns one into a path, a pattern for another engine or a query.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+__all__ = ["KeyExpression"]
+
+KEY_BYTES_MAX = 64 * 1024
+
+
+class KeyExpression:
+    """A canonical Zenoh key expression: chunks between ``/``, with ``*``, ``**`` and ``$*``.
+
+    Immutable. Raises ValueError, never to be retried, when the text is no canonical expression.
+    A chunk that begins with ``@`` is verbatim: no wildcard matches it.
+    """
+
+    __slots__ = ("_regex", "chunks", "text")
+
+    def __init__(self, text: str) -> None:
+        _check(text)
+        self.text = text
+        self.chunks = tuple(text.split("/"))
+        self._regex: re.Pattern[str] | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"KeyExpression({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyExpression) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @property
+    def is_key(self) -> bool:
+        """Whether the expression names exactly one key."""
+        return "*" not in self.text
+
+    @property
+    def prefix(self) -> str:
+        """The text every named key begins with, up to the first wildcard (may be empty)."""
+        if self.is_key:
+            return self.text
+        head = re.split(r"\$?\*", self.text, maxsplit=1)[0]
+        # "a/**" also names "a" itself, so the slash before a double wildcard is not certain.
+        return head[:-1] if self.text[len(head) :].startswith("**") and head else head
+
+    def matches(self, key: str) -> bool:
+        """Tell whether this expression names `key`, a key without wildcards."""
+        if self._regex is None:
+            self._regex = re.compile(self.regex(), re.DOTALL)
+        return self._regex.fullmatch(key) is not None
+
+    def regex(self) -> str:
+        """Return a regular expression (Python's, RE2's and Java's common part) for `matches`."""
+        return _regex(self.chunks)
+
+    def intersects(self, other: KeyExpression) -> bool:
+        """Tell whether some key is named by both."""
+        return _intersect(self.chunks, other.chunks)
+
+    def includes(self, other: KeyExpression) -> bool:
+        """Tell whether every key named by `other` is named by this one."""
+        return _include(self.chunks, other.chunks)
+
+
+def _check(text: str) -> None:
+    if not text:
+        raise ValueError("a key expression may not be empty")
+    if len(text.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise ValueError(f"a key expression may not be longer than {KEY_BYTES_MAX} bytes")
+    before = ""
+    for chunk in text.split("/"):
+        if not chunk:
+            raise ValueError(f"{text!r}: empty chunk; write no leading, trailing or double slash")
+        if "#" in chunk or "?" in chunk:
+            raise ValueError(f"{text!r}: '#' and '?' may not appear in a key expression")
+        stars = chunk.replace("$*", "")
+        if chunk not in ("*", "**") and ("*" in stars or "$" in stars):
+            raise ValueError(f"{text!r}: write '*', '**' or '$*' in chunk {chunk!r}")
+        if chunk == "$*" or "$*$*" in chunk:
+            raise ValueError(f"{text!r}: chunk {chunk!r} is not canonical; write '*' or one '$*'")
+        if before == "**" and chunk in ("*", "**"):
+            raise ValueError(f"{text!r}: not canonical; write '*/**' once, and no '**/**'")
+        before = chunk
+
+
+def _regex(chunks: tuple[str, ...]) -> str:
+    if chunks == ("**",):
+        return r"(?:[^/@][^/]*(?:/[^/@][^/]*)*)"
+    parts: list[str] = []
+    for at, chunk in enumerate(chunks):
+        if chunk == "**":
+            if at == 0:
+                parts.append(r"(?:[^/@][^/]*/)*")
+            else:
+                parts.append(r"(?:/[^/@][^/]*)*")
+            continue
+        if at > 0 and not (at == 1 and chunks[0] == "**"):
+            parts.append("/")
+        parts.append(_chunk_regex(chunk))
+    return "".join(parts)
+
+
+def _chunk_regex(chunk: str) -> str:
+    if chunk == "*":
+        return r"[^/@][^/]*"
+    if _verbatim(chunk):
+        return re.escape(chunk)
+    pieces = [re.escape(piece) for piece in chunk.split("$*")]
+    return ("(?!@)" if len(pieces) > 1 else "") + "[^/]*".join(pieces)
+
+
+def _verbatim(chunk: str) -> bool:
+    return chunk.startswith("@")
+
+
+def _intersect(left: tuple[str, ...], right: tuple[str, ...]) -> bool:
+    """Dynamic programme over both chunk lists: no input makes it more than quadratic."""
+    reach = [False] * (len(right) + 1)
+    reach[len(right)] = True
+    for j in range(len(right) - 1, -1, -1):
+        reach[j] = right[j] == "**" and reach[j + 1]
+    for i in range(len(left) - 1, -1, -1):
+        row = [False] * (len(right) + 1)
+        row[len(right)] = left[i] == "**" and reach[len(right)]
+        for j in range(len(right) - 1, -1, -1):
+            row[j] = _step(left[i], right[j], row[j + 1], reach[j], reach[j + 1])
+        reach = row
+    return reach[0]
+
+
+def _step(one: str, two: str, skip_two: bool, skip_one: bool, both: bool) -> bool:
+    if one == "**":
+        return skip_one or (skip_two and not _verbatim(two))
+    if two == "**":
+        return skip_two or (skip_one and not _verbatim(one))
+    return both and _chunks_meet(one, two)
+
+
+@lru_cache(maxsize=4096)
+def _chunks_meet(one: str, two: str) -> bool:
+    if one == two:
+        return True
+    if _verbatim(one) or _verbatim(two):
+        return False
+    if one == "*" or two == "*":
+        return True
+    if "$*" not in one and "$*" not in two:
+        return False
+    return _globs_meet(_glob(one), _glob(two))
+
+
+def _glob(chunk: str) -> tuple[str, ...]:
+    """Split a chunk into characters, with "" standing for a ``$*``."""
+    letters: list[str] = []
+    for at, piece in enumerate(chunk.split("$*")):
+        if at:
+            letters.append("")
+        letters.extend(piece)
+    return tuple(letters)
+
+
+def _globs_meet(left: tuple[str, ...], right: tuple[str, ...]) -> bool:
+    reach = [False] * (len(right) + 1)
+    reach[len(right)] = True
+    for j in range(len(right) - 1, -1, -1):
+        reach[j] = right[j] == "" and reach[j + 1]
+    for i in range(len(left) - 1, -1, -1):
+        row = [False] * (len(right) + 1)
+        row[len(right)] = left[i] == "" and reach[len(right)]
+        for j in range(len(right) - 1, -1, -1):
+            if left[i] == "" or right[j] == "":
+                row[j] = reach[j] or row[j + 1]
+            else:
+                row[j] = left[i] == right[j] and reach[j + 1]
+        reach = row
+    return reach[0]
+
+
+def _include(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
+    reach = [False] * (len(narrow) + 1)
+    reach[len(narrow)] = True
+    for i in range(len(wide) - 1, -1, -1):
+        row = [False] * (len(narrow) + 1)
+        row[len(narrow)] = wide[i] == "**" and reach[len(narrow)]
+        for j in range(len(narrow) - 1, -1, -1):
+            if wide[i] == "**":
+                row[j] = reach[j] or (row[j + 1] and not _verbatim(narrow[j]))
+            else:
+                row[j] = narrow[j] != "**" and reach[j + 1] and _chunk_includes(wide[i], narrow[j])
+        reach = row
+    return reach[0]
+
+
+@lru_cache(maxsize=4096)
+def _chunk_includes(wide: str, narrow: str) -> bool:
+    if wide == narrow:
+        return True
+    if _verbatim(wide) or _verbatim(narrow):
+        return False
+    if wide == "*":
+        return True
+    if "$*" not in wide or narrow == "*":
+        return False
+    # A character that cannot stand in a chunk takes the place of the inner wildcards.
+    pattern = "[^/]*".join(re.escape(piece) for piece in wide.split("$*"))
+    return re.fullmatch(pattern, narrow.replace("$*", "\x00*"), re.DOTALL) is not None

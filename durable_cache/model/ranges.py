@@ -1,0 +1,172 @@
+"""Which sequence numbers are held: ranges with both ends included, and sets of them.
+
+May not know what a source, a sample or a clock is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+__all__ = ["RangeSet", "SnRange"]
+
+
+class SnRange(NamedTuple):
+    """The numbers `first` to `last`, both ends included, as ``_sn=first..last`` writes them."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
+
+    @property
+    def width(self) -> int:
+        """How many numbers the range holds; 0 when `last` is below `first`."""
+        return max(0, self.last - self.first + 1)
+
+    def holds(self, sn: int) -> bool:
+        return self.first <= sn <= self.last
+
+
+class RangeSet:
+    """A set of non-negative numbers kept as sorted, disjoint, maximal runs.
+
+    The cost of every operation goes with the number of runs, never with the count of numbers.
+    Mutable and owned by one thread; `copy` before handing it out.
+    """
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, runs: Iterable[SnRange | tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, last in runs:
+            self.add(first, last)
+
+    @classmethod
+    def of(cls, sns: Iterable[int]) -> RangeSet:
+        """Build the set of the given numbers, in any order, repeats allowed."""
+        held = cls()
+        first = last = -2
+        for sn in sorted(sns):
+            if sn <= last + 1:
+                last = max(last, sn)
+                continue
+            if last >= 0:
+                held._firsts.append(first)
+                held._lasts.append(last)
+            first = last = sn
+        if last >= 0:
+            held._firsts.append(first)
+            held._lasts.append(last)
+        return held
+
+    def add(self, first: int, last: int) -> None:
+        """Include `first..last`; nothing happens when `last` is below `first`."""
+        if last < first:
+            return
+        if self._firsts and first == self._lasts[-1] + 1:  # the usual case: the next number
+            self._lasts[-1] = last
+            return
+        low = bisect_left(self._lasts, first - 1)
+        high = bisect_right(self._firsts, last + 1)
+        if low < high:
+            first = min(first, self._firsts[low])
+            last = max(last, self._lasts[high - 1])
+        self._firsts[low:high] = [first]
+        self._lasts[low:high] = [last]
+
+    def remove(self, first: int, last: int) -> None:
+        """Exclude `first..last`."""
+        if last < first:
+            return
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        if low >= high:
+            return
+        left, right = self._firsts[low], self._lasts[high - 1]
+        kept = [(left, first - 1)] if left < first else []
+        if right > last:
+            kept.append((last + 1, right))
+        self._firsts[low:high] = [run[0] for run in kept]
+        self._lasts[low:high] = [run[1] for run in kept]
+
+    def update(self, other: RangeSet) -> None:
+        """Include every run of `other`."""
+        for first, last in other:
+            self.add(first, last)
+
+    def difference(self, other: RangeSet) -> RangeSet:
+        """Return what is here and not in `other`, as a new set."""
+        left = self.copy()
+        for first, last in other:
+            left.remove(first, last)
+        return left
+
+    def clip(self, first: int, last: int) -> RangeSet:
+        """Return the part within `first..last`, as a new set."""
+        part = RangeSet()
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        part._firsts = self._firsts[low:high]
+        part._lasts = self._lasts[low:high]
+        if part._firsts:
+            part._firsts[0] = max(part._firsts[0], first)
+            part._lasts[-1] = min(part._lasts[-1], last)
+        return part
+
+    def gaps(self, first: int, last: int) -> RangeSet:
+        """Return the numbers of `first..last` that are not here, as a new set."""
+        missing = RangeSet()
+        missing.add(first, last)
+        for low, high in self.clip(first, last):
+            missing.remove(low, high)
+        return missing
+
+    def run_at(self, sn: int) -> SnRange | None:
+        """Return the run that holds `sn`, or None."""
+        at = bisect_left(self._lasts, sn)
+        if at < len(self._firsts) and self._firsts[at] <= sn:
+            return SnRange(self._firsts[at], self._lasts[at])
+        return None
+
+    def __contains__(self, sn: int) -> bool:
+        at = bisect_left(self._lasts, sn)
+        return at < len(self._firsts) and self._firsts[at] <= sn
+
+    def __iter__(self) -> Iterator[SnRange]:
+        return map(SnRange, self._firsts, self._lasts)
+
+    def __len__(self) -> int:
+        """The number of runs (`count` gives the number of numbers)."""
+        return len(self._firsts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RangeSet):
+            return NotImplemented
+        return self._firsts == other._firsts and self._lasts == other._lasts
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"RangeSet({', '.join(map(str, self))})"
+
+    @property
+    def count(self) -> int:
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    @property
+    def first(self) -> int | None:
+        return self._firsts[0] if self._firsts else None
+
+    @property
+    def last(self) -> int | None:
+        return self._lasts[-1] if self._lasts else None
+
+    def copy(self) -> RangeSet:
+        twin = RangeSet()
+        twin._firsts = self._firsts.copy()
+        twin._lasts = self._lasts.copy()
+        return twin

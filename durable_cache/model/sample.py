@@ -1,0 +1,287 @@
+"""What a sample is, who it is from, and how many of them travel together.
+
+A sample is identified by (key, source, epoch, sn) and never changes. May not know zenoh's types,
+a storage or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sequence import pack_sequence
+
+__all__ = [
+    "Identity",
+    "Kind",
+    "Qos",
+    "Sample",
+    "SampleBatch",
+    "Skip",
+    "SourceId",
+    "Stream",
+    "sample_digest",
+]
+
+DIGEST_BYTES = 16
+_HEX = frozenset("0123456789abcdef")
+
+
+class SourceId(NamedTuple):
+    """The EntityGlobalId of a publisher, written ``<zid>:<eid>``."""
+
+    zid: str
+    """Lowercase hexadecimal without leading zeros, 1 to 32 digits."""
+    eid: int
+    """An unsigned 32-bit number."""
+
+    def __str__(self) -> str:
+        return f"{self.zid}:{self.eid}"
+
+    @classmethod
+    def parse(cls, text: str) -> SourceId:
+        """Read ``<zid>:<eid>``; raises ValueError, never to be retried, on anything else."""
+        zid, colon, eid = text.partition(":")
+        if not colon or not is_zid(zid) or not (eid.isascii() and eid.isdigit()):
+            raise ValueError(f"{text!r} is no source_id; write <zid>:<eid>, as in 4f2a…:7")
+        if str(int(eid)) != eid or int(eid) >= 1 << 32:
+            raise ValueError(f"{text!r}: the eid is a number below 2^32 without leading zeros")
+        return cls(zid, int(eid))
+
+
+def is_zid(text: str) -> bool:
+    """Tell whether `text` is a Zenoh id: 1 to 32 lowercase hex digits, no leading zero."""
+    return 0 < len(text) <= 32 and text[0] != "0" and _HEX.issuperset(text)
+
+
+@lru_cache(maxsize=65536)
+def zid_number(zid: str) -> int:
+    """Return a zid as the number it writes, the way storages order sources."""
+    return int(zid, 16)
+
+
+class Stream(NamedTuple):
+    """One (key, source, epoch): the unit of history, of the stream index and of alignment."""
+
+    key: str
+    source: SourceId
+    epoch: int
+
+    @property
+    def order(self) -> tuple[bytes, int, int, int]:
+        """How storages order streams: key as UTF-8 bytes, zid and eid as numbers, epoch."""
+        return key_bytes(self.key), zid_number(self.source.zid), self.source.eid, self.epoch
+
+
+class Identity(NamedTuple):
+    """What makes a sample this sample and no other."""
+
+    key: str
+    source: SourceId
+    epoch: int
+    sn: int
+
+
+class Kind(IntEnum):
+    """Whether a sample sets its key's value or deletes it."""
+
+    PUT = 0
+    DELETE = 1
+
+
+class Qos(NamedTuple):
+    """The quality of service a sample was published with, as Zenoh numbers it."""
+
+    priority: int = 5
+    """1 (real time) to 7 (background); 5 is Zenoh's default, data."""
+    congestion: int = 1
+    """0 drop, 1 block, 2 block first."""
+    express: bool = False
+
+    def pack(self) -> int:
+        """Return the whole as one small number, for a column or a wire field."""
+        return self.priority | self.congestion << 3 | self.express << 5
+
+    @classmethod
+    def unpack(cls, packed: int) -> Qos:
+        return cls(packed & 7, packed >> 3 & 3, bool(packed >> 5 & 1))
+
+
+QOS_DEFAULT = Qos().pack()
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One published change of one key, with everything it was published with.
+
+    Immutable; may be shared between threads.
+    """
+
+    key: str
+    source: SourceId
+    epoch: int
+    sn: int
+    payload: bytes
+    kind: Kind = Kind.PUT
+    encoding: str = "zenoh/bytes"
+    """Zenoh's encoding with its schema, as ``str(encoding)`` writes it."""
+    attachment: bytes | None = None
+    ntp64: int = 0
+    """The HLC timestamp as its raw 64-bit NTP number; exact."""
+    timestamp_id: str = ""
+    """The HLC's id, hex as Zenoh writes it."""
+    stamped: bool = False
+    """The sample had no timestamp and the first cache stamped it on arrival."""
+    qos: int = QOS_DEFAULT
+    """`Qos.pack` of what it was published with."""
+    received_ns: int = 0
+    """Unix time in nanoseconds at which the first cache received it; retention goes by it."""
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.key, self.source, self.epoch)
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.key, self.source, self.epoch, self.sn)
+
+    @property
+    def sequence(self) -> int:
+        """The packed 64-bit RaiMS sequence, for people and logs."""
+        return pack_sequence(self.epoch, self.sn)
+
+    @property
+    def order(self) -> tuple[bytes, int, int, int, int]:
+        """Where the sample stands in a read by identity."""
+        return (
+            key_bytes(self.key),
+            zid_number(self.source.zid),
+            self.source.eid,
+            self.epoch,
+            self.sn,
+        )
+
+    @property
+    def time_order(self) -> tuple[int, int, bytes, int, int, int, int]:
+        """Where the sample stands in a read by time: HLC timestamp, its id, then identity."""
+        return (self.ntp64, timestamp_id_number(self.timestamp_id), *self.order)
+
+    @property
+    def size(self) -> int:
+        """Bytes the sample takes in a queue, near enough for a bound."""
+        return len(self.payload) + len(self.attachment or b"") + len(self.key) + 200
+
+
+@lru_cache(maxsize=65536)
+def timestamp_id_number(text: str) -> int:
+    """Return a timestamp's id as the number it writes; 0 when there is none."""
+    return int(text, 16) if text else 0
+
+
+@lru_cache(maxsize=65536)
+def key_bytes(key: str) -> bytes:
+    """Return a key as the bytes storages order it by."""
+    return key.encode("utf-8", "surrogatepass")
+
+
+def sample_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that differ where kind, encoding, payload or attachment do.
+
+    Timestamp and QoS take no part: the same sample may arrive re-stamped over another route.
+    """
+    state = blake2b(digest_size=DIGEST_BYTES)
+    attachment = sample.attachment
+    state.update(
+        b"%d;%d;%d;%d;"
+        % (
+            sample.kind,
+            len(sample.encoding),
+            len(sample.payload),
+            -1 if attachment is None else len(attachment),
+        )
+    )
+    state.update(sample.encoding.encode("utf-8", "surrogatepass"))
+    state.update(sample.payload)
+    if attachment:
+        state.update(attachment)
+    return state.digest()
+
+
+class Skip(NamedTuple):
+    """The durable record that the wait for `first..last` of a source's numbering ended.
+
+    It ends the wait, not the place: a sample found later replaces it.
+    """
+
+    source: SourceId
+    epoch: int
+    first: int
+    last: int
+
+
+class SampleBatch:
+    """Samples that cross a room's door together; immutable, shared freely.
+
+    The groupings are made once, when first asked for. Two samples of one identity may be in a
+    batch; the first counts.
+    """
+
+    __slots__ = ("_by_stream", "_digests", "samples")
+
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        self.samples: Sequence[Sample] = tuple(samples)
+        self._by_stream: dict[Stream, list[Sample]] | None = None
+        self._digests: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SampleBatch) and self.samples == other.samples
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"SampleBatch({len(self.samples)} samples)"
+
+    @property
+    def by_stream(self) -> dict[Stream, list[Sample]]:
+        """The samples per stream, in batch order; owned by the batch, not to be changed."""
+        if self._by_stream is None:
+            groups: dict[Stream, list[Sample]] = {}
+            for sample in self.samples:
+                stream = Stream(sample.key, sample.source, sample.epoch)
+                group = groups.get(stream)
+                if group is None:
+                    groups[stream] = [sample]
+                else:
+                    group.append(sample)
+            self._by_stream = groups
+        return self._by_stream
+
+    @property
+    def digests(self) -> list[bytes]:
+        """`sample_digest` of each sample, in batch order; owned by the batch."""
+        if self._digests is None:
+            self._digests = [sample_digest(sample) for sample in self.samples]
+        return self._digests
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole, near enough for a bound."""
+        return sum(sample.size for sample in self.samples)
+
+    def runs(self) -> dict[Stream, RangeSet]:
+        """Return the unbroken runs per stream."""
+        return {
+            stream: RangeSet.of(sample.sn for sample in group)
+            for stream, group in self.by_stream.items()
+        }

@@ -1,0 +1,1 @@
+"""The shell: configuration, service, metrics, admin space, HTTP and command line."""

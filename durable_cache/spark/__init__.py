@@ -1,0 +1,1 @@
+"""Historical queries and jobs over the Delta backend, on Spark."""

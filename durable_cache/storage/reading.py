@@ -1,0 +1,37 @@
+"""How a page is cut from samples that are already in memory: order, newest per key, cursor."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.storage.contract import Page
+
+__all__ = ["newest_per_key", "page_of"]
+
+
+def newest_per_key(samples: Iterable[Sample], newest: int | None) -> Iterable[Sample]:
+    """Keep at most `newest` samples of each key, those last in time order; None keeps all."""
+    if newest is None:
+        return samples
+    keys: dict[str, list[Sample]] = {}
+    for sample in samples:
+        keys.setdefault(sample.key, []).append(sample)
+    return [
+        sample
+        for group in keys.values()
+        for sample in heapq.nlargest(newest, group, key=lambda sample: sample.time_order)
+    ]
+
+
+def page_of(
+    samples: Iterable[Sample], selection: Selection, limit: int, cursor: Cursor | None
+) -> Page:
+    """Return the first `limit` samples after `cursor`, in the selection's order."""
+    place = selection.place
+    later = samples if cursor is None else (s for s in samples if place(s) > cursor)
+    found = heapq.nsmallest(limit + 1, later, key=place)
+    page = found[:limit]
+    return Page(SampleBatch(page), place(page[-1]) if len(found) > limit else None)
