@@ -1,0 +1,292 @@
+"""How our messages are written: key expressions, payloads, and the frame around them.
+
+Every payload of ours, in a message or in the journal, is one frame: a version byte, a byte that
+says what is inside, a CRC-32 of the rest, then msgpack of one typed value. Whatever a peer sends,
+decoding either returns a value within the caller's bounds or raises `RemoteProtocolError`; it never
+allocates more than a small multiple of the bytes received.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId, is_zid
+
+__all__ = [
+    "FRAME_VERSION",
+    "Ack",
+    "Content",
+    "Envelope",
+    "Packed",
+    "PublisherToken",
+    "ack_key",
+    "cache_token",
+    "decode_ack",
+    "decode_batch",
+    "decode_envelope",
+    "decode_journal",
+    "decode_packed",
+    "encode_ack",
+    "encode_batch",
+    "encode_envelope",
+    "encode_journal",
+    "encode_packed",
+    "own_key",
+    "parse_publisher_token",
+    "publisher_token",
+]
+
+FRAME_VERSION = 1
+_HEADER_BYTES = 6
+ENVELOPE_BYTES_MAX = 16 * 1024 * 1024
+ACK_BYTES_MAX = 64 * 1024
+ACK_RUNS_MAX = 1024
+PACKED_BYTES_MAX = 1 << 30
+SAMPLES_MAX = 1 << 20
+
+
+class Content(IntEnum):
+    """What a frame holds."""
+
+    ENVELOPE = 1
+    BATCH = 2
+    PACKED = 3
+    ACK = 4
+    JOURNAL = 5
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a reply carries in its attachment, for Zenoh's reply cannot carry source_info."""
+
+    source: SourceId
+    epoch: int
+    sn: int
+    kind: Kind
+    attachment: bytes | None
+    """The user's own attachment."""
+    ntp64: int
+    timestamp_id: str
+    stamped: bool
+    qos: int
+    received_ns: int
+
+    @classmethod
+    def of(cls, sample: Sample) -> Envelope:
+        return cls(
+            sample.source,
+            sample.epoch,
+            sample.sn,
+            sample.kind,
+            sample.attachment,
+            sample.ntp64,
+            sample.timestamp_id,
+            sample.stamped,
+            sample.qos,
+            sample.received_ns,
+        )
+
+    def open(self, key: str, payload: bytes, encoding: str) -> Sample:
+        """Return the sample that this envelope and its reply make together."""
+        return Sample(
+            key,
+            self.source,
+            self.epoch,
+            self.sn,
+            payload,
+            self.kind,
+            encoding,
+            self.attachment,
+            self.ntp64,
+            self.timestamp_id,
+            self.stamped,
+            self.qos,
+            self.received_ns,
+        )
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One packed reply: many samples, and whether the answer was cut after them."""
+
+    samples: tuple[Sample, ...]
+    more: bool = False
+    """The responder's bound was reached: ask again from the last sample on."""
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a cache says after a commit: these numbers of one source are durable here."""
+
+    cache_id: str
+    level: int
+    source: SourceId
+    epoch: int
+    runs: tuple[tuple[int, int], ...]
+    """Held at the level: the unbroken runs that the commit touched, ends included."""
+
+
+class _JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    samples: tuple[Sample, ...]
+    skips: tuple[Skip, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_envelopes = msgspec.msgpack.Decoder(Envelope)
+_batches = msgspec.msgpack.Decoder(tuple[Sample, ...])
+_packed = msgspec.msgpack.Decoder(Packed)
+_acks = msgspec.msgpack.Decoder(Ack)
+_journals = msgspec.msgpack.Decoder(_JournalEntry)
+_ValueT = TypeVar("_ValueT")
+
+
+def seal(content: int, value: object) -> bytes:
+    """Return the frame of `value`; `content` tells frames of different kinds apart."""
+    body = _encoder.encode(value)
+    return b"%c%c%b%b" % (FRAME_VERSION, content, crc32(body).to_bytes(4, "little"), body)
+
+
+def unseal(
+    frame: bytes, content: int, decoder: msgspec.msgpack.Decoder[_ValueT], bytes_max: int
+) -> _ValueT:
+    """Return the value in a frame; RemoteProtocolError, never to be retried, when it is none."""
+    if len(frame) > bytes_max:
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes; {bytes_max} are allowed")
+    if len(frame) < _HEADER_BYTES:
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes is too short")
+    if frame[0] != FRAME_VERSION:
+        raise RemoteProtocolError(
+            f"frame version {frame[0]}, this is version {FRAME_VERSION}; upgrade the older side"
+        )
+    if frame[1] != content:
+        raise RemoteProtocolError(f"a frame with content {frame[1]} where {content} belongs")
+    body = memoryview(frame)[_HEADER_BYTES:]
+    if crc32(body) != int.from_bytes(frame[2:_HEADER_BYTES], "little"):
+        raise RemoteProtocolError("a frame's checksum does not fit; it was damaged on the way")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"a frame that cannot be read: {error}") from error
+
+
+def _checked(samples: tuple[Sample, ...], samples_max: int) -> SampleBatch:
+    if len(samples) > samples_max:
+        raise RemoteProtocolError(f"{len(samples)} samples in a frame; {samples_max} are allowed")
+    for sample in samples:
+        check_identity(sample.source, sample.epoch, sample.sn, sample.ntp64)
+    return SampleBatch(samples)
+
+
+def check_identity(source: SourceId, epoch: int, sn: int, ntp64: int) -> None:
+    """Raise RemoteProtocolError when a peer's numbers are outside what a source can have."""
+    if not (is_zid(source.zid) and 0 <= source.eid < 1 << 32):
+        raise RemoteProtocolError(f"{source.zid[:40]!r}:{source.eid} is no source_id")
+    if not (0 <= epoch < 1 << 29 and 0 <= sn < (1 << 35) - 1 and 0 <= ntp64 < 1 << 64):
+        raise RemoteProtocolError(f"epoch {epoch}, sn {sn} or timestamp {ntp64} out of range")
+
+
+def encode_envelope(sample: Sample) -> bytes:
+    """Return the attachment of a single reply."""
+    return seal(Content.ENVELOPE, Envelope.of(sample))
+
+
+def decode_envelope(frame: bytes) -> Envelope:
+    """Read the attachment of a single reply."""
+    envelope = unseal(frame, Content.ENVELOPE, _envelopes, ENVELOPE_BYTES_MAX)
+    check_identity(envelope.source, envelope.epoch, envelope.sn, envelope.ntp64)
+    return envelope
+
+
+def encode_batch(batch: SampleBatch) -> bytes:
+    """Return the frame of a batch."""
+    return seal(Content.BATCH, batch.samples)
+
+
+def decode_batch(
+    frame: bytes, *, bytes_max: int = PACKED_BYTES_MAX, samples_max: int = SAMPLES_MAX
+) -> SampleBatch:
+    """Read a batch of at most `samples_max` samples in at most `bytes_max` bytes."""
+    return _checked(unseal(frame, Content.BATCH, _batches, bytes_max), samples_max)
+
+
+def encode_packed(batch: SampleBatch, more: bool = False) -> bytes:
+    """Return the payload of a packed reply (``_pack=1``)."""
+    return seal(Content.PACKED, (batch.samples, more))
+
+
+def decode_packed(
+    frame: bytes, *, bytes_max: int = PACKED_BYTES_MAX, samples_max: int = SAMPLES_MAX
+) -> tuple[SampleBatch, bool]:
+    """Read a packed reply: its samples, and whether the responder had more."""
+    packed = unseal(frame, Content.PACKED, _packed, bytes_max)
+    return _checked(packed.samples, samples_max), packed.more
+
+
+def encode_ack(ack: Ack) -> bytes:
+    """Return the payload of an acknowledgement."""
+    return seal(Content.ACK, ack)
+
+
+def decode_ack(frame: bytes) -> Ack:
+    """Read an acknowledgement of at most 1,024 runs."""
+    ack = unseal(frame, Content.ACK, _acks, ACK_BYTES_MAX)
+    check_identity(ack.source, ack.epoch, 0, 0)
+    if len(ack.runs) > ACK_RUNS_MAX or any(not 0 <= a <= b < 1 << 35 for a, b in ack.runs):
+        raise RemoteProtocolError("an acknowledgement whose runs are out of range")
+    return ack
+
+
+def encode_journal(batch: SampleBatch, skips: tuple[Skip, ...]) -> bytes:
+    """Return the row the journal keeps of one commit."""
+    return seal(Content.JOURNAL, (batch.samples, skips))
+
+
+def decode_journal(frame: bytes) -> tuple[SampleBatch, tuple[Skip, ...]]:
+    """Read a journal row back; RemoteProtocolError means the row is damaged."""
+    entry = unseal(frame, Content.JOURNAL, _journals, PACKED_BYTES_MAX)
+    return SampleBatch(entry.samples), entry.skips
+
+
+class PublisherToken(NamedTuple):
+    """What a publisher's liveliness token says."""
+
+    source: SourceId
+    epoch: int
+    key_expr: KeyExpression
+
+
+def own_key(domain: str, *chunks: str) -> str:
+    """Return a key of ours: ``@durable/v1/<domain>/…``, which no ``**`` matches."""
+    return "/".join(("@durable", "v1", domain, *chunks))
+
+
+def ack_key(domain: str, source: SourceId) -> str:
+    """Return the key on which caches acknowledge a source's samples."""
+    return own_key(domain, "ack", str(source))
+
+
+def cache_token(domain: str, cache_id: str, incarnation: str) -> str:
+    """Return the liveliness token of one run of a cache."""
+    return own_key(domain, "cache", cache_id, incarnation)
+
+
+def publisher_token(domain: str, source: SourceId, epoch: int, key_expr: str) -> str:
+    """Return the liveliness token that declares a publisher's epoch."""
+    return own_key(domain, "pub", str(source), str(epoch), key_expr)
+
+
+def parse_publisher_token(key: str, domain: str) -> PublisherToken | None:
+    """Read a publisher's token; None when it is none of this domain or malformed."""
+    prefix = own_key(domain, "pub", "")
+    parts = key.removeprefix(prefix).split("/", 2) if key.startswith(prefix) else []
+    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 10):
+        return None
+    try:
+        source, key_expr = SourceId.parse(parts[0]), KeyExpression(parts[2])
+    except ValueError:
+        return None
+    epoch = int(parts[1])
+    return PublisherToken(source, epoch, key_expr) if epoch < 1 << 29 else None
