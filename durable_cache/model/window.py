@@ -33,13 +33,15 @@ class Window:
     and numbers below it are OLD. Mutable, owned by one thread.
     """
 
-    __slots__ = ("base", "held", "runs_max", "skipped", "span", "start")
+    __slots__ = ("base", "expected", "held", "runs_max", "skipped", "span", "start")
 
     def __init__(self, *, span: int = 1 << 17, runs_max: int = 1024) -> None:
         self.held = RangeSet()
         self.skipped = RangeSet()
         self.start: int | None = None
         """The lowest number awaited; None until the first sample or the epoch's declaration."""
+        self.expected = -1
+        """The highest number known to have been published, come or not."""
         self.base = 0
         self.span = span
         """How far beyond `top` a number may be without confirmation."""
@@ -47,9 +49,9 @@ class Window:
 
     @property
     def top(self) -> int:
-        """The highest number that is held or skipped; -1 when none is."""
+        """The highest number that is held, skipped or known to exist; -1 when there is none."""
         held, skipped = self.held.last, self.skipped.last
-        return max(-1 if held is None else held, -1 if skipped is None else skipped)
+        return max(self.expected, -1 if held is None else held, -1 if skipped is None else skipped)
 
     @property
     def settled(self) -> int:
@@ -72,6 +74,10 @@ class Window:
         if self.start is None or sn < self.start:
             self.start = sn
 
+    def expect(self, last: int) -> None:
+        """Know that `last` was published: what is missing up to it is awaited."""
+        self.expected = max(self.expected, last)
+
     def accept(self, first: int, last: int) -> None:
         """Take `first..last` as held; idempotent; ends the skip of those numbers."""
         if self.start is None:
@@ -85,8 +91,8 @@ class Window:
     def reject(self, first: int, last: int) -> None:
         """Take back an `accept` that did not become durable: the numbers are awaited again."""
         self.held.remove(first, last)
-        if self.start is None or first < self.start:
-            self.start = first
+        self.begin(first)
+        self.expect(last)
 
     def skip(self, first: int, last: int) -> None:
         """End the wait for what of `first..last` is not held; idempotent."""

@@ -1,0 +1,394 @@
+"""What a cache does with what arrives: which samples are new, what is missing, what to say when.
+
+Theory of operation. Every source has numberings, one per epoch, each with a window. A live sample
+belongs to its source's current epoch. The next number is the usual case and costs a batch, not a
+sample. A number ahead opens a gap; one far ahead is parked until a second sample, a heartbeat or a
+cache confirms it, so that one forged number cannot silence a source. A number that the window has
+is looked up: it is the same sample, a conflict, or the first sign that the numbering restarted.
+
+Persist before messages leave: `SendAck` and `ReportMiss` come only out of `Appended`. At most one
+`Append` is outstanding. `handle` is total; time enters as an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from durable_cache.errors import LocalProtocolError
+from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
+from durable_cache.model.sequence import (
+    EPOCH_UNKNOWN,
+    SOURCE_SN_MODULUS,
+    sn_distance,
+)
+from durable_cache.model.window import Verdict
+from durable_cache.protocol.events import (
+    Alias,
+    Append,
+    Appended,
+    AppendFailed,
+    BatchReceived,
+    BatchRefused,
+    EngineOptions,
+    EpochDeclared,
+    Event,
+    FetchEnded,
+    HeartbeatReceived,
+    Learned,
+    Moment,
+    Origin,
+    Output,
+    ReportConflict,
+    ReportMiss,
+    SendAck,
+    SourceLoaded,
+    Tick,
+    Verified,
+    Verify,
+)
+from durable_cache.protocol.gaps import Gap, Gaps
+from durable_cache.protocol.numbering import EngineCounts, KnownSource, Numbering
+
+__all__ = ["CacheEngine"]
+
+
+class CacheEngine:
+    """The pure heart of a cache: `handle(event)` returns what to do. Owned by one thread."""
+
+    def __init__(self, options: EngineOptions | None = None) -> None:
+        self._options = options or EngineOptions()
+        self._sources: OrderedDict[SourceId, KnownSource] = OrderedDict()
+        self._gaps = Gaps(self._options)
+        self._appending: dict[tuple[SourceId, int], RangeSet] | None = None
+        self._skipping: tuple[Gap, ...] = ()
+        self.counts = EngineCounts()
+
+    @property
+    def gaps_open(self) -> int:
+        return len(self._gaps)
+
+    @property
+    def sources(self) -> int:
+        """How many sources have their windows in memory."""
+        return len(self._sources)
+
+    def wake_ns(self) -> int | None:
+        """Return the monotonic time at which the next `Tick` is of use, or None."""
+        return self._gaps.wake_ns()
+
+    def unknown(self, sources: Iterable[SourceId]) -> list[SourceId]:
+        """Return the sources that must be loaded before a batch with them is handed in."""
+        return [source for source in dict.fromkeys(sources) if source not in self._sources]
+
+    def epoch_of(self, source: SourceId) -> int:
+        """Return the epoch that live samples of `source` belong to now."""
+        known = self._sources.get(source)
+        return EPOCH_UNKNOWN if known is None else known.current
+
+    def handle(self, event: Event) -> list[Output]:
+        """Take one event and return what to do, in order."""
+        match event:
+            case BatchReceived():
+                return self._received(event)
+            case Appended():
+                return self._appended()
+            case AppendFailed():
+                return self._append_failed(event.now)
+            case Tick():
+                return self._tick(event.now)
+            case Verified():
+                return self._verified(event)
+            case FetchEnded():
+                progress = event.more or event.found > 0
+                self._gaps.ended(event.fetch_id, progress, event.now.monotonic_ns)
+                return []
+            case SourceLoaded():
+                return self._loaded(event)
+            case EpochDeclared():
+                return self._declared(event)
+            case HeartbeatReceived():
+                return self._heartbeat(event)
+            case BatchRefused():
+                return self._refused(event.refused, event.now)
+            case _:
+                assert_never(event)
+
+    def _received(self, event: BatchReceived) -> list[Output]:
+        accepted: list[Sample] = []
+        outputs: list[Output] = []
+        groups: dict[SourceId, list[Sample]] = {}
+        for sample in event.batch:
+            group = groups.get(sample.source)
+            if group is None:
+                groups[sample.source] = [sample]
+            else:
+                group.append(sample)
+        for source, samples in groups.items():
+            known = self._known(source)
+            if event.origin is Origin.RECOVERED:
+                self._recovered(known, samples, accepted)
+            elif event.origin is Origin.NATIVE:
+                epoch = known.current
+                own = [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
+                self._recovered(known, own, accepted)
+            else:
+                outputs += self._live(source, known, samples, accepted, event.now)
+        return self._append(accepted) + outputs
+
+    def _live(
+        self,
+        source: SourceId,
+        known: KnownSource,
+        samples: list[Sample],
+        accepted: list[Sample],
+        now: Moment,
+    ) -> list[Output]:
+        numbering = known.live
+        window = numbering.window
+        first, last = samples[0].sn, samples[-1].sn
+        if (
+            window.start is not None
+            and first == window.top + 1
+            and [sample.sn for sample in samples] == list(range(first, last + 1))
+        ):
+            window.accept(first, last)
+            numbering.take(samples, accepted)
+            return []
+        outputs: list[Output] = []
+        doubtful: list[Sample] = []
+        for sample in samples:
+            outputs += self._one_live(source, known, sample, accepted, doubtful, now)
+        if doubtful:
+            outputs.append(Verify(tuple(doubtful)))
+        return outputs
+
+    def _one_live(
+        self,
+        source: SourceId,
+        known: KnownSource,
+        sample: Sample,
+        accepted: list[Sample],
+        doubtful: list[Sample],
+        now: Moment,
+    ) -> list[Output]:
+        numbering = known.live
+        window = numbering.window
+        if sample.sn <= window.top:
+            if numbering.wrapped(sample.sn):
+                self.counts.restarts += 1
+                numbering = known.restart(now.unix_ns)
+            elif numbering.doubtful(sample):
+                doubtful.append(msgspec.structs.replace(sample, epoch=numbering.epoch))
+                return []
+        elif window.verdict(sample.sn) is Verdict.BEYOND:
+            parked = numbering.parked
+            if parked is None or not 0 < sample.sn - parked.sn <= window.span:
+                self.counts.beyond += 1
+                numbering.parked = sample
+                return [self._gaps.single(source, numbering.epoch, sample.sn)]
+            numbering.parked = None
+            self._advance(source, numbering, parked, accepted, now)
+        self._advance(source, numbering, sample, accepted, now)
+        return []
+
+    def _advance(
+        self,
+        source: SourceId,
+        numbering: Numbering,
+        sample: Sample,
+        accepted: list[Sample],
+        now: Moment,
+    ) -> None:
+        window = numbering.window
+        if window.start is not None:
+            self._await(source, numbering, max(window.top + 1, window.start), sample.sn - 1, now)
+        window.accept(sample.sn, sample.sn)
+        numbering.take((sample,), accepted)
+
+    def _recovered(self, known: KnownSource, samples: list[Sample], accepted: list[Sample]) -> None:
+        for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
+            numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
+            if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
+                self.counts.duplicates += 1
+                continue
+            if numbering.parked is not None and numbering.parked.sn == sample.sn:
+                numbering.parked = None
+            numbering.window.accept(sample.sn, sample.sn)
+            numbering.take((sample,), accepted)
+
+    def _append(self, accepted: list[Sample], skips: tuple[Skip, ...] = ()) -> list[Output]:
+        if not accepted and not skips:
+            return []
+        if self._appending is not None:
+            raise LocalProtocolError("an Append is outstanding; say Appended or AppendFailed first")
+        touched: dict[tuple[SourceId, int], list[int]] = {}
+        for sample in accepted:
+            sns = touched.get((sample.source, sample.epoch))
+            if sns is None:
+                touched[sample.source, sample.epoch] = [sample.sn]
+            else:
+                sns.append(sample.sn)
+        self._appending = {numbering: RangeSet.of(sns) for numbering, sns in touched.items()}
+        return [Append(SampleBatch(accepted), skips)]
+
+    def _appended(self) -> list[Output]:
+        if self._appending is None:
+            raise LocalProtocolError("Appended without an Append")
+        outputs: list[Output] = []
+        for (source, epoch), runs in self._appending.items():
+            window = self._sources[source].numberings[epoch].window
+            around = {window.run_at(run.first) or run for run in runs}
+            outputs.append(SendAck(source, epoch, tuple(sorted(around))))
+        for gap in self._skipping:
+            missing = gap.window.held.gaps(gap.first, gap.last)
+            gap.window.skip(gap.first, gap.last)
+            self._gaps.close(gap)
+            for first, last in missing:
+                self.counts.missed += last - first + 1
+                outputs.append(ReportMiss(gap.source, gap.epoch, first, last))
+        self._appending, self._skipping = None, ()
+        self._evict()
+        return outputs
+
+    def _append_failed(self, now: Moment) -> list[Output]:
+        if self._appending is None:
+            raise LocalProtocolError("AppendFailed without an Append")
+        for (source, epoch), runs in self._appending.items():
+            numbering = self._sources[source].numberings[epoch]
+            for first, last in runs:
+                numbering.window.reject(first, last)
+                self._await(source, numbering, first, last, now)
+        self._appending, self._skipping = None, ()
+        return []
+
+    def _refused(self, refused: Iterable[tuple[SourceId, SnRange]], now: Moment) -> list[Output]:
+        for source, (first, last) in refused:
+            known = self._sources.get(source)
+            if known is None:
+                continue
+            numbering = known.live
+            if numbering.window.verdict(last) in (Verdict.DUPLICATE, Verdict.OLD):
+                continue
+            numbering.window.begin(first)
+            start = max(numbering.window.start or 0, min(numbering.window.top + 1, first))
+            numbering.window.expect(last)
+            self._await(source, numbering, start, last, now)
+        return []
+
+    def _await(
+        self, source: SourceId, numbering: Numbering, first: int, last: int, now: Moment
+    ) -> None:
+        if last < first:
+            return
+        due_ns = now.monotonic_ns + round(self._options.recovery_delay_seconds * 1e9)
+        self._gaps.open(
+            Gap(source, numbering.epoch, numbering.window, first, last, now.monotonic_ns, due_ns)
+        )
+
+    def _tick(self, now: Moment) -> list[Output]:
+        outputs: list[Output] = list(self._gaps.due(now.monotonic_ns))
+        expired = tuple(self._gaps.expired(now.monotonic_ns))
+        if not expired or self._appending is not None:
+            return outputs
+        skips = tuple(
+            Skip(gap.source, gap.epoch, first, last)
+            for gap in expired
+            for first, last in gap.window.held.gaps(gap.first, gap.last)
+        )
+        self._skipping = expired
+        return outputs + self._append([], skips)
+
+    def _verified(self, event: Verified) -> list[Output]:
+        outputs: list[Output] = []
+        accepted: list[Sample] = []
+        again: dict[SourceId, list[Sample]] = {}
+        for sample, stored in event.samples:
+            known = self._known(sample.source)
+            numbering = known.live
+            if numbering.epoch != sample.epoch:
+                again.setdefault(sample.source, []).append(sample)
+            elif numbering.restarted(sample, stored):
+                self.counts.restarts += 1
+                known.restart(event.now.unix_ns)
+                again.setdefault(sample.source, []).append(sample)
+            elif stored is None and numbering.window.verdict(sample.sn) is not Verdict.DUPLICATE:
+                numbering.window.accept(sample.sn, sample.sn)
+                numbering.take((sample,), accepted)
+            elif stored is None or sample_digest(stored) == sample_digest(sample):
+                self.counts.duplicates += 1
+            else:
+                self.counts.conflicts += 1
+                outputs.append(ReportConflict(sample, stored))
+        for source, samples in again.items():
+            outputs += self._live(source, self._known(source), samples, accepted, event.now)
+        return self._append(accepted) + outputs
+
+    def _loaded(self, event: SourceLoaded) -> list[Output]:
+        if event.source in self._sources:
+            return []
+        known = self._sources[event.source] = KnownSource(self._options)
+        known.aliases.extend(event.aliases)
+        for state in event.numberings:
+            first = state.held.first
+            epoch = known.canonical(state.epoch, 0 if first is None else first)
+            numbering = known.numbering(epoch)
+            numbering.newest_ntp64 = max(numbering.newest_ntp64, state.newest_ntp64)
+            for run in state.held:
+                numbering.window.accept(*run)
+            for run in state.skipped:
+                numbering.window.skip(*run)
+            known.current = max(known.current, epoch)
+        return []
+
+    def _declared(self, event: EpochDeclared) -> list[Output]:
+        known = self._known(event.source)
+        outputs: list[Output] = []
+        unknown = known.numberings.get(EPOCH_UNKNOWN)
+        if event.epoch not in known.numberings and unknown is not None and known.current == 0:
+            # Samples came before their token: the same incarnation, whatever they are stored under.
+            alias = Alias(event.source, EPOCH_UNKNOWN, 0, event.epoch)
+            known.aliases.append(alias)
+            unknown.epoch = event.epoch
+            known.numberings[event.epoch] = known.numberings.pop(EPOCH_UNKNOWN)
+            outputs.append(Learned(alias))
+        if event.epoch < known.current:
+            return outputs
+        known.current = event.epoch
+        numbering = known.numbering(event.epoch)
+        if event.fresh:
+            numbering.window.begin(0)
+        first = numbering.window.top + 1
+        return [*outputs, self._gaps.tail(event.source, event.epoch, first)]
+
+    def _heartbeat(self, event: HeartbeatReceived) -> list[Output]:
+        known = self._sources.get(event.source)
+        if known is None:
+            return []
+        numbering = known.live
+        window = numbering.window
+        ahead = sn_distance(event.source_sn, max(0, window.top) % SOURCE_SN_MODULUS)
+        if window.start is None or ahead <= 0:
+            return []
+        first, last = window.top + 1, max(0, window.top) + ahead
+        window.expect(last)
+        self._await(event.source, numbering, first, last, event.now)
+        return []
+
+    def _known(self, source: SourceId) -> KnownSource:
+        known = self._sources.get(source)
+        if known is None:
+            raise LocalProtocolError(f"source {source} was not loaded")
+        self._sources.move_to_end(source)
+        return known
+
+    def _evict(self) -> None:
+        """Forget the windows not used for longest; the stream index gives them back."""
+        for source in list(self._sources)[: max(0, len(self._sources) - self._options.sources_max)]:
+            numberings = self._sources[source].numberings.values()
+            if not any(self._gaps.waits_for(numbering.window) for numbering in numberings):
+                del self._sources[source]

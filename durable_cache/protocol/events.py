@@ -1,0 +1,264 @@
+"""What goes into the cache's engine and what comes out of it; frozen values, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+
+__all__ = [
+    "Alias",
+    "Append",
+    "AppendFailed",
+    "Appended",
+    "BatchReceived",
+    "BatchRefused",
+    "EngineOptions",
+    "EpochDeclared",
+    "Event",
+    "Fetch",
+    "FetchEnded",
+    "HeartbeatReceived",
+    "Learned",
+    "Moment",
+    "NumberingState",
+    "Origin",
+    "Output",
+    "ReportConflict",
+    "ReportMiss",
+    "SendAck",
+    "SourceLoaded",
+    "Tick",
+    "Verified",
+    "Verify",
+]
+
+
+class Moment(NamedTuple):
+    """When something happened, as the shell's clocks say."""
+
+    monotonic_ns: int
+    """For waiting; never goes back."""
+    unix_ns: int
+    """For epochs; may jump."""
+
+
+class Origin(Enum):
+    """By which way samples came."""
+
+    LIVE = "live"
+    """Published just now: the epoch is for the engine to decide, a far jump must be confirmed."""
+    RECOVERED = "recovered"
+    """From another cache's answer: its epoch is known and it is confirmed."""
+    NATIVE = "native"
+    """From a foreign publisher's own cache: confirmed, of the source's current epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The engine's bounds and delays; each default carries its reason."""
+
+    window_size_samples: int = 1 << 17
+    """A live jump beyond this is confirmed first: 2.6 s of 50 k samples/s."""
+    runs_max: int = 1024
+    """Runs remembered per window; older numbers are looked up in the storage."""
+    sources_max: int = 10_000
+    """Windows in memory; further ones are read back from the stream index."""
+    gaps_open_max: int = 10_000
+    """Gaps waited for at once; beyond it the oldest is given up first."""
+    recovery_delay_seconds: float = 0.02
+    """Reordering between links is shorter than this; asking sooner would be for nothing."""
+    fetch_retry_seconds: float = 0.25
+    """The first pause after a fetch that left the gap open; doubles up to the next."""
+    fetch_retry_seconds_max: float = 5.0
+    fetches_max: int = 16
+    """Fetches under way at once."""
+    gap_timeout_seconds: float = 60.0
+    """How long a gap is awaited; restarts of a publisher's host take less."""
+
+
+class Alias(NamedTuple):
+    """What was learned later: samples stored under `stored` from `from_sn` on are of `epoch`."""
+
+    source: SourceId
+    stored: int
+    from_sn: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberingState:
+    """What is stored of one (source, epoch), for its window."""
+
+    epoch: int
+    held: RangeSet
+    skipped: RangeSet
+    newest_ntp64: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLoaded:
+    """What the storage knows of a source; comes before the first batch with it."""
+
+    source: SourceId
+    numberings: tuple[NumberingState, ...]
+    aliases: tuple[Alias, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReceived:
+    """Samples came in; every source in them was loaded before."""
+
+    batch: SampleBatch
+    origin: Origin
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """Samples came in that there was no room to keep."""
+
+    refused: tuple[tuple[SourceId, SnRange], ...]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The answer to `Verify`: each sample with the one stored under its identity, if any."""
+
+    samples: tuple[tuple[Sample, Sample | None], ...]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The outstanding `Append` is durable."""
+
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """The outstanding `Append` is not known to be durable."""
+
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDeclared:
+    """A publisher declared the epoch of its numbering, or came back into reach."""
+
+    source: SourceId
+    epoch: int
+    fresh: bool
+    """The publisher began just now, within our sight: nothing came before its number 0."""
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    """A publisher said which number it published last."""
+
+    source: SourceId
+    source_sn: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnded:
+    """A `Fetch` is over; what it found came before as a `BatchReceived`."""
+
+    fetch_id: int
+    found: int
+    """Samples it brought, new or not."""
+    more: bool
+    """Some answer was cut at its bound: asking again brings more."""
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+    now: Moment
+
+
+Event = (
+    SourceLoaded
+    | BatchReceived
+    | BatchRefused
+    | Verified
+    | Appended
+    | AppendFailed
+    | EpochDeclared
+    | HeartbeatReceived
+    | FetchEnded
+    | Tick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Make these durable, then say `Appended` or `AppendFailed` before anything else."""
+
+    batch: SampleBatch
+    skips: tuple[Skip, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendAck:
+    """These numbers are durable; comes only out of `Appended`."""
+
+    source: SourceId
+    epoch: int
+    runs: tuple[SnRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Ask every cache and the publisher for these numbers, then say `FetchEnded`."""
+
+    fetch_id: int
+    source: SourceId
+    epoch: int
+    first: int
+    last: int | None
+    """None asks for everything from `first` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Look up what is stored under these samples' identities, then say `Verified`."""
+
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMiss:
+    """These numbers were given up; the skip is durable."""
+
+    source: SourceId
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportConflict:
+    """Another payload came under a stored identity; the stored one is kept."""
+
+    offered: Sample
+    stored: Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """An alias to be kept durably."""
+
+    alias: Alias
+
+
+Output = Append | SendAck | Fetch | Verify | ReportMiss | ReportConflict | Learned

@@ -1,0 +1,148 @@
+"""Which awaited ranges are open, when to ask for each, and when to give one up.
+
+A gap is OPEN until a fetch for it is due, FETCHING until the fetch ends, then OPEN again after a
+pause that doubles. It ends FILLED when nothing of it is awaited any more, or MISSED when its time
+is over and no fetch for it is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+
+from durable_cache.model.sample import SourceId
+from durable_cache.model.window import Window
+from durable_cache.protocol.events import EngineOptions, Fetch
+
+__all__ = ["Gap", "GapState", "Gaps"]
+
+_SECOND_NS = 1_000_000_000
+_GRACE = 2
+"""A fetch that never ends is given up after so many gap timeouts."""
+
+
+class GapState(Enum):
+    OPEN = "open"
+    FETCHING = "fetching"
+
+
+@dataclass(slots=True)
+class Gap:
+    """One awaited range of one numbering; the window says what of it is still missing."""
+
+    source: SourceId
+    epoch: int
+    window: Window
+    first: int
+    last: int
+    opened_ns: int
+    due_ns: int
+    state: GapState = GapState.OPEN
+    pause_ns: int = 0
+    fetches: int = field(default=0)
+
+    def narrow(self) -> bool:
+        """Shrink to what is still awaited; False when nothing is."""
+        missing = self.window.held.gaps(max(self.first, self.window.base), self.last)
+        for first, last in self.window.skipped.clip(self.first, self.last):
+            missing.remove(first, last)
+        if missing.first is None or missing.last is None:
+            return False
+        self.first, self.last = missing.first, missing.last
+        return True
+
+
+class Gaps:
+    """The open gaps of all windows of a cache; bounded by `gaps_open_max`."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._gaps: list[Gap] = []
+        self._fetching: dict[int, Gap | None] = {}
+        self._ids = count(1)
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def __iter__(self) -> Iterator[Gap]:
+        return iter(self._gaps)
+
+    def open(self, gap: Gap) -> None:
+        """Begin to wait for a range."""
+        self._gaps.append(gap)
+
+    def waits_for(self, window: Window) -> bool:
+        """Tell whether some gap is open in `window`."""
+        return any(gap.window is window for gap in self._gaps)
+
+    def tail(self, source: SourceId, epoch: int, first: int) -> Fetch:
+        """Ask for everything from `first` on, without awaiting it."""
+        fetch_id = next(self._ids)
+        self._fetching[fetch_id] = None
+        return Fetch(fetch_id, source, epoch, first, None)
+
+    def single(self, source: SourceId, epoch: int, sn: int) -> Fetch:
+        """Ask for one number, without awaiting it: does anybody know it?"""
+        fetch_id = next(self._ids)
+        self._fetching[fetch_id] = None
+        return Fetch(fetch_id, source, epoch, sn, sn)
+
+    def ended(self, fetch_id: int, progress: bool, now_ns: int) -> None:
+        """A fetch is over: ask again at once where it brought some, else after a pause."""
+        gap = self._fetching.pop(fetch_id, None)
+        if gap is None:
+            return
+        gap.state = GapState.OPEN
+        retry_ns = round(self._options.fetch_retry_seconds * _SECOND_NS)
+        most_ns = round(self._options.fetch_retry_seconds_max * _SECOND_NS)
+        gap.pause_ns = retry_ns if progress else min(max(retry_ns, gap.pause_ns * 2), most_ns)
+        gap.due_ns = now_ns if progress else now_ns + gap.pause_ns
+        if progress:
+            gap.opened_ns = now_ns
+
+    def due(self, now_ns: int) -> list[Fetch]:
+        """Return the fetches to start now; drops the gaps that are filled."""
+        self._gaps = [gap for gap in self._gaps if gap.narrow()]
+        room = self._options.fetches_max - len(self._fetching)
+        fetches = []
+        for gap in self._gaps:
+            if room <= 0:
+                break
+            if gap.state is GapState.OPEN and gap.due_ns <= now_ns:
+                fetch_id = next(self._ids)
+                self._fetching[fetch_id] = gap
+                gap.state = GapState.FETCHING
+                gap.fetches += 1
+                room -= 1
+                fetches.append(Fetch(fetch_id, gap.source, gap.epoch, gap.first, gap.last))
+        return fetches
+
+    def expired(self, now_ns: int) -> list[Gap]:
+        """Return the gaps whose time is over, oldest first; they stay until `close`."""
+        timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
+        over = len(self._gaps) - self._options.gaps_open_max
+        return [
+            gap
+            for at, gap in enumerate(self._gaps)
+            if at < over
+            or (
+                now_ns - gap.opened_ns >= timeout_ns
+                and gap.fetches
+                and (gap.state is GapState.OPEN or now_ns - gap.opened_ns >= _GRACE * timeout_ns)
+            )
+        ]
+
+    def close(self, gap: Gap) -> None:
+        """Forget a gap that was given up."""
+        self._gaps.remove(gap)
+
+    def wake_ns(self) -> int | None:
+        """Return the monotonic time of the next thing to do, or None."""
+        timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
+        times = [
+            gap.due_ns if gap.state is GapState.OPEN else gap.opened_ns + timeout_ns
+            for gap in self._gaps
+        ]
+        return min(times, default=None)

@@ -1,0 +1,121 @@
+"""What a cache knows of one source: its epochs, their windows, and when a numbering began anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from durable_cache.model.sample import Sample, sample_digest
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, next_epoch, sn_distance
+from durable_cache.model.window import Verdict, Window
+from durable_cache.protocol.events import Alias, EngineOptions
+
+__all__ = ["EngineCounts", "KnownSource", "Numbering"]
+
+_RESTART_NTP64 = (1 << 32) // 10
+"""A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
+_RESTART_SN_MAX = 16
+"""A number below this with another payload is a restart even where time did not advance."""
+
+
+class Numbering:
+    """One epoch of a source: its window, and the far number that waits for confirmation."""
+
+    __slots__ = ("epoch", "newest_ntp64", "parked", "window")
+
+    def __init__(self, epoch: int, options: EngineOptions) -> None:
+        self.epoch = epoch
+        self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
+        self.parked: Sample | None = None
+        self.newest_ntp64 = 0
+
+    def take(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
+        """Put samples, under this epoch, behind `accepted`."""
+        epoch = self.epoch
+        newest = self.newest_ntp64
+        for sample in samples:
+            if not sample.stamped and sample.ntp64 > newest:
+                newest = sample.ntp64
+            accepted.append(
+                sample if sample.epoch == epoch else msgspec.structs.replace(sample, epoch=epoch)
+            )
+        self.newest_ntp64 = newest
+
+    def wrapped(self, sn: int) -> bool:
+        """Tell whether `sn`, at or below the top, is the u32 counter beginning again at 0."""
+        window = self.window
+        ahead = sn_distance(sn, window.top % SOURCE_SN_MODULUS)
+        return window.top >= SOURCE_SN_MODULUS // 2 and 0 < ahead <= window.span
+
+    def doubtful(self, sample: Sample) -> bool:
+        """Tell whether a live sample at or below the top must be looked up before it counts."""
+        window = self.window
+        return (
+            window.verdict(sample.sn) is not Verdict.NEW
+            or (window.start is not None and sample.sn < window.start)
+            or self._later(sample)
+        )
+
+    def _later(self, sample: Sample) -> bool:
+        newest = self.newest_ntp64
+        return not sample.stamped and newest > 0 and sample.ntp64 > newest + _RESTART_NTP64
+
+    def restarted(self, sample: Sample, stored: Sample | None) -> bool:
+        """Tell whether a doubtful sample begins a new numbering, given what is stored for it."""
+        if stored is not None and not sample.stamped and sample.ntp64 == stored.ntp64:
+            return False
+        if self._later(sample):
+            return True
+        return (
+            stored is not None
+            and sample.sn < _RESTART_SN_MAX < self.window.top
+            and sample_digest(stored) != sample_digest(sample)
+        )
+
+
+class KnownSource:
+    """A source's numberings and which of them its live samples belong to."""
+
+    __slots__ = ("_options", "aliases", "current", "numberings")
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self.numberings: dict[int, Numbering] = {}
+        self.aliases: list[Alias] = []
+        self.current = EPOCH_UNKNOWN
+
+    def canonical(self, epoch: int, sn: int) -> int:
+        for alias in self.aliases:
+            if alias.stored == epoch and sn >= alias.from_sn:
+                return alias.epoch
+        return epoch
+
+    def numbering(self, epoch: int) -> Numbering:
+        """Return the numbering of an epoch, begun when it is not known yet."""
+        numbering = self.numberings.get(epoch)
+        if numbering is None:
+            numbering = self.numberings[epoch] = Numbering(epoch, self._options)
+        return numbering
+
+    @property
+    def live(self) -> Numbering:
+        """The numbering live samples belong to."""
+        return self.numbering(self.current)
+
+    def restart(self, unix_ns: int) -> Numbering:
+        """Begin a new epoch at number 0; what came before it in it is awaited."""
+        highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
+        self.current = next_epoch(unix_ns, highest)
+        numbering = self.live
+        numbering.window.begin(0)
+        return numbering
+
+
+class EngineCounts:
+    """What the engine has seen since it began; read by the shell, written by the engine."""
+
+    __slots__ = ("beyond", "conflicts", "duplicates", "missed", "restarts")
+
+    def __init__(self) -> None:
+        self.duplicates = self.conflicts = self.missed = self.restarts = self.beyond = 0

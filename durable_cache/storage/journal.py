@@ -1,0 +1,255 @@
+"""The log in front of every backend: what it holds survives the level that acks name.
+
+One row per commit in a SQLite file in WAL mode with ``synchronous=FULL``: a group commit costs one
+fsync whatever its size up to about 256 KiB. A failed commit means *unknown*; the row may be there
+after a restart, and draining it twice is draining it once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from durable_cache.errors import (
+    Closed,
+    ProtocolError,
+    StorageCorrupt,
+    StorageError,
+    StorageFull,
+    StorageLocked,
+    StorageUnavailable,
+)
+from durable_cache.model.sample import SampleBatch, Skip
+from durable_cache.protocol.wire import decode_journal, encode_journal
+
+__all__ = ["DirectoryLock", "Entry", "Journal", "sqlite_error"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, samples INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS dead_letters (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, reason TEXT NOT NULL, data BLOB NOT NULL);
+"""
+_PAGE_BYTES = 16384
+_WAL_PAGES = 4096
+"""64 MiB between checkpoints: a checkpoint costs two more fsyncs."""
+
+
+class Entry(NamedTuple):
+    """One commit, as the journal gives it back."""
+
+    entry_id: int
+    batch: SampleBatch
+    skips: tuple[Skip, ...]
+
+
+class DirectoryLock:
+    """A lock on a state directory that dies with its process; made with mode 0700 when missing."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageUnavailable(f"state directory {directory}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._file)
+            raise StorageLocked(
+                f"state directory {directory} is in use by process {holder or 'unknown'}; "
+                "stop it or choose another state_dir"
+            ) from error
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+        except OSError as error:
+            os.close(self._file)
+            raise StorageFull(f"state directory {directory}: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Let another process in; idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Journal:
+    """A durable, ordered list of commits. `commit` belongs to one thread; the rest to any."""
+
+    def __init__(self, path: Path, *, bytes_max: int = 4 << 30, durable: bool = True) -> None:
+        self.path = path
+        self._bytes_max = bytes_max
+        self._lock = Lock()
+        self._trimmed = self._trim_to = 0
+        self._db: sqlite3.Connection | None = None
+        try:
+            self._db = _open(path, durable)
+            self._db.executescript(_SCHEMA)
+            _sync_directory(path.parent)
+            row = self._db.execute("SELECT count(*), coalesce(sum(samples), 0) FROM entries")
+            self.entries, self.samples = row.fetchone()
+            self.dead_letters = self._one("SELECT count(*) FROM dead_letters")
+        except sqlite3.Error as error:
+            self.close()
+            raise sqlite_error(error, f"journal {path}") from error
+
+    def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
+        """Append one entry and return its id; durable on return.
+
+        Raises `StorageFull` at `bytes_max` or without room, `StorageUnavailable`, `StorageCorrupt`;
+        after an error the outcome is unknown and committing again is harmless.
+        """
+        data = encode_journal(batch, skips)
+        with self._lock:
+            database = self._open()
+            if self.size_bytes() + len(data) > self._bytes_max and self.entries:
+                raise StorageFull(
+                    f"journal {self.path} has reached spool_bytes_max = {self._bytes_max}; "
+                    "the backend is too slow or down"
+                )
+            try:
+                with database:
+                    database.execute("BEGIN IMMEDIATE")
+                    self._drop_trimmed(database)
+                    cursor = database.execute(
+                        "INSERT INTO entries (samples, data) VALUES (?, ?)", (len(batch), data)
+                    )
+            except sqlite3.Error as error:
+                raise sqlite_error(error, f"journal {self.path}") from error
+            self.entries += 1
+            self.samples += len(batch)
+            return cursor.lastrowid or 0
+
+    def entries_after(self, entry_id: int, limit: int = 64) -> list[Entry]:
+        """Return up to `limit` entries above `entry_id`, oldest first; may be `StorageCorrupt`."""
+        with self._lock:
+            try:
+                rows = self._open().execute(
+                    "SELECT id, data FROM entries WHERE id > ? ORDER BY id LIMIT ?",
+                    (entry_id, limit),
+                )
+                found = rows.fetchall()
+            except sqlite3.Error as error:
+                raise sqlite_error(error, f"journal {self.path}") from error
+        entries = []
+        for found_id, data in found:
+            try:
+                entries.append(Entry(found_id, *decode_journal(data)))
+            except ProtocolError as error:
+                raise StorageCorrupt(
+                    f"journal {self.path}, entry {found_id}: {error}; restore the file or move "
+                    "it away and let the cache align with a peer"
+                ) from error
+        return entries
+
+    def replay(self) -> Iterator[Entry]:
+        """Yield every entry, oldest first, reading a few at a time."""
+        last = 0
+        while entries := self.entries_after(last):
+            yield from entries
+            last = entries[-1].entry_id
+
+    def trim(self, entry_id: int) -> None:
+        """Let every entry up to `entry_id` go, with the next commit or `flush`."""
+        with self._lock:
+            self._trim_to = max(self._trim_to, entry_id)
+
+    def flush(self) -> None:
+        """Remove now what `trim` let go."""
+        with self._lock:
+            database = self._open()
+            if self._trim_to <= self._trimmed:
+                return
+            try:
+                with database:
+                    database.execute("BEGIN IMMEDIATE")
+                    self._drop_trimmed(database)
+            except sqlite3.Error as error:
+                raise sqlite_error(error, f"journal {self.path}") from error
+
+    def bury(self, batch: SampleBatch, reason: str) -> None:
+        """Keep samples the backend can never take, for people to look at."""
+        with self._lock:
+            try:
+                with self._open() as database:
+                    database.execute(
+                        "INSERT INTO dead_letters (reason, data) VALUES (?, ?)",
+                        (reason, encode_journal(batch, ())),
+                    )
+            except sqlite3.Error as error:
+                raise sqlite_error(error, f"journal {self.path}") from error
+            self.dead_letters += len(batch)
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the entries that are not trimmed, near enough for a bound."""
+        database = self._open()
+        pages = database.execute("PRAGMA page_count").fetchone()[0]
+        free = database.execute("PRAGMA freelist_count").fetchone()[0]
+        return int(pages - free) * _PAGE_BYTES
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        with self._lock:
+            database, self._db = self._db, None
+            if database is not None:
+                database.close()
+
+    def _drop_trimmed(self, database: sqlite3.Connection) -> None:
+        if self._trim_to <= self._trimmed:
+            return
+        gone, samples = database.execute(
+            "SELECT count(*), coalesce(sum(samples), 0) FROM entries WHERE id <= ?",
+            (self._trim_to,),
+        ).fetchone()
+        database.execute("DELETE FROM entries WHERE id <= ?", (self._trim_to,))
+        self.entries -= gone
+        self.samples -= samples
+        self._trimmed = self._trim_to
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise Closed(f"journal {self.path} is closed")
+        return self._db
+
+    def _one(self, statement: str) -> int:
+        return int(self._open().execute(statement).fetchone()[0])
+
+
+def _open(path: Path, durable: bool) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    database.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    database.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+    database.execute("PRAGMA cache_size = -16384")
+    return database
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable: a file without its name is lost in a power cut."""
+    for place in (directory, directory.parent):
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def sqlite_error(error: sqlite3.Error, subject: str) -> StorageError:
+    """Return ours for an error of SQLite's; `subject` names the file."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    if primary == sqlite3.SQLITE_FULL:
+        return StorageFull(f"{subject}: the disk is full; make room")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StorageCorrupt(f"{subject}: {error}; restore it or move it away")
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return StorageUnavailable(f"{subject}: not writable ({error}); check its permissions")
+    return StorageUnavailable(f"{subject}: {error}")

@@ -1,0 +1,321 @@
+"""How a sample becomes durable at once and reaches its backend later: journal, tail, drain, index.
+
+`commit` returns when the journal is durable. `drain` moves what was committed into the backend in
+large batches, records it in the stream index, and only then lets the journal forget it. A reader
+sees the backend and the tail as one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+
+from durable_cache.errors import DurableCacheError, StorageCorrupt, StorageError
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import (
+    Identity,
+    Sample,
+    SampleBatch,
+    Skip,
+    SourceId,
+    key_bytes,
+)
+from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
+from durable_cache.protocol.events import Alias, NumberingState
+from durable_cache.storage.contract import Conflict, Durability, Floor, Page, Retention, Storage
+from durable_cache.storage.index import StreamIndex
+from durable_cache.storage.journal import DirectoryLock, Entry, Journal
+from durable_cache.storage.reading import newest_per_key
+from durable_cache.storage.tail import Tail
+
+__all__ = ["JournalOptions", "JournaledStorage"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """Bounds of the way from the journal to the backend; each default carries its reason."""
+
+    tail_bytes_max: int = 256 << 20
+    """Memory for samples on their way; more than a minute of 20 k small samples a second."""
+    spool_bytes_max: int = 4 << 30
+    """Journal on disk while the backend is slow or down; beyond it samples are refused."""
+    drain_samples_max: int = 20_000
+    """One backend append: large enough that its fixed cost does not count."""
+    drain_linger_seconds: float = 0.2
+    """How long a small batch waits for company."""
+    retry_seconds_max: float = 5.0
+    """The longest pause before a backend that failed is tried again."""
+    conflicts_kept_max: int = 1000
+    """Conflicts remembered for people; all are counted."""
+
+
+class JournaledStorage:
+    """A backend's storage with a journal in front and an index beside it.
+
+    With `directory` None, or a backend that forgets, there is no journal: `commit` appends to the
+    backend itself. The level is never above the backend's own, for the journal forgets what the
+    backend has. `commit` and `drain` may run in different threads; reads in any.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: Path | None,
+        *,
+        level: Durability = Durability.DISK,
+        options: JournalOptions | None = None,
+    ) -> None:
+        self.backend = storage
+        self.options = options or JournalOptions()
+        self.journal: Journal | None = None
+        self._directory_lock: DirectoryLock | None = None
+        self._stop = Event()
+        self._trim_lock = Lock()
+        self.backend_error: str = ""
+        """Why the backend takes nothing now; empty when it is well."""
+        self.conflicts: deque[Conflict] = deque(maxlen=self.options.conflicts_kept_max)
+        self.conflicts_total = 0
+        self.drained_samples = 0
+        self.level = min(level, storage.capabilities.durability)
+        if directory is None or self.level is Durability.MEMORY:
+            self.index = StreamIndex(None)
+            self.tail = Tail(0)
+            self._restore_index()
+            return
+        self._directory_lock = DirectoryLock(directory)
+        try:
+            self._open(directory)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, directory: Path) -> None:
+        self.index = StreamIndex(directory / "index.db")
+        self.journal = journal = Journal(
+            directory / "journal.db",
+            bytes_max=self.options.spool_bytes_max,
+            durable=self.level >= Durability.DISK,
+        )
+        self.tail = Tail(self.options.tail_bytes_max, journal.entries_after)
+        self._restore_index()
+        drained = self.index.drained()
+        journal.trim(drained)
+        for entry in journal.replay():
+            if entry.entry_id > drained:
+                self.tail.push(entry)
+
+    def _restore_index(self) -> None:
+        """Read the index back from a backend that holds more than it, as after a lost file."""
+        if self.index.streams == 0 and next(iter(self.backend.held()), None) is not None:
+            self.index.rebuild(self.backend)
+
+    def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> None:
+        """Make samples and skips durable at `level`; raises `StorageError` when it is not known."""
+        if self.journal is None:
+            result = self.backend.append(batch, skips)
+            self._count(result.conflicts)
+            self.index.record(batch, skips)
+            self.drained_samples += len(batch)
+            return
+        entry_id = self.journal.commit(batch, skips)
+        self.tail.push(Entry(entry_id, batch, skips))
+
+    def drain(self) -> int:
+        """Move one batch of entries into the backend; returns the samples moved, 0 when none.
+
+        Raises what the backend raised; the entries stay and are tried again by the next call.
+        """
+        entries = self.tail.head(self.options.drain_samples_max)
+        if not entries or self.journal is None:
+            return 0
+        samples = [sample for entry in entries for sample in entry.batch]
+        skips = [skip for entry in entries for skip in entry.skips]
+        batch = SampleBatch(samples)
+        result = self.backend.append(batch, skips)
+        if result.refused:
+            for refusal in result.refused:
+                self.journal.bury(SampleBatch([refusal.sample]), refusal.reason)
+            refused = {refusal.sample.identity for refusal in result.refused}
+            batch = SampleBatch(s for s in samples if s.identity not in refused)
+        self._count(result.conflicts)
+        last = entries[-1].entry_id
+        self.index.record(batch, skips, last)
+        self.tail.pop(len(entries))
+        self.journal.trim(last)
+        self.drained_samples += len(samples)
+        return len(samples)
+
+    def _count(self, conflicts: Sequence[Conflict]) -> None:
+        self.conflicts.extend(conflicts)
+        self.conflicts_total += len(conflicts)
+
+    def run_drain(self) -> None:
+        """Drain until `stop_drain`; a backend that fails is tried again with growing pauses."""
+        pause = 0.1
+        while not self._stop.is_set():
+            linger = self.options.drain_linger_seconds
+            if not self.tail.wait(self.options.drain_samples_max, linger):
+                continue
+            try:
+                self.drain()
+            except StorageCorrupt as error:
+                self.backend_error = str(error)
+                return
+            except DurableCacheError as error:
+                self.backend_error = str(error)
+                self._stop.wait(pause)
+                pause = min(pause * 2, self.options.retry_seconds_max)
+            else:
+                self.backend_error = ""
+                pause = 0.1
+
+    def stop_drain(self) -> None:
+        """End `run_drain` after the batch it is at."""
+        self._stop.set()
+        self.tail.wake()
+
+    def drain_all(self, timeout_seconds: float) -> bool:
+        """Drain in this thread until nothing is left; False when time or the backend gave out."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.tail.samples or self.tail.head(1):
+            if time.monotonic() > deadline:
+                return False
+            try:
+                self.drain()
+            except StorageError as error:
+                self.backend_error = str(error)
+                return False
+        return True
+
+    def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
+        """Return what is stored of a source, the tail included, for its windows."""
+        pending = list(self.tail.numbers_of(source))  # before the index: never neither of both
+        states, aliases = self.index.load(source)
+        by_epoch = {state.epoch: state for state in states}
+        for epoch, samples in pending:
+            state = by_epoch.get(epoch) or NumberingState(epoch, RangeSet(), RangeSet())
+            sns = RangeSet.of(sample.sn for sample in samples)
+            state.held.update(sns)
+            newest = max((s.ntp64 for s in samples if not s.stamped), default=0)
+            by_epoch[epoch] = NumberingState(
+                epoch,
+                state.held,
+                state.skipped.difference(sns),
+                max(state.newest_ntp64, newest),
+            )
+        for skip in self.tail.skips():
+            if skip.source == source and skip.epoch in by_epoch:
+                by_epoch[skip.epoch].skipped.add(skip.first, skip.last)
+        return tuple(by_epoch.values()), aliases
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        """Return a page as `Storage.read` does, of the backend and the tail together."""
+        recent = self.tail.matching(selection)  # before the backend: never neither of both
+        if not recent:
+            return self.backend.read(selection, limit, cursor)
+        if selection.newest is not None:
+            return self._read_newest(selection, recent, limit, cursor)
+        page = self.backend.read(selection, limit, cursor)
+        place = selection.place
+        end = place(page.samples.samples[-1]) if page.cursor is not None else None
+        fitting = {place(sample): sample for sample in recent}
+        fitting = {
+            at: sample
+            for at, sample in fitting.items()
+            if (cursor is None or at > cursor) and (end is None or at <= end)
+        }
+        fitting.update((place(sample), sample) for sample in page.samples)
+        places = heapq.nsmallest(limit + 1, fitting)
+        chosen = [fitting[at] for at in places[:limit]]
+        more = len(places) > limit or page.cursor is not None
+        return Page(SampleBatch(chosen), places[len(chosen) - 1] if more else None)
+
+    def _read_newest(
+        self, selection: Selection, recent: list[Sample], limit: int, cursor: Cursor | None
+    ) -> Page:
+        """Merge per key: the backend's newest of each key with the tail's, then cut the page."""
+        newest = selection.newest or 1
+        by_key = selection.order is Order.IDENTITY
+        stored: list[Sample] = []
+        begin: Cursor | None = None
+        if by_key and cursor is not None:
+            begin = (cursor[0], 0, 0, 0, -1)  # before the first sample of the cursor's key
+        while True:
+            page = self.backend.read(selection, limit + newest + 1, begin)
+            stored += page.samples
+            begin = page.cursor
+            horizon = key_bytes(stored[-1].key) if stored and begin is not None else None
+            if not by_key and begin is not None:
+                continue
+            merged = {selection.place(sample): sample for sample in (*recent, *stored)}
+            chosen = [
+                (at, sample)
+                for sample in newest_per_key(merged.values(), selection.newest)
+                for at in (selection.place(sample),)
+                if cursor is None or at > cursor
+                if horizon is None or key_bytes(sample.key) < horizon
+            ]
+            if chosen or begin is None:
+                break
+        chosen = heapq.nsmallest(limit + 1, chosen, key=lambda pair: pair[0])
+        more = len(chosen) > limit or begin is not None
+        chosen = chosen[:limit]
+        samples = SampleBatch(sample for _, sample in chosen)
+        return Page(samples, chosen[-1][0] if more and chosen else None)
+
+    def find(self, samples: Sequence[Sample]) -> list[tuple[Sample, Sample | None]]:
+        """Return each sample with the one stored under its identity."""
+        found: dict[Identity, Sample] = {}
+        groups: dict[tuple[SourceId, int], list[int]] = {}
+        for sample in samples:
+            groups.setdefault((sample.source, sample.epoch), []).append(sample.sn)
+        for (source, epoch), sns in groups.items():
+            for first, last in RangeSet.of(sns):
+                for stored in self.range_of(source, epoch, first, last):
+                    found[stored.identity] = stored
+        return [(sample, found.get(sample.identity)) for sample in samples]
+
+    def range_of(self, source: SourceId, epoch: int, first: int, last: int) -> Iterator[Sample]:
+        """Yield what is stored of a source's numbers, every key."""
+        selection = Selection(
+            zid=source.zid, eid=source.eid, epoch=epoch, sns=SnBounds(first, last)
+        )
+        cursor: Cursor | None = None
+        while True:
+            page = self.read(selection, 1000, cursor)
+            yield from page.samples
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
+        """Apply retention to the backend and remember the floors."""
+        with self._trim_lock:
+            floors = self.backend.trim(retention, now_ns)
+            if floors:
+                self.index.trimmed(floors)
+            return floors
+
+    def purge(self, floors: Sequence[Floor]) -> int:
+        """Remove what is below the floors, for good; drains first."""
+        with self._trim_lock:
+            self.drain_all(30)
+            removed = self.backend.purge(floors)
+            self.index.trimmed(floors, purged=True)
+            return removed
+
+    def close(self) -> None:
+        """Close journal, index and backend, in that order; idempotent. Drains nothing."""
+        self.stop_drain()
+        if self.journal is not None:
+            self.journal.close()
+        if hasattr(self, "index"):
+            self.index.close()
+        self.backend.close()
+        if self._directory_lock is not None:
+            self._directory_lock.release()

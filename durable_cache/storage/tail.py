@@ -1,0 +1,132 @@
+"""What is in the journal and not yet in the backend: the newest samples, readable from memory.
+
+Beyond its bound the tail keeps only the numbers of the entries; they are read back from the
+journal when they are drained, and answer no reads until then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from threading import Condition
+
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.selection import Selection
+from durable_cache.storage.journal import Entry
+
+__all__ = ["Tail"]
+
+
+class Tail:
+    """A bounded queue of commits on their way to the backend; any thread."""
+
+    def __init__(
+        self, bytes_max: int, read_back: Callable[[int, int], list[Entry]] | None = None
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._read_back = read_back
+        self._entries: deque[tuple[Entry, int]] = deque()
+        self._spilled: deque[int] = deque()
+        self._changed = Condition()
+        self.bytes = 0
+        self.samples = 0
+
+    def push(self, entry: Entry) -> None:
+        """Take a commit; the caller has made it durable."""
+        size = entry.batch.size
+        with self._changed:
+            if self._spilled or (self.bytes + size > self._bytes_max and self._entries):
+                self._spilled.append(entry.entry_id)
+            else:
+                self._entries.append((entry, size))
+                self.bytes += size
+            self.samples += len(entry.batch)
+            self._changed.notify()
+
+    @property
+    def spilled(self) -> int:
+        """How many entries are only in the journal."""
+        return len(self._spilled)
+
+    def wait(self, samples: int, timeout_seconds: float) -> bool:
+        """Wait until so many samples are here, or some are and the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.samples >= samples, timeout_seconds)
+            return bool(self._entries or self._spilled)
+
+    def wake(self) -> None:
+        """End every `wait` now."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def head(self, samples_max: int) -> list[Entry]:
+        """Return the oldest entries, at least one if there is any, up to so many samples."""
+        with self._changed:
+            chosen: list[Entry] = []
+            count = 0
+            for entry, _ in self._entries:
+                count += len(entry.batch)
+                if chosen and count > samples_max:
+                    break
+                chosen.append(entry)
+        return chosen
+
+    def pop(self, count: int) -> None:
+        """Remove the `count` oldest entries and refill from the journal what was spilled."""
+        with self._changed:
+            for _ in range(count):
+                entry, size = self._entries.popleft()
+                self.bytes -= size
+                self.samples -= len(entry.batch)
+            last = self._entries[-1][0].entry_id if self._entries else None
+        if self._spilled and self._read_back is not None:
+            self._refill(last)
+
+    def _refill(self, last: int | None) -> None:
+        after = self._spilled[0] - 1 if last is None else last
+        while self._spilled and (self.bytes < self._bytes_max // 2 or not self._entries):
+            read_back = self._read_back
+            entries = read_back(after, 16) if read_back else []
+            if not entries:
+                break
+            with self._changed:
+                for entry in entries:
+                    if not self._spilled or entry.entry_id != self._spilled[0]:
+                        break
+                    self._spilled.popleft()
+                    self._entries.append((entry, entry.batch.size))
+                    self.bytes += entry.batch.size
+                    after = entry.entry_id
+
+    def matching(self, selection: Selection) -> list[Sample]:
+        """Return the samples a selection names, `newest` aside, in no order, repeats possible."""
+        return list(_matching(selection, (batch for batch, _ in self._snapshot())))
+
+    def numbers_of(self, source: SourceId) -> Iterator[tuple[int, list[Sample]]]:
+        """Yield (epoch, samples) of one source."""
+        for batch, _ in self._snapshot():
+            for stream, samples in batch.by_stream.items():
+                if stream.source == source:
+                    yield stream.epoch, samples
+
+    def skips(self) -> list[Skip]:
+        """Return the skips on their way."""
+        return [skip for _, skips in self._snapshot() for skip in skips]
+
+    def _snapshot(self) -> list[tuple[SampleBatch, tuple[Skip, ...]]]:
+        with self._changed:
+            return [(entry.batch, entry.skips) for entry, _ in self._entries]
+
+
+def _matching(selection: Selection, batches: Iterable[SampleBatch]) -> Iterator[Sample]:
+    for batch in batches:
+        for stream, samples in batch.by_stream.items():
+            if (
+                (selection.zid is None or stream.source.zid == selection.zid)
+                and (selection.eid is None or stream.source.eid == selection.eid)
+                and (selection.epoch is None or stream.epoch == selection.epoch)
+                and selection.key_expr.matches(stream.key)
+            ):
+                for sample in samples:
+                    if selection.sns.holds(sample.sn) and selection.times.holds(sample.ntp64):
+                        yield sample
