@@ -1,0 +1,301 @@
+"""What a cache service is told to do: one file in zenohd's own shape, checked to the last name.
+
+Everything outside ``plugins.durable_cache`` is Zenoh's and goes through untouched. Nothing here
+opens a storage, a session or a socket.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from durable_cache.errors import ConfigError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.service.masking import mask
+from durable_cache.service.strict import check_names, read_model, read_table
+from durable_cache.storage.contract import Durability, Retention
+
+__all__ = [
+    "SECTION",
+    "AlignmentSettings",
+    "HttpSettings",
+    "RecoverySettings",
+    "RetentionSettings",
+    "ServiceSettings",
+    "Settings",
+    "StorageSettings",
+    "VolumeSettings",
+    "read_settings",
+]
+
+SECTION = "plugins.durable_cache"
+STORAGES_MAX = 256
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_OURS = KeyExpression("@durable/**")
+
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A part of the configuration; unknown names are errors."""
+
+
+class HttpSettings(_Section, frozen=True):
+    """Where status page, health and metrics are served."""
+
+    listen: str = ""
+    """``host:port``; empty serves nothing over HTTP. Port 0 takes a free one."""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port to bind, None when HTTP is off."""
+        return split_address(self.listen, f"{SECTION}.http.listen") if self.listen else None
+
+
+class RetentionSettings(_Section, frozen=True):
+    """How much a storage keeps; what is left out is not limited."""
+
+    age_seconds_max: Seconds | None = None
+    """Counted from the moment the first cache received a sample."""
+    samples_max: Positive | None = None
+    """Per stream: key, source and epoch."""
+    bytes_max: Positive | None = None
+    """Payload and attachment bytes of the whole storage."""
+
+
+class RecoverySettings(_Section, frozen=True):
+    """How a cache looks for samples that it missed."""
+
+    gap_timeout_seconds: Seconds = 30.0
+    """How long a gap is asked for before it is given up, recorded and reported."""
+
+
+class AlignmentSettings(_Section, frozen=True):
+    """Whether the caches of one domain bring each other up to date."""
+
+    enabled: bool = False
+
+
+class StorageSettings(_Section, frozen=True):
+    """What one storage keeps, where, for how long, and what its acknowledgement promises."""
+
+    key_expr: str | list[str]
+    exclude: str | list[str] = msgspec.field(default_factory=list)
+    volume: str = ""
+    """The volume's name; may be left out where there is only one."""
+    retention: RetentionSettings = RetentionSettings()
+    history: Positive | None = None
+    """Another name for ``retention.samples_max``, the specification's."""
+    acknowledge: Literal["memory", "process", "disk"] = "disk"
+    """What an acknowledged sample survives: nothing, SIGKILL, a power cut."""
+    allowed_origin: Literal["any", "session_local"] = "any"
+    resources_limit: Positive | None = None
+    """How many streams the cache keeps; further ones are refused, counted and reported."""
+    recovery: RecoverySettings = RecoverySettings()
+    alignment: AlignmentSettings = AlignmentSettings()
+    limits: dict[str, int | float] = msgspec.field(default_factory=dict)
+    """Bounds of queues and windows, by the names in docs/configuration.md."""
+
+    @property
+    def key_exprs(self) -> tuple[str, ...]:
+        """The key expressions stored, one or more."""
+        return _texts(self.key_expr)
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The key expressions left out."""
+        return _texts(self.exclude)
+
+    @property
+    def level(self) -> Durability:
+        """What an acknowledgement promises."""
+        return Durability[self.acknowledge.upper()]
+
+    @property
+    def kept(self) -> Retention:
+        """The retention in the contract's words."""
+        return Retention(
+            self.retention.age_seconds_max,
+            self.retention.samples_max or self.history,
+            self.retention.bytes_max,
+        )
+
+
+class VolumeSettings(_Section, frozen=True, repr_omit_defaults=True):
+    """A backend with its own options, secrets still unresolved; its repr shows no secret."""
+
+    backend: str
+    options: dict[str, object]
+
+    def __repr__(self) -> str:
+        return f"VolumeSettings(backend={self.backend!r}, options={mask(self.options)!r})"
+
+
+class ServiceSettings(_Section, frozen=True):
+    """Everything under ``plugins.durable_cache``."""
+
+    state_dir: str
+    domain: str
+    http: HttpSettings
+    volumes: dict[str, VolumeSettings]
+    storages: dict[str, StorageSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One service's whole configuration."""
+
+    cache: ServiceSettings
+    zenoh: Mapping[str, str] = field(repr=False)
+    """JSON text per top-level name of Zenoh's configuration, as written by the user."""
+
+    def effective(self) -> dict[str, object]:
+        """Return every setting as it will be used, secrets masked, in the file's own shape."""
+        zenoh = {name: mask(json.loads(text), name) for name, text in self.zenoh.items()}
+        cache = msgspec.to_builtins(self.cache)
+        cache["volumes"] = {
+            name: {"backend": volume.backend, **_masked(volume.options)}
+            for name, volume in self.cache.volumes.items()
+        }
+        plugins = read_table(zenoh.pop("plugins", {}), "plugins")
+        return {**zenoh, "plugins": {**plugins, "durable_cache": cache}}
+
+
+def read_settings(document: Mapping[str, object]) -> Settings:
+    """Check a whole configuration and return it as frozen values.
+
+    Raises `ConfigError`, never to be retried as is, that says where the mistake stands.
+    """
+    plugins = read_table(document.get("plugins", {}), "plugins")
+    if "durable_cache" not in plugins:
+        near = difflib.get_close_matches("durable_cache", plugins, n=1)
+        hint = f"did you misspell it as {near[0]!r}?" if near else "name at least one storage there"
+        raise ConfigError(f"{SECTION}: missing; {hint}")
+    ours = read_table(plugins["durable_cache"], SECTION)
+    others = {name: value for name, value in plugins.items() if name != "durable_cache"}
+    zenoh = {name: value for name, value in document.items() if name != "plugins"}
+    if others:
+        zenoh["plugins"] = others
+    return Settings(_service(ours), {name: _json(value, name) for name, value in zenoh.items()})
+
+
+def _service(ours: Mapping[str, object]) -> ServiceSettings:
+    check_names(ours, ServiceSettings.__struct_fields__, SECTION)
+    state_dir = ours.get("state_dir", "durable-cache-data")
+    domain = ours.get("domain", "default")
+    if not isinstance(state_dir, str) or not state_dir or "\0" in state_dir:
+        raise ConfigError(f"{SECTION}.state_dir: expected the path of a directory")
+    if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
+        raise ConfigError(f"{SECTION}.domain: expected 1 to 64 of A-Z a-z 0-9 _ . -")
+    http = read_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http")
+    if http.listen:
+        split_address(http.listen, f"{SECTION}.http.listen")
+    volumes = _volumes(ours.get("volumes"), state_dir)
+    storages = _storages(ours.get("storages"), volumes)
+    return ServiceSettings(
+        state_dir=state_dir, domain=domain, http=http, volumes=volumes, storages=storages
+    )
+
+
+def _volumes(raw: object, state_dir: str) -> dict[str, VolumeSettings]:
+    if raw is None:
+        url = f"sqlite:///{Path(state_dir) / 'samples.db'}"
+        return {"main": VolumeSettings(backend="sql", options={"url": url})}
+    volumes = {}
+    for name, value in read_table(raw, f"{SECTION}.volumes").items():
+        where = f"{SECTION}.volumes.{name}"
+        options = dict(read_table(value, where))
+        backend = options.pop("backend", None)
+        if not isinstance(backend, str) or not backend:
+            raise ConfigError(f'{where}.backend: name a backend, as in backend: "sql"')
+        volumes[name] = VolumeSettings(backend=backend, options=options)
+    return volumes
+
+
+def _storages(raw: object, volumes: Mapping[str, VolumeSettings]) -> dict[str, StorageSettings]:
+    where = f"{SECTION}.storages"
+    table = read_table(raw if raw is not None else {}, where)
+    if not table:
+        raise ConfigError(f'{where}: name at least one, as in fleet: {{key_expr: "fleet/**"}}')
+    if len(table) > STORAGES_MAX:
+        raise ConfigError(f"{where}: {len(table)} storages; one service takes {STORAGES_MAX}")
+    return {name: _storage(name, value, volumes) for name, value in table.items()}
+
+
+def _storage(name: str, raw: object, volumes: Mapping[str, VolumeSettings]) -> StorageSettings:
+    where = f"{SECTION}.storages.{name}"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
+    storage = read_model(StorageSettings, raw, where)
+    _check_key_exprs(storage, where)
+    if storage.history and storage.retention.samples_max:
+        raise ConfigError(f"{where}.history: the same as retention.samples_max; keep one of them")
+    if not storage.volume and len(volumes) == 1:
+        storage = msgspec.structs.replace(storage, volume=next(iter(volumes)))
+    if not storage.volume:
+        raise ConfigError(f"{where}.volume: missing; name one of: {_names(volumes)}")
+    if storage.volume not in volumes:
+        raise ConfigError(
+            f"{where}.volume: no volume is called {storage.volume!r}; there are: {_names(volumes)}"
+        )
+    if volumes[storage.volume].backend == "memory" and storage.level > Durability.MEMORY:
+        raise ConfigError(
+            f"{where}.acknowledge: level {storage.acknowledge!r} cannot be kept in memory; "
+            'write acknowledge: "memory" or choose a volume that is durable'
+        )
+    return storage
+
+
+def _check_key_exprs(storage: StorageSettings, where: str) -> None:
+    if not storage.key_exprs:
+        raise ConfigError(f"{where}.key_expr: name at least one key expression")
+    stored = [_key_expr(text, f"{where}.key_expr") for text in storage.key_exprs]
+    excluded = [_key_expr(text, f"{where}.exclude") for text in storage.excluded]
+    for key_expr in stored:
+        if key_expr.intersects(_OURS):
+            raise ConfigError(f"{where}.key_expr: {str(key_expr)!r} would store our own messages")
+        if any(other.includes(key_expr) for other in excluded):
+            raise ConfigError(f"{where}.exclude: leaves nothing of {str(key_expr)!r} to store")
+
+
+def _key_expr(text: str, where: str) -> KeyExpression:
+    try:
+        return KeyExpression(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {text[:80]!r}: {error}") from error
+
+
+def _texts(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _names(volumes: Mapping[str, VolumeSettings]) -> str:
+    return ", ".join(volumes) or "none"
+
+
+def _masked(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: mask(value, name) for name, value in options.items()}
+
+
+def split_address(text: str, where: str) -> tuple[str, int]:
+    """Split ``host:port``; ConfigError at `where` when it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise ConfigError(f"{where}: expected host:port, as in 127.0.0.1:8088, got {text[:80]!r}")
+    return host.strip("[]"), int(port)
+
+
+def _json(value: object, name: str) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: {error}; write plain text, numbers and tables") from error

@@ -1,0 +1,124 @@
+"""Which setting wins where a file, the environment and the command line each name one.
+
+The command line wins over the environment, the environment over the file, the file over defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from durable_cache.errors import ConfigError
+from durable_cache.service.config import Settings, read_settings
+from durable_cache.service.document import read_document
+from durable_cache.service.strict import read_table
+
+__all__ = ["ENVIRONMENT", "LISTEN_DEFAULT", "Overrides", "load_settings", "overrides_from"]
+
+LISTEN_DEFAULT = "tcp/[::]:7447"
+ENVIRONMENT = {
+    "DURABLE_CACHE_CONFIG": "config",
+    "DURABLE_CACHE_STATE_DIR": "state_dir",
+    "DURABLE_CACHE_DOMAIN": "domain",
+    "DURABLE_CACHE_HTTP": "http",
+    "DURABLE_CACHE_MODE": "mode",
+    "DURABLE_CACHE_LISTEN": "listen",
+    "DURABLE_CACHE_CONNECT": "connect",
+    "DURABLE_CACHE_KEY_EXPR": "key_expr",
+}
+_LISTS = frozenset({"listen", "connect", "key_expr"})
+_NEAR = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Settings named outside the file; empty means not named."""
+
+    config: str = ""
+    state_dir: str = ""
+    domain: str = ""
+    http: str = ""
+    mode: str = ""
+    listen: Sequence[str] = ()
+    connect: Sequence[str] = ()
+    key_expr: Sequence[str] = ()
+
+    def over(self, other: Overrides) -> Overrides:
+        """Return these settings, and those of `other` where these name none."""
+        names = Overrides.__dataclass_fields__
+        return Overrides(**{name: getattr(self, name) or getattr(other, name) for name in names})
+
+
+def overrides_from(environment: Mapping[str, str]) -> Overrides:
+    """Read the ``DURABLE_CACHE_*`` variables; lists are separated by commas.
+
+    Raises `ConfigError` for a variable that is plainly a misspelt one of ours.
+    """
+    values: dict[str, str | list[str]] = {}
+    for name, text in environment.items():
+        setting = ENVIRONMENT.get(name)
+        if setting is not None:
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            values[setting] = parts if setting in _LISTS else text
+        elif name.startswith("DURABLE_CACHE_"):
+            near = difflib.get_close_matches(name, ENVIRONMENT, n=1, cutoff=_NEAR)
+            if near:
+                raise ConfigError(f"environment: {name} is unknown; did you mean {near[0]}?")
+    return Overrides(**cast("dict[str, str]", values))
+
+
+def load_settings(overrides: Overrides) -> Settings:
+    """Read the file that `overrides` names, if any, and lay the overrides over it.
+
+    Without a file the embedded default is meant: ``**`` kept on disk under ``state_dir``.
+    Raises `ConfigError`.
+    """
+    path = Path(overrides.config) if overrides.config else None
+    document = read_document(path) if path else _embedded()
+    try:
+        if path and overrides.key_expr:
+            raise ConfigError("--key-expr: the file names the storages; edit it there")
+        return read_settings(_laid_over(document, overrides))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}" if path else str(error)) from error
+
+
+def _embedded() -> dict[str, object]:
+    return {
+        "mode": "peer",
+        "plugins": {"durable_cache": {"storages": {"cache": {"key_expr": "**"}}}},
+    }
+
+
+def _laid_over(document: Mapping[str, object], overrides: Overrides) -> dict[str, object]:
+    whole = copy.deepcopy(dict(document))
+    if overrides.mode:
+        whole["mode"] = overrides.mode
+    for name, endpoints in (("listen", overrides.listen), ("connect", overrides.connect)):
+        if endpoints:
+            table = dict(read_table(whole.get(name, {}), name))
+            whole[name] = {**table, "endpoints": list(endpoints)}
+    if not overrides.config and "listen" not in whole and "connect" not in whole:
+        whole["listen"] = {"endpoints": [LISTEN_DEFAULT]}
+    plugins = dict(read_table(whole.get("plugins", {}), "plugins"))
+    if "durable_cache" in plugins:
+        ours = dict(read_table(plugins["durable_cache"], "plugins.durable_cache"))
+        plugins["durable_cache"] = _ours(ours, overrides)
+        whole["plugins"] = plugins
+    return whole
+
+
+def _ours(ours: dict[str, object], overrides: Overrides) -> dict[str, object]:
+    if overrides.state_dir:
+        ours["state_dir"] = overrides.state_dir
+    if overrides.domain:
+        ours["domain"] = overrides.domain
+    if overrides.http:
+        ours["http"] = {"listen": overrides.http}
+    if overrides.key_expr:
+        ours["storages"] = {"cache": {"key_expr": list(overrides.key_expr)}}
+    return ours

@@ -1,0 +1,121 @@
+"""How verbs speak to people and to other programs: data to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TextIO
+
+__all__ = ["Progress", "say", "table_lines", "write_csv", "write_json", "write_table"]
+
+_REDRAW_SECONDS = 0.1
+_BAR_CELLS = 24
+Row = Mapping[str, object]
+
+
+def say(text: str) -> None:
+    """Write one line for people to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table_lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return aligned lines, a heading first; numbers to the right."""
+    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    widths = [
+        max(len(column), *(len(line[at]) for line in cells)) if cells else len(column)
+        for at, column in enumerate(columns)
+    ]
+    numeric = [
+        bool(rows) and all(isinstance(row.get(column, 0), int | float) for row in rows)
+        for column in columns
+    ]
+    lines = []
+    for line in ([*columns], *cells):
+        parts = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def write_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Write aligned lines to stdout."""
+    for line in table_lines(rows, columns):
+        print(line)
+
+
+def write_json(value: object) -> None:
+    """Write one value as indented JSON to stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def write_csv(rows: Iterable[Row], columns: Sequence[str], heading: bool = True) -> None:
+    """Write rows as CSV to stdout."""
+    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    if heading:
+        writer.writeheader()
+    writer.writerows(rows)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3f}".rstrip("0").rstrip(".")
+        case None:
+            return ""
+        case _:
+            return "".join(
+                char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(value)
+            )
+
+
+class Progress:
+    """A line on stderr that says how far long work has come; plain first and last lines elsewhere.
+
+    A context manager; `total` None means unknown.
+    """
+
+    def __init__(self, label: str, total: int | None = None, stream: TextIO | None = None) -> None:
+        self._label = label
+        self._total = total
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._done = 0
+        self._began = self._drawn = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._draw()
+        print(file=self._stream, flush=True)
+
+    def advance(self, amount: int = 1) -> None:
+        """Count `amount` more units of work as done."""
+        self._done += amount
+        now = time.monotonic()
+        if self._live and now - self._drawn >= _REDRAW_SECONDS:
+            self._drawn = now
+            self._draw()
+
+    def _draw(self) -> None:
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        text = f"{self._label}: {self._done}"
+        if self._total:
+            filled = min(_BAR_CELLS, _BAR_CELLS * self._done // self._total)
+            bar = "#" * filled + "." * (_BAR_CELLS - filled)
+            text = f"{self._label}: [{bar}] {self._done} of {self._total}"
+        text += f", {self._done / seconds:.0f}/s"
+        print(f"\r\x1b[K{text}" if self._live else text, end="", file=self._stream, flush=True)

@@ -1,0 +1,34 @@
+"""What a configuration means in effect: the verb ``check-config``."""
+
+from __future__ import annotations
+
+import argparse
+
+from durable_cache.service.layers import Overrides, load_settings
+from durable_cache.service.output import say, write_json
+from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.service.volumes import read_volumes
+
+__all__ = ["add_verbs"]
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Add ``check-config``."""
+    parser = verbs.add_parser(
+        "check-config", help="check a configuration and print the effective settings"
+    )
+    parser.add_argument("file", nargs="?", default="", help="the configuration file")
+    add_config_options(parser)
+    parser.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    named = Overrides(config=arguments.file)
+    settings = load_settings(named.over(overrides_of(arguments)))
+    volumes = read_volumes(settings)
+    write_json(settings.effective())
+    for storage, chosen in settings.cache.storages.items():
+        volume = volumes[chosen.volume]
+        say(f"{storage}: {', '.join(chosen.key_exprs)} -> {volume.backend.name}: {volume.place}")
+    say("the configuration is good")
+    return 0
