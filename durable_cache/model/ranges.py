@@ -165,6 +165,14 @@ class RangeSet:
     def last(self) -> int | None:
         return self._lasts[-1] if self._lasts else None
 
+    def nth_last(self, count: int) -> int | None:
+        """Return the `count`-th highest number, or None when there are fewer."""
+        for first, last in zip(reversed(self._firsts), reversed(self._lasts), strict=True):
+            if last - first + 1 >= count:
+                return last - count + 1
+            count -= last - first + 1
+        return None
+
     def copy(self) -> RangeSet:
         twin = RangeSet()
         twin._firsts = self._firsts.copy()

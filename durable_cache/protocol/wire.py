@@ -32,11 +32,13 @@ __all__ = [
     "decode_envelope",
     "decode_journal",
     "decode_packed",
+    "decode_place",
     "encode_ack",
     "encode_batch",
     "encode_envelope",
     "encode_journal",
     "encode_packed",
+    "encode_place",
     "own_key",
     "parse_publisher_token",
     "publisher_token",
@@ -59,6 +61,7 @@ class Content(IntEnum):
     PACKED = 3
     ACK = 4
     JOURNAL = 5
+    PLACE = 6
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -139,6 +142,7 @@ _envelopes = msgspec.msgpack.Decoder(Envelope)
 _batches = msgspec.msgpack.Decoder(tuple[Sample, ...])
 _packed = msgspec.msgpack.Decoder(Packed)
 _acks = msgspec.msgpack.Decoder(Ack)
+_places = msgspec.msgpack.Decoder(Sample)
 _journals = msgspec.msgpack.Decoder(_JournalEntry)
 _ValueT = TypeVar("_ValueT")
 
@@ -237,6 +241,20 @@ def decode_ack(frame: bytes) -> Ack:
     if len(ack.runs) > ACK_RUNS_MAX or any(not 0 <= a <= b < 1 << 35 for a, b in ack.runs):
         raise RemoteProtocolError("an acknowledgement whose runs are out of range")
     return ack
+
+
+def encode_place(sample: Sample) -> bytes:
+    """Return the payload of a packed query that goes on after `sample`."""
+    return seal(Content.PLACE, msgspec.structs.replace(sample, payload=b"", attachment=None))
+
+
+def decode_place(frame: bytes) -> Sample:
+    """Read after which sample a packed query goes on; its payload is empty."""
+    place = unseal(frame, Content.PLACE, _places, ACK_BYTES_MAX)
+    check_identity(place.source, place.epoch, place.sn, place.ntp64)
+    if place.timestamp_id and not is_zid(place.timestamp_id):
+        raise RemoteProtocolError(f"{place.timestamp_id[:40]!r} is no timestamp id")
+    return place
 
 
 def encode_journal(batch: SampleBatch, skips: tuple[Skip, ...]) -> bytes:

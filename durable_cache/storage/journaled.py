@@ -23,6 +23,7 @@ from durable_cache.model.sample import (
     SampleBatch,
     Skip,
     SourceId,
+    Stream,
     key_bytes,
 )
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
@@ -292,6 +293,19 @@ class JournaledStorage:
             if page.cursor is None:
                 return
             cursor = page.cursor
+
+    def history_floor(self, streams: Sequence[Stream], samples_max: int) -> dict[Stream, int]:
+        """Return the sn below which each stream is beyond its newest `samples_max` samples.
+
+        Retention removes in its own time; a reader of the queue does not see what must go.
+        """
+        infos = self.index.infos(streams)
+        for stream in streams:
+            for epoch, samples in self.tail.numbers_of(stream.source):
+                if epoch == stream.epoch:
+                    sns = RangeSet.of(s.sn for s in samples if s.key == stream.key)
+                    infos[stream].held.update(sns)
+        return {stream: info.held.nth_last(samples_max) or 0 for stream, info in infos.items()}
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         """Apply retention to the backend and remember the floors."""

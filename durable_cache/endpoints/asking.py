@@ -1,0 +1,144 @@
+"""How caches, and a publisher's own cache, are asked for samples: all of them, and united."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from durable_cache.endpoints.session import NO_SOURCE, Answer, Decoder, Session, ask
+from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.sample import Identity, Sample, SourceId
+from durable_cache.protocol.wire import (
+    FRAME_VERSION,
+    Content,
+    decode_envelope,
+    decode_packed,
+    encode_place,
+)
+
+__all__ = ["Asking", "Gathered"]
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the answers to one query hold together."""
+
+    samples: dict[Identity, Sample] = field(default_factory=dict)
+    """One of each identity, from caches: their epochs are known."""
+    native: list[Sample] = field(default_factory=list)
+    """From a foreign publisher's own cache, epoch 0: the source's current one is meant."""
+    plain: list[Sample] = field(default_factory=list)
+    """Without a source: a plain storage's answer."""
+    cut_after: Sample | None = None
+    """Some answer was cut here, the earliest: ask again from here on."""
+    answers: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class Asking:
+    """Asks over one session; any thread."""
+
+    def __init__(
+        self,
+        session: Session,
+        own_zid: str,
+        *,
+        timeout_seconds: float,
+        payload_bytes_max: int = 64 << 20,
+        asker: str = "",
+    ) -> None:
+        self._session = session
+        self._own_zid = own_zid
+        self._timeout_seconds = timeout_seconds
+        self._payload_bytes_max = payload_bytes_max
+        self._marker = f";_store={asker}" if asker else ""
+
+    def caches(
+        self, key_expr: str, prefix: str, parameters: str = "", after: Sample | None = None
+    ) -> Gathered:
+        """Ask every cache with the specification's query, packed; one page of each.
+
+        `parameters` as in ``_sn=3..7``; `after` goes on behind that sample.
+        """
+        head = f"{parameters};" if parameters else ""
+        selector = f"{prefix}/{key_expr}?{head}_pack=1{self._marker}"
+        payload = None if after is None else encode_place(after)
+        return self._gather(selector, payload, any_key=False)
+
+    def publisher(self, key_expr: str, source: SourceId | None, parameters: str = "") -> Gathered:
+        """Ask native publishers' own caches (zenoh-ext's AdvancedCache), one source or all."""
+        who = f"*/{source.zid}/{source.eid}/**" if source else "**"
+        parameters = (parameters + self._marker).lstrip(";")
+        query = f"?{parameters}" if parameters else ""
+        return self._gather(f"{key_expr}/@adv/{who}{query}", None, any_key=True)
+
+    def select(self, selector: str) -> Gathered:
+        """Ask with a selector as it stands."""
+        return self._gather(selector, None, any_key=False)
+
+    def history(self, key_expr: str, prefix: str, parameters: str = "") -> Iterator[list[Sample]]:
+        """Yield all that caches hold, page by page, each page sorted by identity.
+
+        A sample may come in two pages when answers are cut at different places.
+        """
+        after: Sample | None = None
+        while True:
+            gathered = self.caches(key_expr, prefix, parameters, after)
+            yield sorted(gathered.samples.values(), key=lambda sample: sample.order)
+            if gathered.cut_after is None or gathered.cut_after == after:
+                return
+            after = gathered.cut_after
+
+    def _gather(self, selector: str, payload: bytes | None, *, any_key: bool) -> Gathered:
+        gathered = Gathered()
+        for answer in ask(
+            self._session,
+            selector,
+            timeout_seconds=self._timeout_seconds,
+            decoder=Decoder(self._own_zid, self._payload_bytes_max),
+            payload=payload,
+            any_key=any_key,
+        ):
+            gathered.answers += 1
+            try:
+                _take(gathered, answer, framed=not any_key)
+            except RemoteProtocolError as error:
+                gathered.errors.append(str(error)[:200])
+        return gathered
+
+
+def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
+    sample = answer.sample
+    if sample is None:
+        gathered.errors.append(answer.error[:200])
+    elif sample.attachment is not None and _is_frame(sample.attachment, Content.ENVELOPE):
+        envelope = decode_envelope(sample.attachment)
+        opened = envelope.open(
+            _plain_key(sample.key, envelope.source), sample.payload, sample.encoding
+        )
+        gathered.samples.setdefault(opened.identity, opened)
+    elif framed and _is_frame(sample.payload, Content.PACKED):
+        batch, more = decode_packed(sample.payload)
+        for one in batch:
+            gathered.samples.setdefault(one.identity, one)
+        if more and batch.samples:
+            last = msgspec.structs.replace(batch.samples[-1], payload=b"", attachment=None)
+            before = gathered.cut_after
+            if before is None or last.order < before.order:
+                gathered.cut_after = last
+    elif sample.source == NO_SOURCE:
+        gathered.plain.append(sample)
+    else:
+        gathered.native.append(sample)
+
+
+def _is_frame(data: bytes, content: Content) -> bool:
+    return len(data) > 5 and data[0] == FRAME_VERSION and data[1] == content
+
+
+def _plain_key(key: str, source: SourceId) -> str:
+    """Return a reply's key without the source in front of it."""
+    head, _, rest = key.partition("/")
+    return rest if rest and head in (str(source), source.zid) else key

@@ -1,0 +1,410 @@
+"""A cache on a Zenoh session: it stores what is published, acknowledges it, and answers for it.
+
+Threads, all owned by the cache: *receive* decodes what Zenoh's channel holds and never waits for a
+disk; *engine* runs the pure engine and commits to the journal; *drain* moves the journal into the
+backend; *fetch* asks others for what is missing; *query* answers; *retain* applies retention. The
+first to fail stops the others, and its error leaves `close`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.ingest import Ingest
+from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.replies import (
+    AnswerBounds,
+    Form,
+    Refused,
+    answer,
+    form_of,
+    parse_query,
+)
+from durable_cache.endpoints.session import (
+    Decoder,
+    Origins,
+    Query,
+    Queryable,
+    Session,
+    ZenohSubscriber,
+    ZError,
+    declare_queryable,
+    declare_subscriber,
+    declare_token,
+    query_parts,
+    receive,
+    receive_query,
+    reply_error,
+    undeclare,
+    watch_tokens,
+    zid_of,
+)
+from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.wire import cache_token, own_key, parse_publisher_token
+from durable_cache.storage.contract import Durability, Floor, Page, Storage
+from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.plugins import open_storage
+
+__all__ = ["CacheStatus", "ReliabilityCache", "declare_reliability_cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """A cache's figures at one moment; counts are since it was declared."""
+
+    name: str
+    cache_id: str
+    key_exprs: tuple[str, ...]
+    level: Durability
+    backend: str
+    storage_up: bool
+    received: int
+    appended: int
+    duplicates: int
+    conflicts: int
+    ignored: int
+    """Samples without source_info, as the specification wants."""
+    refused: int
+    """Samples there was no room for, too large, or of a stream beyond `resources_limit`."""
+    missed: int
+    gaps_open: int
+    sources: int
+    streams: int
+    journal_bytes: int
+    journal_samples: int
+    drained: int
+    dead_letters: int
+    queries_ok: int
+    queries_failed: int
+    acks_sent: int
+    append_seconds: float
+    """Time spent committing; with `commits`, the mean."""
+    commits: int
+    last_error: str
+
+
+class ReliabilityCache:
+    """A running cache (RFC, "The ReliabilityCache"); a context manager. Close it explicitly."""
+
+    def __init__(
+        self,
+        session: Session,
+        key_exprs: Sequence[str],
+        storage: Storage,
+        options: CacheOptions,
+        *,
+        exclude: Sequence[str] = (),
+        backend: str = "",
+    ) -> None:
+        self._session = session
+        self.options = options
+        self.key_exprs = tuple(map(_key_expr, key_exprs))
+        self._exclude = tuple(map(_key_expr, exclude))
+        self._backend = backend
+        self._closing = False
+        self._queries_ok = self._queries_failed = 0
+        self._error = ""
+        directory = None if options.state_dir is None else options.state_dir / options.name
+        try:
+            self.store = JournaledStorage(
+                storage, directory, level=options.acknowledge, options=options.journal
+            )
+        except BaseException:
+            storage.close()
+            raise
+        self.cache_id = self.store.index.cache_id
+        own_zid = zid_of(session)
+        self._decoder = Decoder(own_zid, options.payload_bytes_max)
+        asking = Asking(
+            session,
+            own_zid,
+            timeout_seconds=options.fetch_timeout_seconds,
+            asker=self.cache_id,
+        )
+        self.ingest = Ingest(session, self.store, options, self.key_exprs, asking, self._excluded)
+        self._threads: list[Thread] = []
+        self._declared: list[object] = []
+        self._queryables: list[Queryable] = []
+        try:
+            self._start()
+        except BaseException:
+            self.close(timeout_seconds=1)
+            raise
+
+    def _start(self) -> None:
+        options, session = self.options, self._session
+        self._spawn("engine", self.ingest.run)
+        if self.store.journal is not None:
+            self._spawn("drain", self.store.run_drain)
+        if not options.retention.unlimited:
+            self._spawn("retain", self._run_retention)
+        for at in range(options.fetch_threads):
+            self._spawn(f"fetch-{at}", self.ingest.run_fetch)
+        for key_expr in self.key_exprs:
+            subscriber = declare_subscriber(
+                session, str(key_expr), options.allowed_origin, options.channel_samples
+            )
+            self._declared.append(subscriber)
+            self._spawn("receive", partial(self._run_receive, subscriber))
+            self._answer_on(f"*/{key_expr}", Form.SOURCED)
+            if options.answer_plain:
+                self._answer_on(str(key_expr), Form.PLAIN)
+        if options.allowed_origin is not Origins.SESSION_LOCAL:
+            pattern = own_key(options.domain, "pub", "**")
+            self._declared.append(watch_tokens(session, pattern, self._token_changed))
+            for key_expr in self.key_exprs:
+                self._declared.append(self.ingest.hear_native(f"{key_expr}/@adv/pub/**"))
+            self.ingest.catch_up()
+        token = cache_token(options.domain, self.cache_id, secrets.token_hex(4))
+        self._declared.append(declare_token(session, token))
+
+    def _answer_on(self, key_expr: str, form: Form) -> None:
+        queryable = declare_queryable(self._session, key_expr, 1024)
+        self._queryables.append(queryable)
+        for at in range(self.options.queries_max if form is Form.SOURCED else 2):
+            self._spawn(f"query-{at}", partial(self._run_queries, queryable, form))
+
+    def _spawn(self, name: str, run: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as error:
+                if not self._closing:
+                    self._error = f"{name}: {error}"
+                    self.ingest.stop()
+                    if not isinstance(error, DurableCacheError):
+                        raise
+
+        thread = Thread(target=guarded, name=f"{self.options.name}-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run_receive(self, subscriber: ZenohSubscriber) -> None:
+        options = self.options
+        while True:
+            taken = receive(subscriber, options.batch_samples_max)
+            if not taken:
+                return
+            samples = self._decoder.decode(taken, time.time_ns())
+            if self._exclude:
+                samples = [sample for sample in samples if not self._excluded(sample.key)]
+            self.ingest.offer(samples)
+
+    def _excluded(self, key: str) -> bool:
+        return any(key_expr.matches(key) for key_expr in self._exclude)
+
+    def _token_changed(self, key: str, alive: bool) -> None:
+        token = parse_publisher_token(key, self.options.domain)
+        if not alive or token is None:
+            return
+        if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
+            self.ingest.declared(token.source, token.epoch)
+
+    def _run_queries(self, queryable: Queryable, form: Form) -> None:
+        while (query := receive_query(queryable)) is not None:
+            with query:
+                try:
+                    self._answer(query, form)
+                except Refused as error:
+                    self._queries_failed += 1
+                    _reply_error(query, str(error))
+                except DurableCacheError as error:
+                    self._queries_failed += 1
+                    _reply_error(query, f"storage {self.options.name!r}: {error}")
+                except ZError:
+                    self._queries_failed += 1
+
+    def _answer(self, query: Query, form: Form) -> None:
+        options = self.options
+        parts = query_parts(query)
+        if form_of(parts.key_expr, self.store.index.has_zid) is not form:
+            return  # the other queryable of this cache answers it
+        asked = parse_query(parts, form, time.time_ns())
+        if asked.asker == self.cache_id:
+            return
+        bounds = AnswerBounds(
+            options.query_samples_max,
+            options.query_bytes_max,
+            options.query_seconds_max,
+            options.packed_bytes_max,
+        )
+        answer(query, asked, self.read, bounds)
+        self._queries_ok += 1
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        """Return a page of what is stored, the journal included, as `Storage.read` does.
+
+        Samples stored under an epoch that was learned better later carry the better one.
+        """
+        page = self.store.read(selection, limit, cursor)
+        samples_max = self.options.retention.samples_max
+        if samples_max is not None:
+            floors = self.store.history_floor([*page.samples.by_stream], samples_max)
+            kept = [s for s in page.samples if s.sn >= floors[s.stream]]
+            page = Page(SampleBatch(kept), page.cursor)
+        return self.ingest.canonical(page)
+
+    def find(self, key_expr: str, limit: int = 1000) -> list[Sample]:
+        """Return up to `limit` stored samples of a key expression, oldest first per stream."""
+        return list(self.read(Selection(key_expr=KeyExpression(key_expr)), limit).samples)
+
+    def purge(self, floors: Sequence[Floor]) -> int:
+        """Remove samples below the floors for good; returns how many. Idempotent."""
+        return self.store.purge(floors)
+
+    def _run_retention(self) -> None:
+        while not self.ingest.stopped.wait(self.options.retention_seconds):
+            try:
+                self.store.trim(self.options.retention, time.time_ns())
+            except DurableCacheError as error:
+                self._error = f"retention: {error}"
+
+    def status(self) -> CacheStatus:
+        """Return the figures of this moment; cheap."""
+        ingest, store, journal = self.ingest, self.store, self.store.journal
+        counts = ingest.counts
+        return CacheStatus(
+            name=self.options.name,
+            cache_id=self.cache_id,
+            key_exprs=tuple(map(str, self.key_exprs)),
+            level=store.level,
+            backend=self._backend,
+            storage_up=not store.backend_error,
+            received=ingest.received,
+            appended=ingest.appended,
+            duplicates=counts.duplicates,
+            conflicts=counts.conflicts + store.conflicts_total,
+            ignored=self._decoder.without_source,
+            refused=ingest.refused + self._decoder.oversized,
+            missed=counts.missed,
+            gaps_open=ingest.gaps_open,
+            sources=ingest.sources,
+            streams=store.index.streams,
+            journal_bytes=0 if journal is None or self._closing else journal.size_bytes(),
+            journal_samples=store.tail.samples,
+            drained=store.drained_samples,
+            dead_letters=0 if journal is None else journal.dead_letters,
+            queries_ok=self._queries_ok,
+            queries_failed=self._queries_failed,
+            acks_sent=ingest.acks_sent,
+            append_seconds=ingest.append_seconds,
+            commits=ingest.commits,
+            last_error=self._error or ingest.error or store.backend_error,
+        )
+
+    def wait_drained(self, timeout_seconds: float) -> bool:
+        """Wait until the backend has everything that was committed; False when time is over."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.ingest.waiting or self.store.tail.samples:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Undeclare, commit and acknowledge what was received, drain, close; idempotent.
+
+        What is not drained within the time stays in the journal for the next start. Raises the
+        error of a thread that failed, once everything is closed.
+        """
+        if self._closing:
+            return
+        deadline = time.monotonic() + timeout_seconds
+        for declared in (*self._declared, *self._queryables):
+            undeclare(declared)
+        receivers = [thread for thread in self._threads if thread.name.endswith("receive")]
+        _join(receivers, deadline)
+        self.ingest.finish(max(0.1, deadline - time.monotonic()))
+        self._closing = True
+        self.store.stop_drain()
+        _join(self._threads, deadline)
+        try:
+            self.store.drain_all(max(0.0, deadline - time.monotonic() - 0.5))
+        finally:
+            self.store.close()
+            self.ingest.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _join(threads: Sequence[Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _reply_error(query: Query, reason: str) -> None:
+    try:
+        reply_error(query, reason)
+    except ZError:
+        return  # the asker is gone
+
+
+def _key_expr(text: str) -> KeyExpression:
+    try:
+        return KeyExpression(text)
+    except ValueError as error:
+        raise ConfigError(f"key expression {error}") from error
+
+
+def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
+    session: Session,
+    key_expr: str | Sequence[str],
+    *,
+    exclude: Sequence[str] = (),
+    backend: str | Storage = "memory",
+    backend_options: Mapping[str, object] | None = None,
+    history: int | None = None,
+    allowed_origin: Origins | None = None,
+    resources_limit: int | None = None,
+    state_dir: Path | str | None = None,
+    options: CacheOptions | None = None,
+) -> ReliabilityCache:
+    """Declare a cache that stores what is published on `key_expr` (RFC, "The ReliabilityCache").
+
+    `history` is the queue length per key and source, None keeps all; `backend` a backend's name or
+    an open storage, which the cache then owns. `state_dir` gives it a journal: without one, samples
+    are acknowledged when the backend itself has them. The named arguments win over `options`.
+    Raises ConfigError, BackendNotFound, BackendNotInstalled, StorageLocked and other StorageErrors.
+    """
+    chosen = options or CacheOptions()
+    if history is not None:
+        chosen = replace(chosen, retention=replace(chosen.retention, samples_max=history))
+    if allowed_origin is not None:
+        chosen = replace(chosen, allowed_origin=allowed_origin)
+    if resources_limit is not None:
+        chosen = replace(chosen, resources_limit=resources_limit)
+    if state_dir is not None:
+        chosen = replace(chosen, state_dir=Path(state_dir))
+    if isinstance(backend, str):
+        named, storage = backend, open_storage(backend, chosen.name, backend_options)
+    else:
+        named, storage = type(backend).__name__, backend
+    key_exprs = [key_expr] if isinstance(key_expr, str) else list(key_expr)
+    try:
+        for text in (*key_exprs, *exclude):
+            _key_expr(text)
+    except ConfigError:
+        storage.close()
+        raise
+    return ReliabilityCache(session, key_exprs, storage, chosen, exclude=exclude, backend=named)

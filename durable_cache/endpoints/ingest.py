@@ -1,0 +1,397 @@
+"""The way in: decoded batches through the engine into the journal, acks and fetches out.
+
+`offer` never waits: when the queue is full the samples are refused visibly, and the engine keeps
+their numbers as gaps to be recovered. Everything else here runs in the cache's own threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Condition, Event
+from typing import assert_never
+
+import msgspec
+
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.session import (
+    Session,
+    ZError,
+    declare_heartbeats,
+    listening,
+    put_own,
+)
+from durable_cache.errors import DurableCacheError, StorageError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.sequence import frame
+from durable_cache.protocol.engine import CacheEngine
+from durable_cache.protocol.events import (
+    Append,
+    Appended,
+    AppendFailed,
+    BatchReceived,
+    BatchRefused,
+    EpochDeclared,
+    Fetch,
+    FetchEnded,
+    HeartbeatReceived,
+    Learned,
+    Moment,
+    Origin,
+    Output,
+    ReportConflict,
+    ReportMiss,
+    SendAck,
+    SourceLoaded,
+    Tick,
+    Verified,
+    Verify,
+)
+from durable_cache.protocol.events import (
+    Event as EngineEvent,
+)
+from durable_cache.protocol.numbering import EngineCounts
+from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
+from durable_cache.storage.contract import Page
+from durable_cache.storage.journaled import JournaledStorage
+
+__all__ = ["Ingest"]
+
+_log = logging.getLogger(__name__)
+_FRESH_FRAMES = 3
+"""A publisher whose epoch began within about 26 s, and after us, is new, not merely unknown."""
+_IDLE_SECONDS = 0.5
+_PAUSE_AFTER_FAILURE_SECONDS = 0.2
+_RUNS_PER_ACK_MAX = 512
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic_ns(), time.time_ns())
+
+
+class Ingest:
+    """One cache's engine with its queue, its fetches and its acknowledgements."""
+
+    def __init__(
+        self,
+        session: Session,
+        store: JournaledStorage,
+        options: CacheOptions,
+        key_exprs: Sequence[KeyExpression],
+        asking: Asking,
+        excluded: Callable[[str], bool],
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._options = options
+        self._key_exprs = tuple(key_exprs)
+        self._asking = asking
+        self._excluded = excluded
+        self._engine = CacheEngine(options.engine)
+        self._acks = listening(session, own_key(options.domain, "ack", "*"))
+        self._queue: deque[tuple[EngineEvent | list[Sample], int]] = deque()
+        self._queued_bytes = 0
+        self._changed = Condition()
+        self._refused: dict[SourceId, RangeSet] = {}
+        self._fetches: SimpleQueue[Fetch | None] = SimpleQueue()
+        self._began_ns = time.time_ns()
+        self._aliases = {(a.source, a.stored): a for a in store.index.aliases()}
+        self._promised: set[Stream] = set()
+        self._busy = False
+        self.stopped = Event()
+        self.counts: EngineCounts = self._engine.counts
+        self.received = self.appended = self.refused = self.acks_sent = self.commits = 0
+        self.append_seconds = 0.0
+        self.error = ""
+        self.on_committed: list[Callable[[SampleBatch], None]] = []
+
+    @property
+    def gaps_open(self) -> int:
+        return self._engine.gaps_open
+
+    @property
+    def sources(self) -> int:
+        return self._engine.sources
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something received is not committed yet."""
+        return bool(self._queue) or self._busy
+
+    def offer(self, samples: list[Sample], origin: Origin = Origin.LIVE) -> None:
+        """Hand in decoded samples; refuses them visibly when the queue is full."""
+        if not samples:
+            return
+        size = sum(map(_size, samples))
+        with self._changed:
+            self.received += len(samples)
+            if self._queued_bytes + size > self._options.queue_bytes_max and self._queue:
+                self.refused += len(samples)
+                for sample in samples:
+                    self._refused.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
+                return
+            self._queued_bytes += size
+            if origin is Origin.LIVE:
+                self._queue.append((samples, size))
+            else:
+                self._queue.append((BatchReceived(SampleBatch(samples), origin, _now()), size))
+            self._changed.notify()
+
+    def _tell(self, event: EngineEvent) -> None:
+        with self._changed:
+            self._queue.append((event, 0))
+            self._changed.notify()
+
+    def declared(self, source: SourceId, epoch: int) -> None:
+        """A publisher's token says its epoch."""
+        now = _now()
+        since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
+        self._tell(EpochDeclared(source, epoch, epoch >= frame(since_ns), now))
+
+    def hear_native(self, key_expr: str) -> object:
+        """Listen to foreign publishers' heartbeats."""
+
+        def beat(source: SourceId, source_sn: int) -> None:
+            self._tell(HeartbeatReceived(source, source_sn, _now()))
+
+        return declare_heartbeats(self._session, key_expr, beat)
+
+    def catch_up(self) -> None:
+        """Ask foreign publishers' own caches for what was published while we were away."""
+        self._fetches.put(Fetch(0, SourceId("0", 0), 0, 0, None))
+
+    def run(self) -> None:
+        """Run the engine until `finish` or `stop`."""
+        while True:
+            item = self._next()
+            if item is None:
+                return
+            self._busy = True
+            try:
+                self._handle(self._load(item))
+                if self._refused:
+                    self._handle(self._take_refused())
+                wake = self._engine.wake_ns()
+                if wake is not None and wake <= time.monotonic_ns():
+                    self._handle(Tick(_now()))
+            finally:
+                self._busy = False
+
+    def _next(self) -> EngineEvent | None:
+        wake = self._engine.wake_ns()
+        pause = _IDLE_SECONDS
+        if wake is not None:
+            pause = min(pause, max(0.0, (wake - time.monotonic_ns()) / 1e9))
+        with self._changed:
+            if not self._queue and not self.stopped.is_set():
+                self._changed.wait(pause)
+            if self._queue:
+                return self._merged()
+            return None if self.stopped.is_set() else Tick(_now())
+
+    def _merged(self) -> EngineEvent:
+        """Take the oldest event; live batches that wait together become one commit."""
+        first, size = self._queue.popleft()
+        self._queued_bytes -= size
+        if not isinstance(first, list):
+            return first
+        samples = first
+        while self._queue and len(samples) < self._options.batch_samples_max:
+            following = self._queue[0][0]
+            if not isinstance(following, list):
+                break
+            samples = samples + following
+            self._queued_bytes -= self._queue.popleft()[1]
+        return BatchReceived(SampleBatch(samples), Origin.LIVE, _now())
+
+    def _take_refused(self) -> BatchRefused:
+        with self._changed:
+            refused, self._refused = self._refused, {}
+        ranges = tuple((source, run) for source, runs in refused.items() for run in runs)
+        return BatchRefused(ranges, _now())
+
+    def _load(self, event: EngineEvent) -> EngineEvent:
+        match event:
+            case BatchReceived():
+                sources = {sample.source: None for sample in event.batch}
+            case EpochDeclared() | HeartbeatReceived():
+                sources = {event.source: None}
+            case _:
+                return event
+        for source in self._engine.unknown(sources):
+            states, aliases = self._store.load(source)
+            self._engine.handle(SourceLoaded(source, states, aliases))
+        if isinstance(event, BatchReceived) and self._options.resources_limit is not None:
+            return self._within_limit(event, self._options.resources_limit)
+        return event
+
+    def _within_limit(self, event: BatchReceived, limit: int) -> BatchReceived:
+        """Leave out samples of streams beyond `resources_limit`."""
+        index = self._store.index
+        epochs = {s.source: self._engine.epoch_of(s.source) for s in event.batch}
+        streams = {
+            (s.key, s.source): Stream(s.key, s.source, epochs[s.source]) for s in event.batch
+        }
+        new = index.unknown([*streams.values()])
+        room = limit - index.streams - len(self._promised)
+        unknown = [stream for stream in new if stream not in self._promised]
+        self._promised.update(unknown[: max(0, room)])
+        barred = {(s.key, s.source) for s in unknown[max(0, room) :]}
+        if not barred:
+            return event
+        kept = [s for s in event.batch if (s.key, s.source) not in barred]
+        self.refused += len(event.batch) - len(kept)
+        self.error = f"resources_limit = {limit} streams reached; new streams are refused"
+        return BatchReceived(SampleBatch(kept), event.origin, event.now)
+
+    def _handle(self, event: EngineEvent) -> None:
+        outputs = deque(self._engine.handle(event))
+        while outputs:
+            outputs.extend(self._do(outputs.popleft()))
+
+    def _do(self, output: Output) -> list[Output]:
+        match output:
+            case Append():
+                return self._engine.handle(self._commit(output))
+            case SendAck():
+                self._send_ack(output)
+            case Fetch():
+                self._fetches.put(output)
+            case Verify():
+                return self._engine.handle(Verified(self._verify(output.samples), _now()))
+            case ReportMiss(source, epoch, first, last):
+                _log.warning(
+                    "samples missed",
+                    extra={"source": str(source), "epoch": epoch, "first": first, "last": last},
+                )
+            case ReportConflict(offered, _):
+                _log.warning(
+                    "another payload under a stored identity",
+                    extra={"source": str(offered.source), "sn": offered.sn},
+                )
+            case Learned(alias):
+                self._aliases[alias.source, alias.stored] = alias
+                self._store.index.learn(alias)
+            case _:
+                assert_never(output)
+        return []
+
+    def _commit(self, append: Append) -> EngineEvent:
+        begun = time.monotonic()
+        try:
+            self._store.commit(append.batch, append.skips)
+        except StorageError as error:
+            self.error = str(error)
+            self.refused += len(append.batch)
+            self.stopped.wait(_PAUSE_AFTER_FAILURE_SECONDS)
+            return AppendFailed(_now())
+        self.append_seconds += time.monotonic() - begun
+        self.commits += 1
+        self.appended += len(append.batch)
+        self.error = ""
+        for listener in self.on_committed:
+            listener(append.batch)
+        return Appended(_now())
+
+    def _verify(self, samples: tuple[Sample, ...]) -> tuple[tuple[Sample, Sample | None], ...]:
+        try:
+            return tuple(self._store.find(samples))
+        except DurableCacheError as error:
+            self.error = str(error)
+            return ()
+
+    def _send_ack(self, ack: SendAck) -> None:
+        if not self._acks.now:
+            return
+        runs = tuple((run.first, run.last) for run in ack.runs[-_RUNS_PER_ACK_MAX:])
+        level = int(self._store.level)
+        message = Ack(self._store.index.cache_id, level, ack.source, ack.epoch, runs)
+        try:
+            put_own(self._session, ack_key(self._options.domain, ack.source), encode_ack(message))
+        except ZError:
+            return  # unknown to the publisher, as the protocol allows
+        self.acks_sent += 1
+
+    def run_fetch(self) -> None:
+        """Do fetches until the end."""
+        while (fetch := self._fetches.get()) is not None:
+            found, more = 0, False
+            try:
+                found, more = self._fetch(fetch)
+            except (DurableCacheError, ZError) as error:
+                self.error = str(error)
+            if fetch.fetch_id:
+                self._tell(FetchEnded(fetch.fetch_id, found, more, _now()))
+
+    def _fetch(self, fetch: Fetch) -> tuple[int, bool]:
+        if not fetch.fetch_id:
+            return self._fetch_all_native(), False
+        last = "" if fetch.last is None else str(fetch.last)
+        parameters = f"_sn={fetch.first}..{last}"
+        found, more = 0, False
+        for key_expr in map(str, self._key_exprs):
+            gathered = self._asking.caches(key_expr, str(fetch.source), parameters)
+            samples = self._wanted(list(gathered.samples.values()))
+            self.offer(samples, Origin.RECOVERED)
+            native = self._wanted(self._asking.publisher(key_expr, fetch.source, parameters).native)
+            self.offer([s for s in native if s.source == fetch.source], Origin.NATIVE)
+            found += len(samples) + len(native)
+            more = more or gathered.cut_after is not None
+        return found, more
+
+    def _fetch_all_native(self) -> int:
+        found = 0
+        for key_expr in map(str, self._key_exprs):
+            samples = self._wanted(self._asking.publisher(key_expr, None).native)
+            self.offer(samples, Origin.NATIVE)
+            found += len(samples)
+        return found
+
+    def _wanted(self, samples: list[Sample]) -> list[Sample]:
+        return [
+            sample
+            for sample in samples
+            if not self._excluded(sample.key)
+            and any(key_expr.matches(sample.key) for key_expr in self._key_exprs)
+        ]
+
+    def canonical(self, page: Page) -> Page:
+        """Give the samples of a page the epochs that were learned for them later."""
+        if not self._aliases:
+            return page
+        samples = []
+        for sample in page.samples:
+            alias = self._aliases.get((sample.source, sample.epoch))
+            if alias is not None and sample.sn >= alias.from_sn:
+                samples.append(msgspec.structs.replace(sample, epoch=alias.epoch))
+            else:
+                samples.append(sample)
+        return Page(SampleBatch(samples), page.cursor)
+
+    def finish(self, timeout_seconds: float) -> None:
+        """Commit and acknowledge what was received, then stop."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.waiting and time.monotonic() < deadline and not self.stopped.is_set():
+            time.sleep(0.005)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the engine after the event it is at; idempotent."""
+        self.stopped.set()
+        for _ in range(self._options.fetch_threads):
+            self._fetches.put(None)
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._acks.close()
+
+
+def _size(sample: Sample) -> int:
+    return len(sample.payload) + 250

@@ -1,0 +1,58 @@
+"""Which bounds and delays a cache has; every collection in it is bounded by one of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from durable_cache.endpoints.session import Origins
+from durable_cache.protocol.events import EngineOptions
+from durable_cache.storage.contract import Durability, Retention
+from durable_cache.storage.journaled import JournalOptions
+
+__all__ = ["CacheOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """A cache's settings; each default carries its reason. Times in seconds, sizes in bytes."""
+
+    name: str = "cache"
+    """The storage's name on its backend: 1 to 64 of a-z 0-9 _ -, beginning with a letter."""
+    domain: str = "default"
+    """Caches, publishers and subscribers of one domain work together."""
+    state_dir: Path | None = None
+    """Where journal and stream index live; None keeps a cache without a journal."""
+    retention: Retention = field(default_factory=Retention)
+    retention_seconds: float = 10.0
+    """How often retention is applied."""
+    acknowledge: Durability = Durability.DISK
+    """The level at which samples are acknowledged; never above what the backend can."""
+    allowed_origin: Origins = Origins.ANY
+    resources_limit: int | None = None
+    """Streams the cache takes; beyond it new ones are refused, counted and reported."""
+    answer_plain: bool = True
+    """Answer a plain GET on a stored key, as a Zenoh storage does."""
+    channel_samples: int = 100_000
+    """Samples between Zenoh and the decoder: two seconds of the target rate."""
+    batch_samples_max: int = 5_000
+    """Samples decoded and committed together; about the payload of one free fsync, and more."""
+    queue_bytes_max: int = 64 << 20
+    """Decoded samples that wait for the journal; beyond it they are refused visibly."""
+    payload_bytes_max: int = 8 << 20
+    """A larger payload is refused and counted; Zenoh itself would allow 1 GiB."""
+    query_samples_max: int = 100_000
+    """Samples in the answer to one query; the rest is for the next page."""
+    query_bytes_max: int = 64 << 20
+    """Payload bytes in the answer to one query."""
+    query_seconds_max: float = 8.0
+    """How long one query is answered; Zenoh's askers wait 10 s by default."""
+    queries_max: int = 4
+    """Queries answered at once; others wait in Zenoh's channel."""
+    packed_bytes_max: int = 1 << 20
+    """A packed reply: larger ones gain nothing and cost memory."""
+    fetch_timeout_seconds: float = 5.0
+    """How long other caches and the publisher are waited for."""
+    fetch_threads: int = 4
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    journal: JournalOptions = field(default_factory=JournalOptions)

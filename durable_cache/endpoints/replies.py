@@ -1,0 +1,215 @@
+"""What a query asks of a storage, and how the answer goes back.
+
+First chunk a source or exactly ``*``: the specification's answer, envelopes on ``<source>/<key>``
+(RFC, "The ReliabilityCache"). Anything else: the plain answer of a Zenoh storage, the latest value
+of each key, or its history with ``_time``, ``_sn`` or ``_max``. One storage answers a query once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from durable_cache.endpoints.session import (
+    Query,
+    QueryParts,
+    reply_bytes,
+    reply_error,
+    reply_sample,
+)
+from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Kind, Sample, SampleBatch
+from durable_cache.model.selection import (
+    Cursor,
+    Order,
+    Selection,
+    SnBounds,
+    TimeBounds,
+    parse_max,
+    parse_sn,
+    parse_source,
+    parse_time,
+)
+from durable_cache.protocol.wire import decode_place, encode_envelope, encode_packed
+from durable_cache.storage.contract import Page
+
+__all__ = ["AnswerBounds", "Asked", "Form", "Refused", "answer", "form_of", "parse_query"]
+
+_OURS = frozenset({"_sn", "_time", "_max", "_pack", "_store", "_anyke"})
+_PAGE_SAMPLES = 2_000
+
+
+class Form(Enum):
+    """Which of the two answers a query gets."""
+
+    SOURCED = "sourced"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A parsed query."""
+
+    form: Form
+    selection: Selection
+    prefix: str
+    """The first chunk of a SOURCED query, as it was written."""
+    latest: bool
+    """Only what each key holds now: a deleted key holds nothing."""
+    packed: bool
+    any_key: bool
+    asker: str
+    """The ``_store`` marker: a cache's own queries carry its id."""
+    cursor: Cursor | None = None
+    """A packed query's payload says after which sample to go on."""
+
+
+class Refused(ValueError):
+    """A query that cannot be answered; the text goes back to the asker."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBounds:
+    """How much one answer may hold."""
+
+    samples_max: int
+    bytes_max: int
+    seconds_max: float
+    packed_bytes_max: int
+
+
+def form_of(key_expr: str, knows_zid: Callable[[str], bool]) -> Form:
+    """Tell which answer a query's key expression asks for."""
+    first, _, rest = key_expr.partition("/")
+    return Form.SOURCED if rest and _is_prefix(first, knows_zid) else Form.PLAIN
+
+
+def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
+    """Read a query of a known form; raises `Refused` with what to write instead."""
+    sourced = form is Form.SOURCED
+    values: dict[str, str] = {}
+    for name, value in parts.parameters:
+        if name.startswith("_") and name not in _OURS:
+            known = ", ".join(sorted(_OURS))
+            raise Refused(f"unknown parameter {name[:40]!r}; known: {known}")
+        if name in values:
+            raise Refused(f"parameter {name[:40]!r} is given twice")
+        values[name] = value
+    try:
+        first, _, rest = parts.key_expr.partition("/")
+        zid, eid = parse_source(first) if sourced else (None, None)
+        sns = parse_sn(values["_sn"]) if "_sn" in values else SnBounds()
+        times = parse_time(values["_time"], now_ns) if "_time" in values else TimeBounds()
+        newest = parse_max(values["_max"]) if "_max" in values else None
+        key_expr = KeyExpression(rest if sourced else parts.key_expr)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    latest = not sourced and not values.keys() & {"_sn", "_time", "_max"}
+    packed = values.get("_pack", "0")
+    if packed not in ("0", "1"):
+        raise Refused(f"_pack={packed[:40]!r}: write _pack=1, or leave it out")
+    selection = Selection(
+        key_expr=key_expr,
+        zid=zid,
+        eid=eid,
+        sns=sns,
+        times=times,
+        newest=1 if latest else newest,
+        order=Order.IDENTITY if sourced or latest else Order.TIME,
+    )
+    return Asked(
+        form,
+        selection,
+        first if sourced else "",
+        latest,
+        packed == "1",
+        parts.any_key,
+        values.get("_store", ""),
+        _cursor(parts.payload, selection) if packed == "1" and parts.payload else None,
+    )
+
+
+def _cursor(payload: bytes, selection: Selection) -> Cursor:
+    try:
+        place = decode_place(payload)
+    except RemoteProtocolError as error:
+        raise Refused(
+            f"the payload of a packed query is no place to go on from: {error}"
+        ) from error
+    return selection.place(place)
+
+
+def _is_prefix(chunk: str, knows_zid: Callable[[str], bool]) -> bool:
+    """Tell whether a first chunk names a source; a short hex word may also be a plain key's."""
+    if chunk == "*":
+        return True
+    try:
+        zid, eid = parse_source(chunk)
+    except ValueError:
+        return False
+    return eid is not None or (zid is not None and (len(zid) >= 16 or knows_zid(zid)))
+
+
+def answer(
+    query: Query,
+    asked: Asked,
+    read: Callable[[Selection, int, Cursor | None], Page],
+    bounds: AnswerBounds,
+) -> int:
+    """Send the answer and return how many samples it held; the caller finalises the query.
+
+    When a bound is reached the asker is told: packed replies say `more`, single ones end with an
+    error reply that names the bound.
+    """
+    deadline = time.monotonic() + bounds.seconds_max
+    sent = size = 0
+    cursor = asked.cursor
+    waiting: list[Sample] = []
+    waiting_bytes = 0
+    while True:
+        limit = min(_PAGE_SAMPLES, bounds.samples_max - sent)
+        page = read(asked.selection, limit, cursor)
+        cursor = page.cursor
+        for sample in page.samples:
+            if asked.latest and sample.kind is Kind.DELETE:
+                continue
+            sent += 1
+            size += sample.size
+            if not asked.packed:
+                _reply_one(query, asked, sample)
+                continue
+            if waiting and waiting_bytes + sample.size > bounds.packed_bytes_max:
+                _reply_packed(query, waiting, more=False)
+                waiting, waiting_bytes = [], 0
+            waiting.append(sample)
+            waiting_bytes += sample.size
+        over = sent >= bounds.samples_max or size >= bounds.bytes_max
+        if cursor is None or over or time.monotonic() > deadline:
+            break
+    more = cursor is not None
+    if asked.packed and (waiting or more):
+        _reply_packed(query, waiting, more=more)
+    elif more:
+        reply_error(
+            query,
+            f"cut after {sent} samples; ask for less with _sn, _time or _max, or for pages "
+            "with _pack=1",
+        )
+    return sent
+
+
+def _reply_one(query: Query, asked: Asked, sample: Sample) -> None:
+    match asked.form:
+        case Form.SOURCED:
+            prefix = str(sample.source) if asked.prefix == "*" else asked.prefix
+            key = sample.key if asked.any_key else f"{prefix}/{sample.key}"
+            reply_sample(query, key, sample, encode_envelope(sample))
+        case Form.PLAIN:
+            reply_sample(query, sample.key, sample, None)
+
+
+def _reply_packed(query: Query, samples: list[Sample], *, more: bool) -> None:
+    reply_bytes(query, str(query.key_expr), encode_packed(SampleBatch(samples), more))
