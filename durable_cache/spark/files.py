@@ -5,7 +5,7 @@ The one module that speaks to Hadoop's file systems, which pyspark does not wrap
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from pyspark.sql import SparkSession
 
@@ -22,9 +22,9 @@ class _Files(Protocol):
 
 
 def _at(spark: SparkSession, path: str) -> tuple[_Files, object]:
-    java = spark.sparkContext._jvm
+    java: Any = spark.sparkContext._jvm
     place = java.org.apache.hadoop.fs.Path(path)
-    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
     return cast(_Files, place.getFileSystem(conf)), place
 
 

@@ -16,6 +16,7 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import SnBounds, parse_sn, parse_source
 from durable_cache.model.timestamp import ntp64_from_ns, parse_rfc3339_ns
+from durable_cache.spark.key_patterns import VERBATIM, slashed_pattern, verbatim_chunks
 
 __all__ = ["Moment", "Numbers", "moment_ns", "named_by", "of_source", "received", "sent", "with_sn"]
 
@@ -42,17 +43,14 @@ def named_by(key_expr: KeyExpression | str, column: str = "key_expr") -> Column:
     key = fn.col(column)
     if asked.is_key:
         return key == fn.lit(asked.text)
-    if asked.text == "**":
-        return ~key.startswith("@") & ~key.contains("/@")
-    prefix = asked.prefix
-    begins = key.startswith(fn.lit(prefix))
-    if asked.text == f"{prefix}/**":
-        # Java's regular expressions recurse per chunk; this form has no limit and is faster.
-        below = fn.substring(key, len(prefix) + 1, 1 << 30)
-        inside = below.startswith("/") & ~below.contains("/@")
-        return begins & ((key == fn.lit(prefix)) | inside)
-    wanted = key.rlike(rf"(?s)\A(?:{asked.regex()})\z")
-    return begins & wanted if prefix else wanted
+    slashed = fn.concat(fn.lit("/"), key)
+    verbatim = verbatim_chunks(asked)
+    named = fn.regexp_count(slashed, fn.lit(VERBATIM)) == verbatim
+    if not verbatim:
+        named = ~key.startswith("@") & ~key.contains(VERBATIM)
+    if asked.text != "**":
+        named &= slashed.rlike(slashed_pattern(asked))
+    return key.startswith(fn.lit(asked.prefix)) & named if asked.prefix else named
 
 
 def of_source(source: str) -> Column:
