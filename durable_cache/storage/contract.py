@@ -6,6 +6,7 @@ A backend is a plug-in; it opens storages. A storage is an open handle. The conf
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runti
 
 import msgspec
 
+from durable_cache.errors import ConfigError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
@@ -33,6 +35,7 @@ __all__ = [
     "Refusal",
     "Retention",
     "Storage",
+    "check_storage_name",
 ]
 
 
@@ -243,6 +246,14 @@ class Migratable(Protocol):
 
     def revisions(self, options: BackendOptions) -> tuple[str, str]:
         """Return the revision (found, needed)."""
+
+
+def check_storage_name(name: str) -> None:
+    """Raise ConfigError when `name` is no storage name; every `Backend.open` calls it first."""
+    if re.fullmatch("[a-z][a-z0-9_-]{0,63}", name) is None:
+        raise ConfigError(
+            f"storage name {name[:80]!r}: write 1 to 64 of a-z 0-9 _ -, beginning with a letter"
+        )
 
 
 def source_order(source: SourceId) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
 from typing import ClassVar
 
-from durable_cache.errors import Closed
+from durable_cache.errors import Closed, StorageLocked
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
@@ -22,6 +22,7 @@ from durable_cache.storage.contract import (
     Page,
     Retention,
     Storage,
+    check_storage_name,
     source_order,
 )
 from durable_cache.storage.reading import newest_per_key, page_of
@@ -33,7 +34,8 @@ __all__ = ["MemoryBackend", "MemoryOptions", "MemoryStorage"]
 class MemoryStorage(Storage):
     """Samples in dictionaries, sorted when read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, writer: bool = True) -> None:
+        self._writer = writer
         self._streams: dict[Stream, dict[int, tuple[Sample, bytes]]] = {}
         self._skips: dict[tuple[SourceId, int], RangeSet] = {}
         self._lock = RLock()
@@ -47,7 +49,7 @@ class MemoryStorage(Storage):
         new = duplicates = 0
         conflicts = []
         with self._lock:
-            self._check()
+            self._check(writing=True)
             for skip in skips:
                 free = RangeSet([(skip.first, skip.last)]).difference(self._sns(skip[:2]))
                 self._skips.setdefault(skip[:2], RangeSet()).update(free)
@@ -106,7 +108,7 @@ class MemoryStorage(Storage):
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         with self._lock:
-            self._check()
+            self._check(writing=True)
             stored = {
                 stream: [sample for _, (sample, _) in sorted(held.items())]
                 for stream, held in self._streams.items()
@@ -118,7 +120,7 @@ class MemoryStorage(Storage):
     def purge(self, floors: Iterable[Floor]) -> int:
         removed = 0
         with self._lock:
-            self._check()
+            self._check(writing=True)
             for stream, floor in floors:
                 held = self._streams.get(stream, {})
                 for sn in [sn for sn in held if sn < floor]:
@@ -130,9 +132,11 @@ class MemoryStorage(Storage):
         self._closed = True
         self._streams.clear()
 
-    def _check(self) -> None:
+    def _check(self, *, writing: bool = False) -> None:
         if self._closed:
             raise Closed("the memory storage is closed")
+        if writing and not self._writer:
+            raise StorageLocked("the memory storage was opened for reading only")
 
 
 class MemoryOptions(BackendOptions, frozen=True):
@@ -146,7 +150,8 @@ class MemoryBackend(Backend[MemoryOptions]):
     options_type: ClassVar[type[BackendOptions]] = MemoryOptions
 
     def open(self, storage: str, options: MemoryOptions, *, writer: bool = True) -> MemoryStorage:
-        return MemoryStorage()
+        check_storage_name(storage)
+        return MemoryStorage(writer=writer)
 
     def describe(self, options: MemoryOptions) -> str:
         return "this process's memory"

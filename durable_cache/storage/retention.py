@@ -17,7 +17,8 @@ def floors_of(
     """Return the floor of every stream that must lose samples; samples come in order of sn."""
     kept = {stream: list(samples) for stream, samples in stored.items()}
     if retention.samples_max is not None:
-        kept = {stream: samples[-retention.samples_max :] for stream, samples in kept.items()}
+        most = retention.samples_max
+        kept = {stream: samples[max(0, len(samples) - most) :] for stream, samples in kept.items()}
     if retention.age_seconds_max is not None:
         oldest_ns = now_ns - round(retention.age_seconds_max * 1e9)
         kept = {stream: _young(samples, oldest_ns) for stream, samples in kept.items()}
