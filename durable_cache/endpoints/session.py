@@ -7,6 +7,7 @@ need are re-exported.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -47,10 +48,12 @@ __all__ = [
     "open_session",
     "query_parts",
     "raw_timestamp",
+    "read_config",
     "reply_bytes",
     "reply_error",
     "reply_sample",
     "watch_tokens",
+    "zenoh_reason",
     "zid_of",
 ]
 
@@ -104,22 +107,40 @@ class Origins(Enum):
                 return zenoh.Locality.REMOTE
 
 
-def open_session(settings: Mapping[str, object] | None = None) -> Session:
-    """Open a session with Zenoh's own settings, by top-level key, values as JSON would hold them.
+def read_config(settings: Mapping[str, object] | None = None) -> Config:
+    """Return Zenoh's own settings, checked by Zenoh; opens nothing.
 
-    Raises ConfigError when Zenoh does not take a setting or cannot open with it. The caller closes
-    the session explicitly: a process can hang at exit otherwise.
+    Raises ConfigError naming the setting that Zenoh does not take.
     """
     config = Config()
     for key, value in (settings or {}).items():
         try:
             config.insert_json5(key, json.dumps(value))
         except ZError as error:
-            raise ConfigError(f"zenoh setting {key!r}: {error}") from error
+            raise ConfigError(f"{key}: {zenoh_reason(error)}") from error
+    return config
+
+
+def zenoh_reason(error: ZError) -> str:
+    """Return what Zenoh says about an error, without the places in its sources."""
+    text = re.sub(r" at /[^ ]*\.rs:[0-9]+\.?", "", str(error))
+    if text == 'Str("unknown key")':
+        return "Zenoh knows no such setting"
+    inner = re.match(r'Json5Err\(Message { msg: "(.*)", location: ', text, re.DOTALL)
+    return f"Zenoh: {inner[1]}" if inner else text.strip()
+
+
+def open_session(settings: Mapping[str, object] | None = None) -> Session:
+    """Open a session with Zenoh's own settings, by top-level key, values as JSON would hold them.
+
+    Raises ConfigError when Zenoh does not take a setting or cannot open with it. The caller closes
+    the session explicitly: a process can hang at exit otherwise.
+    """
+    config = read_config(settings)
     try:
         return zenoh.open(config)
     except ZError as error:
-        raise ConfigError(f"zenoh cannot open a session: {error}") from error
+        raise ConfigError(f"zenoh cannot open a session: {zenoh_reason(error)}") from error
 
 
 def zid_of(session: Session) -> str:
@@ -297,11 +318,6 @@ def source_of(publisher: Publisher) -> SourceId:
     return SourceId(str(publisher.id.zid), publisher.id.eid)
 
 
-def source_info(publisher: Publisher, sn: int) -> zenoh.SourceInfo:
-    """Return what stamps a sample with its source and number."""
-    return zenoh.SourceInfo(publisher.id, sn)
-
-
 def new_timestamp(session: Session) -> zenoh.Timestamp:
     """Return a stamp of the session's hybrid logical clock."""
     return session.new_timestamp()
@@ -425,6 +441,70 @@ def ask(
                 yield Answer(sample, "", replier)
         elif err is not None:
             yield Answer(None, bytes(err.payload).decode("utf-8", "replace"), replier)
+
+
+def send(
+    session: Session,
+    publisher: Publisher,
+    sample: Sample,
+    key: str | None,
+    stamp: zenoh.Timestamp,
+) -> None:
+    """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
+    info = zenoh.SourceInfo(publisher.id, sample.sn)
+    qos = Qos.unpack(sample.qos)
+    if key is None and sample.kind is Kind.PUT:
+        publisher.put(
+            sample.payload,
+            encoding=sample.encoding,
+            attachment=sample.attachment,
+            timestamp=stamp,
+            source_info=info,
+        )
+    elif key is None:
+        publisher.delete(attachment=sample.attachment, timestamp=stamp, source_info=info)
+    elif sample.kind is Kind.PUT:
+        session.put(
+            key,
+            sample.payload,
+            encoding=sample.encoding,
+            congestion_control=_CONGESTION[qos.congestion],
+            priority=_PRIORITY[qos.priority],
+            express=qos.express,
+            attachment=sample.attachment,
+            timestamp=stamp,
+            source_info=info,
+        )
+    else:
+        session.delete(
+            key,
+            congestion_control=_CONGESTION[qos.congestion],
+            priority=_PRIORITY[qos.priority],
+            express=qos.express,
+            attachment=sample.attachment,
+            timestamp=stamp,
+            source_info=info,
+        )
+
+
+def hear(
+    session: Session, key_expr: str, callback: Callable[[bytes], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback(payload)` for each message of ours, on Zenoh's thread."""
+
+    def heard(sample: zenoh.Sample) -> None:
+        callback(sample.payload.to_bytes())
+
+    return session.declare_subscriber(key_expr, heard)
+
+
+def is_zenoh_channel(handler: object) -> str | None:
+    """Return "fifo" or "ring" for one of zenoh's own channel types."""
+    if isinstance(handler, handlers.RingChannel):
+        return "ring"
+    if isinstance(handler, (handlers.FifoChannel, handlers.DefaultHandler)):
+        return "fifo"
+    return None
 
 
 def put_own(session: Session, key: str, payload: bytes) -> None:
