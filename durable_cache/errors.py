@@ -66,13 +66,15 @@ class BackendNotFound(DurableCacheError):
 class BackendNotInstalled(DurableCacheError):
     """The backend is known but its driver is not installed."""
 
-    def __init__(self, name: str, extra: str, missing: str) -> None:
+    def __init__(
+        self, name: str, extra: str, missing: str, distribution: str = "durable-cache"
+    ) -> None:
         self.name = name
         self.extra = extra
         self.missing = missing
-        super().__init__(
-            f"backend {name!r} needs the package {missing!r}: pip install 'durable-cache[{extra}]'"
-        )
+        self.distribution = distribution
+        remedy = f"{distribution}[{extra}]" if extra else distribution
+        super().__init__(f"backend {name!r} needs the package {missing!r}: pip install '{remedy}'")
 
 
 class StorageError(DurableCacheError):

@@ -8,112 +8,74 @@ from typing import ClassVar
 
 from durable_cache.errors import Closed, StorageLocked
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Skip, Stream, sample_digest
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.storage.contract import (
-    AppendResult,
-    Backend,
-    BackendOptions,
-    Capabilities,
-    Conflict,
-    Durability,
-    Floor,
-    Held,
-    Page,
-    Retention,
-    Storage,
-    check_storage_name,
-    source_order,
-)
-from durable_cache.storage.reading import newest_per_key, page_of
+from durable_cache.storage import contract
+from durable_cache.storage.contract import AppendResult, Conflict, Floor, Held, Page, Retention
+from durable_cache.storage.reading import held_of, newest_per_key, page_of
 from durable_cache.storage.retention import floors_of
+from durable_cache.storage.skipping import SkipSet
 
 __all__ = ["MemoryBackend", "MemoryOptions", "MemoryStorage"]
 
 
-class MemoryStorage(Storage):
+class MemoryStorage(contract.Storage):
     """Samples in dictionaries, sorted when read."""
 
     def __init__(self, *, writer: bool = True) -> None:
-        self._writer = writer
-        self._streams: dict[Stream, dict[int, tuple[Sample, bytes]]] = {}
-        self._skips: dict[tuple[SourceId, int], RangeSet] = {}
+        self._streams: dict[Stream, dict[int, Sample]] = {}
+        self._skips = SkipSet()
         self._lock = RLock()
+        self._writer = writer
         self._closed = False
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(Durability.MEMORY, ordered_reads=False)
+    def capabilities(self) -> contract.Capabilities:
+        return contract.Capabilities(contract.Durability.MEMORY, ordered_reads=False)
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
-        new = duplicates = 0
-        conflicts = []
+        conflicts: list[Conflict] = []
+        new = 0
         with self._lock:
             self._check(writing=True)
             for skip in skips:
-                free = RangeSet([(skip.first, skip.last)]).difference(self._sns(skip[:2]))
-                self._skips.setdefault(skip[:2], RangeSet()).update(free)
-            for sample, digest in zip(batch.samples, batch.digests, strict=True):
-                held = self._streams.setdefault(sample.stream, {})
-                first = held.get(sample.sn)
+                self._skips.add(skip, self._sns(skip))
+            for at, sample in enumerate(batch.samples):
+                stream = self._streams.setdefault(sample.stream, {})
+                first = stream.get(sample.sn)
                 if first is None:
-                    held[sample.sn] = (sample, digest)
+                    stream[sample.sn] = sample
+                    self._skips.replace(sample)
                     new += 1
-                    skipped = self._skips.get((sample.source, sample.epoch))
-                    if skipped is not None:
-                        skipped.remove(sample.sn, sample.sn)
-                elif first[1] == digest:
-                    duplicates += 1
-                else:
-                    conflicts.append(Conflict(sample.identity, first[1], digest))
-        return AppendResult(new, duplicates, tuple(conflicts))
+                elif (held := sample_digest(first)) != batch.digests[at]:
+                    conflicts.append(Conflict(sample.identity, held, batch.digests[at]))
+        return AppendResult(new, len(batch) - new - len(conflicts), tuple(conflicts))
 
-    def _sns(self, numbering: tuple[SourceId, int]) -> RangeSet:
-        return RangeSet.of(
-            sn
-            for stream, held in self._streams.items()
-            if (stream.source, stream.epoch) == numbering
-            for sn in held
-        )
+    def _sns(self, skip: Skip) -> RangeSet:
+        numbering = (skip.source, skip.epoch)
+        streams = (held for s, held in self._streams.items() if (s.source, s.epoch) == numbering)
+        return RangeSet.of(sn for held in streams for sn in held)
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
-        with self._lock:
-            self._check()
-            found = [s for held in self._streams.values() for s, _ in held.values()]
-        chosen = newest_per_key(filter(selection.holds, found), selection.newest)
-        return page_of(chosen, selection, limit, cursor)
+        found = filter(selection.holds, (s for group in self._stored().values() for s in group))
+        return page_of(newest_per_key(found, selection.newest), selection, limit, cursor)
 
     def held(self) -> Iterator[Held]:
-        with self._lock:
-            self._check()
-            streams = {stream: list(held.values()) for stream, held in self._streams.items()}
-        for stream in sorted(streams, key=lambda stream: stream.order):
-            samples = [sample for sample, _ in streams[stream]]
-            if samples:
-                yield Held(
-                    stream,
-                    RangeSet.of(sample.sn for sample in samples),
-                    max(sample.ntp64 for sample in samples),
-                    max(sample.received_ns for sample in samples),
-                )
+        streams = self._stored()
+        return iter([held_of(s, streams[s]) for s in sorted(streams, key=lambda s: s.order)])
 
     def skips(self) -> Iterator[Skip]:
         with self._lock:
             self._check()
-            held = sorted(
-                self._skips.items(), key=lambda item: (source_order(item[0][0]), item[0][1])
-            )
-            found = [Skip(*numbering, *run) for numbering, runs in held for run in runs]
-        return iter(found)
+            return iter(list(self._skips))
+
+    def floors(self, retention: Retention, now_ns: int) -> list[Floor]:
+        """Return what `trim` would return, removing nothing."""
+        return floors_of(self._stored(), retention, now_ns)
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         with self._lock:
-            self._check(writing=True)
-            stored = {
-                stream: [sample for _, (sample, _) in sorted(held.items())]
-                for stream, held in self._streams.items()
-            }
-            floors = floors_of(stored, retention, now_ns)
+            floors = self.floors(retention, now_ns)
             self.purge(floors)
         return floors
 
@@ -129,8 +91,15 @@ class MemoryStorage(Storage):
         return removed
 
     def close(self) -> None:
-        self._closed = True
-        self._streams.clear()
+        with self._lock:
+            self._closed = True
+            self._streams.clear()
+
+    def _stored(self) -> dict[Stream, list[Sample]]:
+        """Copy the streams that hold anything, each in order of sn."""
+        with self._lock:
+            self._check()
+            return {s: [held[n] for n in sorted(held)] for s, held in self._streams.items() if held}
 
     def _check(self, *, writing: bool = False) -> None:
         if self._closed:
@@ -139,18 +108,18 @@ class MemoryStorage(Storage):
             raise StorageLocked("the memory storage was opened for reading only")
 
 
-class MemoryOptions(BackendOptions, frozen=True):
+class MemoryOptions(contract.BackendOptions, frozen=True):
     """Memory needs no options."""
 
 
-class MemoryBackend(Backend[MemoryOptions]):
+class MemoryBackend(contract.Backend[MemoryOptions]):
     """Opens memory storages; each is new and empty."""
 
     name: ClassVar[str] = "memory"
-    options_type: ClassVar[type[BackendOptions]] = MemoryOptions
+    options_type: ClassVar[type[contract.BackendOptions]] = MemoryOptions
 
     def open(self, storage: str, options: MemoryOptions, *, writer: bool = True) -> MemoryStorage:
-        check_storage_name(storage)
+        contract.check_storage_name(storage)
         return MemoryStorage(writer=writer)
 
     def describe(self, options: MemoryOptions) -> str:

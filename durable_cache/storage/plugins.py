@@ -5,8 +5,10 @@ In-tree backends use the same door as anyone's: the entry-point group ``durable_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
 
 import msgspec
 
@@ -17,6 +19,7 @@ __all__ = ["GROUP", "find_backend", "installed_backends", "open_storage", "parse
 
 GROUP = "durable_cache.backends"
 _EXTRAS = {"memory": "", "sql": "postgres", "influxdb": "influxdb", "delta": "delta"}
+_OURS = "durable-cache"
 
 
 def installed_backends() -> dict[str, EntryPoint]:
@@ -26,17 +29,22 @@ def installed_backends() -> dict[str, EntryPoint]:
         claimed = found.get(entry.name)
         if claimed is not None and claimed.value != entry.value:
             raise ConfigError(
-                f"two packages claim the backend name {entry.name!r}: "
-                f"{claimed.value} and {entry.value}; uninstall one"
+                f"two packages claim the backend name {entry.name!r}: {_origin(claimed)} and "
+                f"{_origin(entry)}; uninstall one"
             )
         found[entry.name] = entry
     return dict(sorted(found.items()))
 
 
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} ({entry.value})" if entry.dist else entry.value
+
+
 def find_backend(name: str) -> Backend[BackendOptions]:
     """Return the backend called `name`, ready to open storages.
 
-    Raises `BackendNotFound`, or `BackendNotInstalled` with the extra that brings its driver.
+    Raises `BackendNotFound`, `BackendNotInstalled` with the extra that brings its driver, or
+    `ConfigError` when what is installed under that name is no backend.
     """
     known = installed_backends()
     if name not in known:
@@ -45,12 +53,32 @@ def find_backend(name: str) -> Backend[BackendOptions]:
     try:
         kind = entry.load()
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(name) or (entry.dist.name if entry.dist else name)
-        raise BackendNotInstalled(name, extra, error.name or "?") from error
-    backend = kind()
-    if not isinstance(backend, Backend):
-        raise ConfigError(f"backend {name!r}: {entry.value} is no durable_cache Backend")
+        raise _not_installed(entry, error.name or "?") from error
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"backend {name!r}: {_origin(entry)} cannot be loaded: {error}"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Backend)) or isabstract(kind):
+        raise ConfigError(f"backend {name!r}: {_origin(entry)} is no durable_cache Backend")
+    backend: Backend[BackendOptions] = kind()
     return backend
+
+
+def _not_installed(entry: EntryPoint, missing: str) -> BackendNotInstalled:
+    distribution = entry.dist.name if entry.dist else _OURS
+    if distribution == _OURS:
+        return BackendNotInstalled(entry.name, _EXTRAS.get(entry.name, ""), missing)
+    wanted = _normal(missing.partition(".")[0])
+    for requirement in (entry.dist.requires if entry.dist else None) or ():
+        package = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]
+        extra = re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", requirement)
+        if _normal(package) == wanted and extra is not None:
+            return BackendNotInstalled(entry.name, extra[1], missing, distribution)
+    return BackendNotInstalled(entry.name, "", missing, distribution)
+
+
+def _normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def parse_options(backend: Backend[BackendOptions], raw: Mapping[str, object]) -> BackendOptions:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.storage.contract import Page
+from durable_cache.storage.contract import Held, Page
 
-__all__ = ["newest_per_key", "page_of"]
+__all__ = ["held_of", "newest_per_key", "page_of"]
 
 
 def newest_per_key(samples: Iterable[Sample], newest: int | None) -> Iterable[Sample]:
@@ -35,3 +36,13 @@ def page_of(
     found = heapq.nsmallest(limit + 1, later, key=place)
     page = found[:limit]
     return Page(SampleBatch(page), place(page[-1]) if len(found) > limit else None)
+
+
+def held_of(stream: Stream, samples: Sequence[Sample]) -> Held:
+    """Return what a storage holds of `stream`, given its samples; there is at least one."""
+    return Held(
+        stream,
+        RangeSet.of(sample.sn for sample in samples),
+        max(sample.ntp64 for sample in samples),
+        max(sample.received_ns for sample in samples),
+    )

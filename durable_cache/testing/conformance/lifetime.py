@@ -14,7 +14,14 @@ import pytest
 from durable_cache.errors import Closed, ConfigError, DurableCacheError, StorageError, StorageLocked
 from durable_cache.model.sample import Skip
 from durable_cache.model.selection import Selection
-from durable_cache.storage.contract import Capabilities, Durability, Floor, Retention, Storage
+from durable_cache.storage.contract import (
+    AppendResult,
+    Capabilities,
+    Durability,
+    Floor,
+    Retention,
+    Storage,
+)
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all, runs_of
 from durable_cache.testing.conformance.victim import BATCH_SAMPLES, batch_of
 from durable_cache.testing.samples import HOSTILE_KEYS, SOURCE, batch, filled, run, sample
@@ -58,8 +65,8 @@ class LifetimeTests(StorageHooks):
         with self.reopened(storage, tmp_path) as again:
             assert read_all(again) == before
             assert runs_of(again) == held
-            assert again.append(batch(samples)).new == 0
             assert again.append(batch(sample(100))).new == 1
+            assert again.append(batch(samples)) == AppendResult(0, duplicates=len(samples))
         with self.open(tmp_path) as third:
             assert len(read_all(third)) == len(before) + 1
 
