@@ -1,0 +1,65 @@
+# Two commands do everything: `make run` serves on the embedded default, `make test` runs the suite.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN_ARGS ?=
+TEST_ARGS ?=
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/durable-cache
+export VENV
+export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
+export DURABLE_CACHE_SPARK_JARS ?= $(CACHE)/spark-jars-delta-4.4.0
+
+.PHONY: help run venv venv-run check format lint types quick test slow nightly bench golden jars \
+  influxd compose-up compose-test compose-down lock clean
+
+help: ## say what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+venv-run:
+	@tools/venv.sh run
+
+venv: ## the locked environment with all extras and tools
+	@tools/venv.sh dev
+
+run: venv-run ## serve on the embedded default, storing ** under ./durable-cache-data
+	@exec $(BIN)/durable-cache serve $(RUN_ARGS)
+
+check: venv ## format, lint, types, arrows, tidiness, quick tests, docs: about two minutes
+	@BIN=$(BIN) tools/check.sh
+
+test: venv ## the whole suite but the nightly tails, with progress
+	@$(BIN)/python -m pytest -m "not nightly" --durations=15 $(TEST_ARGS)
+
+slow: venv ## only the tests marked slow
+	@$(BIN)/python -m pytest -m "slow and not nightly" --durations=15 $(TEST_ARGS)
+
+nightly: venv ## the long tails: many seeds, many kills
+	@DURABLE_CACHE_HYPOTHESIS=nightly $(BIN)/python -m pytest --durations=30 $(TEST_ARGS)
+
+bench: venv ## the benchmarks, as ratios to their brackets
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+golden: venv ## rewrite the golden scenarios; review the diff
+	@DURABLE_CACHE_GOLDEN=rewrite $(BIN)/python -m pytest -q tests/scenarios
+
+jars: venv ## fetch the Delta jars for Spark once
+	@$(BIN)/python -m durable_cache.spark.jars
+
+influxd: ## build the InfluxDB server of the tests once
+	@tools/build_influxd.sh
+
+compose-up: ## router, caches, databases, Spark and dashboards in containers
+	@tools/compose.sh up
+
+compose-test: venv ## the same, with containers killed on the way; takes all down again
+	@$(BIN)/python tools/compose_test.py
+
+compose-down: ## stop the containers and forget their volumes
+	@tools/compose.sh down
+
+lock: ## pin the dependencies anew
+	@tools/lock.sh
+
+clean: ## forget what was built and installed; keeps ./durable-cache-data
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
