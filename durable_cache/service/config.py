@@ -38,6 +38,8 @@ __all__ = [
 SECTION = "plugins.durable_cache"
 STORAGES_MAX = 256
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_TAKEN = frozenset({"lock"})
+"""Files of the service itself in `state_dir`, where each storage has a directory."""
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OURS = KeyExpression("@durable/**")
 
@@ -73,10 +75,16 @@ class RetentionSettings(_Section, frozen=True):
 
 
 class RecoverySettings(_Section, frozen=True):
-    """How a cache looks for samples that it missed."""
+    """How a cache looks for samples that it missed; what is left out keeps its default."""
 
-    gap_timeout_seconds: Seconds = 30.0
+    gap_timeout_seconds: Seconds | None = None
     """How long a gap is asked for before it is given up, recorded and reported."""
+    recovery_delay_seconds: Seconds | None = None
+    """How long a gap may be mere reordering."""
+    fetch_timeout_seconds: Seconds | None = None
+    """How long one question to the other caches and the publisher may take."""
+    fetch_retry_seconds_max: Seconds | None = None
+    """The longest pause between two questions for one gap."""
 
 
 class AlignmentSettings(_Section, frozen=True):
@@ -155,17 +163,24 @@ class Settings:
     """One service's whole configuration."""
 
     cache: ServiceSettings
-    zenoh: Mapping[str, str] = field(repr=False)
-    """JSON text per top-level name of Zenoh's configuration, as written by the user."""
+    zenoh: Mapping[str, object] = field(repr=False)
+    """Zenoh's own configuration by top-level name, as written by the user."""
 
-    def effective(self) -> dict[str, object]:
-        """Return every setting as it will be used, secrets masked, in the file's own shape."""
-        zenoh = {name: mask(json.loads(text), name) for name, text in self.zenoh.items()}
+    def effective(
+        self, limits: Mapping[str, Mapping[str, object]] | None = None
+    ) -> dict[str, object]:
+        """Return every setting as it will be used, secrets masked, in the file's own shape.
+
+        `limits` are those in effect per storage; without them the ones written are shown.
+        """
+        zenoh = {name: mask(value, name) for name, value in self.zenoh.items()}
         cache = msgspec.to_builtins(self.cache)
         cache["volumes"] = {
             name: {"backend": volume.backend, **_masked(volume.options)}
             for name, volume in self.cache.volumes.items()
         }
+        for name, effective in (limits or {}).items():
+            cache["storages"][name]["limits"] = dict(effective)
         plugins = read_table(zenoh.pop("plugins", {}), "plugins")
         return {**zenoh, "plugins": {**plugins, "durable_cache": cache}}
 
@@ -185,7 +200,9 @@ def read_settings(document: Mapping[str, object]) -> Settings:
     zenoh = {name: value for name, value in document.items() if name != "plugins"}
     if others:
         zenoh["plugins"] = others
-    return Settings(_service(ours), {name: _json(value, name) for name, value in zenoh.items()})
+    for name, value in zenoh.items():
+        _check_json(value, name)
+    return Settings(_service(ours), zenoh)
 
 
 def _service(ours: Mapping[str, object]) -> ServiceSettings:
@@ -235,6 +252,8 @@ def _storage(name: str, raw: object, volumes: Mapping[str, VolumeSettings]) -> S
     where = f"{SECTION}.storages.{name}"
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
+    if name in _TAKEN:
+        raise ConfigError(f"{where}: the name is taken by the service itself; choose another")
     storage = read_model(StorageSettings, raw, where)
     _check_key_exprs(storage, where)
     if storage.history and storage.retention.samples_max:
@@ -294,8 +313,8 @@ def split_address(text: str, where: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _json(value: object, name: str) -> str:
+def _check_json(value: object, name: str) -> None:
     try:
-        return json.dumps(value)
+        json.dumps(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: {error}; write plain text, numbers and tables") from error

@@ -12,6 +12,7 @@ from durable_cache.errors import ConfigError
 from durable_cache.service.config import Settings, read_settings
 from durable_cache.service.document import DOCUMENT_BYTES_MAX, read_document
 from durable_cache.service.layers import Overrides, load_settings, overrides_from
+from durable_cache.service.strict import read_table
 from durable_cache.service.volumes import read_volume
 from durable_cache.storage.contract import Durability, Retention
 
@@ -60,7 +61,7 @@ def test_the_documented_example_is_understood(tmp_path: Path) -> None:
 
 def test_what_is_zenohs_passes_through_untouched(tmp_path: Path) -> None:
     zenoh = read(EXAMPLE, tmp_path).zenoh
-    assert {name: json.loads(text) for name, text in zenoh.items()} == {
+    assert dict(zenoh) == {
         "mode": "peer",
         "listen": {"endpoints": ["tcp/[::]:7447"]},
         "plugins": {"rest": {"http_port": 8000}},
@@ -110,6 +111,7 @@ MISTAKES = [
     (section("storages: {fleet: {key_expr: 7}}"), "storages.fleet.key_expr: expected str | array, got int"),
     (section("storages: {fleet: {key_expr: '@durable/**'}}"), "would store our own messages"),
     (section("storages: {'Fleet 1': {key_expr: 'a'}}"), "storages.Fleet 1: a name is 1 to 64 of a-z"),
+    (section("storages: {lock: {key_expr: 'a'}}"), "storages.lock: the name is taken"),
     (section("storages: {}"), "plugins.durable_cache.storages: name at least one"),
     (section("storages: []"), "plugins.durable_cache.storages: expected a table {…}, got a list"),
     (section(""), "plugins.durable_cache.storages: name at least one"),
@@ -187,7 +189,7 @@ def test_without_a_file_everything_is_stored_durably() -> None:
     assert settings.cache.volumes["main"].options == {
         "url": "sqlite:///durable-cache-data/samples.db"
     }
-    assert json.loads(settings.zenoh["listen"]) == {"endpoints": ["tcp/[::]:7447"]}
+    assert settings.zenoh["listen"] == {"endpoints": ["tcp/[::]:7447"]}
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
     settings = load_settings(Overrides(state_dir="from-flag").over(environment))
     assert settings.cache.state_dir == "from-flag"
     assert settings.cache.domain == "lab"
-    assert json.loads(settings.zenoh["listen"])["endpoints"] == [
+    assert read_table(settings.zenoh["listen"], "listen")["endpoints"] == [
         "tcp/127.0.0.1:1",
         "tcp/127.0.0.1:2",
     ]

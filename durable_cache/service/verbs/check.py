@@ -26,7 +26,14 @@ def _check(arguments: argparse.Namespace) -> int:
     named = Overrides(config=arguments.file)
     settings = load_settings(named.over(overrides_of(arguments)))
     volumes = read_volumes(settings)
-    write_json(settings.effective())
+    from durable_cache.endpoints.session import read_config
+    from durable_cache.service.building import cache_options, effective_limits
+
+    limits = {
+        name: effective_limits(cache_options(settings, name)) for name in settings.cache.storages
+    }
+    read_config(settings.zenoh)
+    write_json(settings.effective(limits))
     for storage, chosen in settings.cache.storages.items():
         volume = volumes[chosen.volume]
         say(f"{storage}: {', '.join(chosen.key_exprs)} -> {volume.backend.name}: {volume.place}")

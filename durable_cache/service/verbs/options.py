@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     Verbs = argparse._SubParsersAction
 
-__all__ = ["Verbs", "add_config_options", "overrides_of"]
+__all__ = ["Verbs", "add_client_options", "add_config_options", "overrides_of"]
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,20 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY_EXPR",
         help="what to store where no file says so; may be repeated; ** by default",
     )
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says where the running services are."""
+    connect = [part for part in os.environ.get("DURABLE_CACHE_CONNECT", "").split(",") if part]
+    parser.add_argument(
+        "--connect",
+        action="append",
+        default=None,
+        metavar="ENDPOINT",
+        help="whom to connect to, as in tcp/127.0.0.1:7447; found by scouting without it",
+    )
+    parser.add_argument("--mode", default="", choices=["", "peer", "client"])
+    parser.set_defaults(connect_default=connect)
 
 
 def overrides_of(arguments: argparse.Namespace) -> Overrides:

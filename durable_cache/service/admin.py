@@ -1,0 +1,209 @@
+"""What a service answers in Zenoh's admin space, under ``@/<zid>/durable_cache/``.
+
+``status``, ``config`` (secrets masked), and per storage ``status``, ``streams``, ``skips`` and
+``purge``. Purging needs Zenoh's own ``adminspace.permissions.write`` in the configuration.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from threading import Thread
+
+from durable_cache.endpoints.cache import ReliabilityCache
+from durable_cache.endpoints.session import (
+    Query,
+    QueryParts,
+    Session,
+    ZError,
+    declare_queryable,
+    query_parts,
+    receive_query,
+    reply_error,
+    undeclare,
+    zid_of,
+)
+from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import SourceId
+from durable_cache.model.selection import parse_source
+from durable_cache.model.timestamp import format_ntp64
+from durable_cache.service.report import ServiceReport, report_values
+from durable_cache.storage.contract import Floor
+from durable_cache.storage.index import StreamInfo
+
+__all__ = ["AdminSpace", "may_write"]
+
+_log = logging.getLogger(__name__)
+ROWS_DEFAULT = 1000
+ROWS_MAX = 100_000
+_QUERIES_WAITING_MAX = 64
+Values = object
+
+
+def may_write(zenoh: Mapping[str, object]) -> bool:
+    """Tell whether Zenoh's own configuration lets the admin space change things."""
+    space = zenoh.get("adminspace")
+    permissions = space.get("permissions") if isinstance(space, Mapping) else None
+    return isinstance(permissions, Mapping) and permissions.get("write") is True
+
+
+class AdminSpace:
+    """Answers one service's admin queries in a thread of its own until closed."""
+
+    def __init__(
+        self,
+        session: Session,
+        caches: Mapping[str, ReliabilityCache],
+        report: Callable[[], ServiceReport],
+        config: Mapping[str, object],
+        *,
+        writable: bool,
+    ) -> None:
+        self._caches = caches
+        self._report = report
+        self._config = config
+        self._writable = writable
+        self._prefix = f"@/{zid_of(session)}/durable_cache"
+        self._queryable = declare_queryable(session, f"{self._prefix}/**", _QUERIES_WAITING_MAX)
+        self._thread = Thread(target=self._run, name="admin", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering; idempotent."""
+        undeclare(self._queryable)
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        while (query := receive_query(self._queryable)) is not None:
+            with query:
+                try:
+                    self._answer(query, query_parts(query))
+                except ZError:
+                    continue  # the asker is gone
+                except (DurableCacheError, ValueError) as error:
+                    _refuse(query, str(error))
+                except Exception as error:
+                    _log.exception("an admin query failed")
+                    _refuse(query, f"internal error: {type(error).__name__}")
+
+    def _answer(self, query: Query, parts: QueryParts) -> None:
+        asked = KeyExpression(parts.key_expr)
+        parameters = dict(parts.parameters)
+        for path, make in self._pages():
+            key = f"{self._prefix}/{path}"
+            named = asked.chunks[-1] == path.rpartition("/")[2]
+            if not asked.matches(key) or (make.costly and not named):
+                continue  # what changes or lists much is answered only to who names it
+            text = json.dumps(make.values(parameters), default=str)
+            query.reply(key, text, encoding="application/json")
+
+    def _pages(self) -> Iterator[tuple[str, _Page]]:
+        yield "status", _Page(lambda _: report_values(self._report()))
+        yield "config", _Page(lambda _: self._config)
+        for name, cache in self._caches.items():
+            yield f"storages/{name}/streams", _Page(partial(_streams, cache), True)
+            yield f"storages/{name}/skips", _Page(partial(_skips, cache), True)
+            yield f"storages/{name}/purge", _Page(partial(self._purge, cache), True)
+
+    def _purge(self, cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
+        if not self._writable:
+            raise ConfigError(
+                "purging is not allowed here; set adminspace: {permissions: {write: true}} in the "
+                "service's configuration"
+            )
+        below = parameters.get("below")
+        floors = []
+        samples = 0
+        for info in _chosen(cache, parameters):
+            last = max(last for _, last in info.held)
+            floor = last + 1 if below is None else min(_whole(below, "below"), last + 1)
+            lost = sum(min(end, floor - 1) - first + 1 for first, end in info.held if first < floor)
+            if lost:
+                floors.append(Floor(info.stream, floor))
+                samples += lost
+        if parameters.get("yes") != "1":
+            return {"streams": len(floors), "samples": samples, "removed": 0}
+        return {"streams": len(floors), "samples": samples, "removed": cache.purge(floors)}
+
+
+class _Page:
+    """How the values of one admin key are made."""
+
+    __slots__ = ("costly", "values")
+
+    def __init__(self, values: Callable[[Mapping[str, str]], Values], costly: bool = False) -> None:
+        self.values = values
+        self.costly = costly
+
+
+def _chosen(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Iterator[StreamInfo]:
+    """Yield the streams that a key expression and a source name."""
+    key_expr = KeyExpression(parameters.get("key_expr", "**"))
+    zid, eid = parse_source(parameters.get("source", "*"))
+    for info in cache.store.index.all_infos():
+        source = info.stream.source
+        fits = (zid is None or source.zid == zid) and (eid is None or source.eid == eid)
+        if fits and info.held and key_expr.matches(info.stream.key):
+            yield info
+
+
+def _limit(parameters: Mapping[str, str]) -> int:
+    return min(_whole(parameters.get("limit", str(ROWS_DEFAULT)), "limit"), ROWS_MAX)
+
+
+def _whole(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise ValueError(f"{name}={text[:40]!r}: write a whole number")
+    return int(text)
+
+
+def _streams(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
+    chosen = itertools.islice(_chosen(cache, parameters), _limit(parameters))
+    return [
+        {
+            "storage": cache.options.name,
+            "key": info.stream.key,
+            "source": str(info.stream.source),
+            "epoch": info.stream.epoch,
+            "samples": sum(last - first + 1 for first, last in info.held),
+            "runs": _runs(info),
+            "floor": max(info.floor, info.purged),
+            "newest": format_ntp64(info.newest_ntp64) if info.newest_ntp64 else "",
+        }
+        for info in chosen
+    ]
+
+
+def _runs(info: StreamInfo, shown: int = 8) -> str:
+    runs = [str(first) if first == last else f"{first}..{last}" for first, last in info.held]
+    more = f",… {len(runs) - shown} more" if len(runs) > shown else ""
+    return ",".join(runs[:shown]) + more
+
+
+def _skips(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
+    known: Iterator[tuple[SourceId, int, int, int]] = itertools.chain(
+        cache.store.backend.skips(), cache.store.tail.skips()
+    )
+    rows = (
+        {
+            "storage": cache.options.name,
+            "source": str(source),
+            "epoch": epoch,
+            "first": first,
+            "last": last,
+            "samples": last - first + 1,
+        }
+        for source, epoch, first, last in known
+    )
+    return list(itertools.islice(rows, _limit(parameters)))
+
+
+def _refuse(query: Query, reason: str) -> None:
+    try:
+        reply_error(query, reason)
+    except ZError:
+        return  # the asker is gone

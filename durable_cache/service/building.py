@@ -1,0 +1,96 @@
+"""Which options a storage's settings mean for its cache, limits by their own names.
+
+The names of limits are those of the cache's own options, so that the file and the code cannot
+drift apart; a limit that no option has is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.session import Origins
+from durable_cache.errors import ConfigError
+from durable_cache.protocol.events import EngineOptions
+from durable_cache.service.config import SECTION, Settings, StorageSettings
+from durable_cache.service.strict import check_names
+from durable_cache.storage.journaled import JournalOptions
+
+__all__ = ["cache_options", "effective_limits", "limit_names"]
+
+OptionsT = TypeVar("OptionsT", CacheOptions, EngineOptions, JournalOptions)
+_RECOVERY = frozenset(
+    {
+        "gap_timeout_seconds",
+        "recovery_delay_seconds",
+        "fetch_timeout_seconds",
+        "fetch_retry_seconds_max",
+    }
+)
+_ELSEWHERE = _RECOVERY | {"resources_limit", "answer_plain"}
+
+
+def limit_names() -> dict[str, type]:
+    """Return every name that ``limits`` may hold, with int or float."""
+    found: dict[str, type] = {}
+    for part in (CacheOptions(), EngineOptions(), JournalOptions()):
+        for item in dataclasses.fields(part):
+            default = getattr(part, item.name)
+            if item.name not in _ELSEWHERE and type(default) in (int, float):
+                found[item.name] = type(default)
+    return dict(sorted(found.items()))
+
+
+def cache_options(settings: Settings, name: str) -> CacheOptions:
+    """Return the options of one storage's cache; ConfigError names a wrong limit."""
+    storage = settings.cache.storages[name]
+    changes = {**_limits(storage, f"{SECTION}.storages.{name}.limits"), **_recovery(storage)}
+    options = CacheOptions(
+        name=name,
+        domain=settings.cache.domain,
+        state_dir=Path(settings.cache.state_dir),
+        retention=storage.kept,
+        acknowledge=storage.level,
+        allowed_origin=Origins(storage.allowed_origin),
+        resources_limit=storage.resources_limit,
+        engine=_changed(EngineOptions(), changes),
+        journal=_changed(JournalOptions(), changes),
+    )
+    return _changed(options, changes)
+
+
+def effective_limits(options: CacheOptions) -> dict[str, object]:
+    """Return every limit as it will be used."""
+    found = {}
+    for name in limit_names():
+        holder = next(
+            part for part in (options, options.engine, options.journal) if hasattr(part, name)
+        )
+        found[name] = getattr(holder, name)
+    return found
+
+
+def _limits(storage: StorageSettings, where: str) -> dict[str, int | float]:
+    known = limit_names()
+    check_names(storage.limits, known, where)
+    for name, value in storage.limits.items():
+        if known[name] is int and not isinstance(value, int):
+            raise ConfigError(f"{where}.{name}: expected a whole number, got {value}")
+        if not value > 0:
+            raise ConfigError(f"{where}.{name}: expected a number above 0, got {value}")
+    return storage.limits
+
+
+def _recovery(storage: StorageSettings) -> dict[str, int | float]:
+    named: Mapping[str, float | None] = msgspec.structs.asdict(storage.recovery)
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _changed(options: OptionsT, changes: Mapping[str, int | float]) -> OptionsT:
+    own: dict[str, Any] = {name: value for name, value in changes.items() if hasattr(options, name)}
+    return dataclasses.replace(options, **own)

@@ -1,0 +1,108 @@
+"""How verbs ask running services and caches over a Zenoh session of their own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import quote
+
+from durable_cache.endpoints.asking import Asking, Gathered
+from durable_cache.endpoints.session import Decoder, Session, ask, open_session, zid_of
+from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.sample import Sample
+
+__all__ = ["Pages", "admin_values", "client_session", "history_pages"]
+
+_REPLY_BYTES_MAX = 256 << 20
+_SCOUTING_OFF = {"multicast": {"enabled": False}}
+
+
+@contextmanager
+def client_session(arguments: argparse.Namespace) -> Iterator[Session]:
+    """Open a session as ``--connect`` and ``--mode`` say, closed at the end of the block.
+
+    Without ``--connect`` services are found by scouting. Raises `DurableCacheError`.
+    """
+    settings: dict[str, object] = {"mode": arguments.mode or "peer"}
+    endpoints = arguments.connect or arguments.connect_default
+    if endpoints:
+        settings["mode"] = arguments.mode or "client"
+        settings["connect"] = {"endpoints": list(endpoints)}
+        settings["scouting"] = _SCOUTING_OFF
+    try:
+        session = open_session(settings)
+    except ConfigError as error:
+        raise DurableCacheError(f"{error}; is the service running, is --connect right?") from error
+    try:
+        yield session
+    finally:
+        session.close()  # type: ignore[no-untyped-call]
+
+
+def admin_values(
+    session: Session,
+    path: str,
+    parameters: Mapping[str, str] | None = None,
+    *,
+    timeout_seconds: float = 10.0,
+) -> list[tuple[str, object]]:
+    """Ask every service for ``@/*/durable_cache/<path>``; returns (zid, value) per reply.
+
+    Raises DurableCacheError with the reason a service gave for refusing.
+    """
+    given = ";".join(f"{name}={_value(text)}" for name, text in (parameters or {}).items())
+    selector = f"@/*/durable_cache/{path}" + (f"?{given}" if given else "")
+    decoder = Decoder(zid_of(session), _REPLY_BYTES_MAX)
+    found: list[tuple[str, object]] = []
+    errors = []
+    for answer in ask(session, selector, timeout_seconds=timeout_seconds, decoder=decoder):
+        if answer.sample is None:
+            errors.append(answer.error)
+        else:
+            zid = answer.sample.key.split("/")[1]
+            found.append((zid, cast("object", json.loads(answer.sample.payload))))
+    if errors:
+        raise DurableCacheError("; ".join(sorted(set(errors))))
+    return found
+
+
+def _value(text: str) -> str:
+    if ";" in text or "=" in text:
+        raise ConfigError(f"{quote(text)}: may hold neither ; nor =")
+    return text
+
+
+@dataclass(slots=True)
+class Pages:
+    """What went wrong while history was read; filled by `history_pages`."""
+
+    errors: list[str] = field(default_factory=list)
+
+
+def history_pages(
+    asking: Asking, key_expr: str, prefix: str, parameters: str, pages: Pages
+) -> Iterator[list[Sample]]:
+    """Yield what all caches hold, each sample once, in order of identity.
+
+    Answers of several caches may be cut at different places: what lies beyond the earliest cut
+    waits for the next page.
+    """
+    after: Sample | None = None
+    last: tuple[object, ...] | None = None
+    while True:
+        gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
+        pages.errors += gathered.errors
+        cut = gathered.cut_after
+        samples = sorted(gathered.samples.values(), key=lambda sample: sample.order)
+        yield [
+            sample
+            for sample in samples
+            if (last is None or sample.order > last) and (cut is None or sample.order <= cut.order)
+        ]
+        if cut is None or (after is not None and cut.order <= after.order):
+            return
+        after, last = cut, cut.order

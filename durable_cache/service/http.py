@@ -1,0 +1,124 @@
+"""Who answers health checks, scrapers and browsers, only where the configuration says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import BoundedSemaphore, Thread
+from urllib.parse import urlsplit
+
+from durable_cache.errors import DurableCacheError
+from durable_cache.service.metrics import CONTENT_TYPE, metrics_text
+from durable_cache.service.page import status_page
+from durable_cache.service.report import ServiceReport, report_values
+
+__all__ = ["HttpServer"]
+
+_REQUESTS_MAX = 16
+_REQUEST_SECONDS_MAX = 10.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class HttpServer:
+    """Serves `report` until closed; at most 16 requests at once, further ones get 503."""
+
+    def __init__(self, address: tuple[str, int], report: Callable[[], ServiceReport]) -> None:
+        self._server = _open(address, report)
+        self._thread = Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds the status page."""
+        host, port = self._server.server_address[:2]
+        name = host.decode() if isinstance(host, bytes | bytearray) else str(host)
+        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+    def close(self) -> None:
+        """Stop answering; idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], report: Callable[[], ServiceReport]) -> None:
+        self.report = report
+        self.slots = BoundedSemaphore(_REQUESTS_MAX)
+        if ":" in address[0]:
+            import socket
+
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+
+
+def _open(address: tuple[str, int], report: Callable[[], ServiceReport]) -> _Server:
+    try:
+        return _Server(address, report)
+    except OSError as error:
+        host, port = address
+        reason = error.strerror or error
+        raise DurableCacheError(
+            f"HTTP cannot listen on {host}:{port}: {reason}; choose another address with --http"
+        ) from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _REQUEST_SECONDS_MAX
+    server_version = "durable-cache"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if not self.server.slots.acquire(blocking=False):
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", "busy\n")
+            return
+        try:
+            self._answer(urlsplit(self.path).path)
+        finally:
+            self.server.slots.release()
+
+    do_HEAD = do_GET  # noqa: N815 - the name http.server looks for
+
+    def _answer(self, path: str) -> None:
+        report = self.server.report
+        match path:
+            case "/healthz":
+                self._send(HTTPStatus.OK, "text/plain", "alive\n")
+            case "/readyz":
+                now = report()
+                status = HTTPStatus.OK if now.ready else HTTPStatus.SERVICE_UNAVAILABLE
+                self._send(status, "text/plain", "ready\n" if now.ready else "not ready\n")
+            case "/metrics":
+                self._send(HTTPStatus.OK, CONTENT_TYPE, metrics_text(report()))
+            case "/status.json":
+                text = json.dumps(report_values(report()), indent=2)
+                self._send(HTTPStatus.OK, "application/json", text)
+            case "/":
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", status_page(report()))
+            case _:
+                self._send(HTTPStatus.NOT_FOUND, "text/plain", "no such page\n")
+
+    def _send(self, status: HTTPStatus, content_type: str, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
+        """Say nothing: a scraper comes every few seconds."""

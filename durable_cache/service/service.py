@@ -1,0 +1,184 @@
+"""How a cache service comes up, tells what it does, and goes down without losing anything.
+
+Order up: state directory, session, caches, admin space, HTTP; the reverse down. The first step
+that fails undoes those before it. At most 10 s pass between the first signal and the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Self, cast
+
+from durable_cache.endpoints.cache import ReliabilityCache, declare_reliability_cache
+from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.session import Session, open_session, read_config, zid_of
+from durable_cache.errors import ConfigError, DurableCacheError, StorageError
+from durable_cache.service.admin import AdminSpace, may_write
+from durable_cache.service.building import cache_options
+from durable_cache.service.config import Settings
+from durable_cache.service.http import HttpServer
+from durable_cache.service.report import ServiceReport, Timeline
+from durable_cache.service.volumes import Volume, read_volumes
+from durable_cache.storage.journal import DirectoryLock
+
+__all__ = ["STOP_SECONDS_MAX", "Service"]
+
+STOP_SECONDS_MAX = 10.0
+_CLOSING_SECONDS = 1.5
+"""Kept back from the stop for closing files and the session."""
+
+
+class Service:
+    """A running cache service; a context manager that stops gracefully.
+
+    Raises ConfigError and other DurableCacheErrors from the constructor, having undone everything.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.volumes: dict[str, Volume] = read_volumes(settings)
+        options = {name: cache_options(settings, name) for name in settings.cache.storages}
+        read_config(settings.zenoh)
+        self._began = time.monotonic()
+        self._timeline = Timeline()
+        self.caches: dict[str, ReliabilityCache] = {}
+        self.http: HttpServer | None = None
+        self._stopping = False
+        with ExitStack() as undo:
+            self._lock = DirectoryLock(Path(settings.cache.state_dir))
+            undo.callback(self._lock.release)
+            self.session = _open(settings)
+            undo.callback(self.session.close)
+            for name, chosen in options.items():
+                self.caches[name] = self._declare(name, chosen)
+                undo.callback(self.caches[name].close, 1.0)
+            self.zid = zid_of(self.session)
+            self._admin = AdminSpace(
+                self.session,
+                self.caches,
+                self.report,
+                settings.effective(),
+                writable=may_write(settings.zenoh),
+            )
+            undo.callback(self._admin.close)
+            address = settings.cache.http.address
+            self.http = HttpServer(address, self.report) if address else None
+            undo.pop_all()
+
+    def _declare(self, name: str, options: CacheOptions) -> ReliabilityCache:
+        storage = self.settings.cache.storages[name]
+        volume = self.volumes[storage.volume]
+        try:
+            return declare_reliability_cache(
+                self.session,
+                storage.key_exprs,
+                exclude=storage.excluded,
+                backend=volume.backend.name,
+                backend_options=volume.raw,
+                options=options,
+            )
+        except StorageError as error:
+            raise StorageError(f"storage {name!r} on {volume.place}: {error}") from error
+
+    @property
+    def listening(self) -> tuple[str, ...]:
+        """The endpoints the configuration lets Zenoh listen on."""
+        return _endpoints(self.settings.zenoh, "listen")
+
+    def report(self) -> ServiceReport:
+        """Return what the service does at this moment; cheap."""
+        statuses = tuple(cache.status() for cache in self.caches.values())
+        self._timeline.note(statuses)
+        return ServiceReport(
+            version=version("durable-cache"),
+            zid=self.zid,
+            domain=self.settings.cache.domain,
+            state_dir=self.settings.cache.state_dir,
+            listening=self.listening,
+            uptime_seconds=time.monotonic() - self._began,
+            storages=statuses,
+            events=self._timeline.events(),
+        )
+
+    def failure(self) -> str:
+        """Return why a cache gave up, empty while all are at work; also notes the timeline."""
+        self._timeline.note([cache.status() for cache in self.caches.values()])
+        for name, cache in self.caches.items():
+            if cache.ingest.stopped.is_set() and not self._stopping:
+                return f"storage {name!r}: {cache.status().last_error or 'stopped'}"
+        return ""
+
+    def stop(self, timeout_seconds: float = STOP_SECONDS_MAX) -> dict[str, int]:
+        """Undeclare, drain, acknowledge, close; idempotent.
+
+        Returns how many samples of each storage stay in its journal for the next start.
+        """
+        if self._stopping:
+            return {}
+        self._stopping = True
+        deadline = time.monotonic() + timeout_seconds
+        self._admin.close()
+        left: dict[str, int] = {}
+        closing = [
+            Thread(target=_close, args=(cache, name, deadline, left), daemon=True)
+            for name, cache in self.caches.items()
+        ]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.1, deadline - time.monotonic()))
+        if self.http is not None:
+            self.http.close()
+        _within(self.session.close, max(0.5, deadline - time.monotonic()))
+        self._lock.release()
+        return left
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _close(cache: ReliabilityCache, name: str, deadline: float, left: dict[str, int]) -> None:
+    try:
+        cache.close(max(0.5, deadline - time.monotonic() - _CLOSING_SECONDS))
+    finally:
+        remaining = cache.store.tail.samples
+        if remaining:
+            left[name] = remaining
+
+
+def _within(close: Callable[[], object], seconds: float) -> None:
+    """Call `close`, and leave it behind when it does not come back in time."""
+    thread = Thread(target=close, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _open(settings: Settings) -> Session:
+    try:
+        return open_session(settings.zenoh)
+    except ConfigError as error:
+        raise DurableCacheError(f"{error}; choose other endpoints with --listen") from error
+
+
+def _endpoints(zenoh: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Return the endpoints of ``listen`` or ``connect``, which may differ by mode."""
+    section = zenoh.get(name)
+    found = section.get("endpoints") if isinstance(section, Mapping) else None
+    if isinstance(found, Mapping):
+        mode = str(zenoh.get("mode", "peer"))
+        found = found.get(mode, [])
+    return tuple(map(str, cast("list[object]", found))) if isinstance(found, list) else ()

@@ -1,0 +1,242 @@
+"""What the running services are doing: the verbs ``status``, ``streams``, ``loss``, ``top``,
+``purge``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.selection import parse_source
+from durable_cache.service.output import say, table_lines, write_json, write_table
+from durable_cache.service.verbs.options import Verbs, add_client_options
+
+if TYPE_CHECKING:
+    from durable_cache.endpoints.session import Session
+
+__all__ = ["add_verbs"]
+
+Row = Mapping[str, object]
+_STATUS = (
+    "service",
+    "name",
+    "level",
+    "backend",
+    "up",
+    "received",
+    "appended",
+    "duplicates",
+    "conflicts",
+    "refused",
+    "missed",
+    "gaps_open",
+    "streams",
+    "journal_samples",
+    "last_error",
+)
+_STREAMS = ("storage", "key", "source", "epoch", "samples", "runs", "floor", "newest")
+_LOSS = ("storage", "source", "epoch", "first", "last", "samples")
+_HTTP_SECONDS = 10.0
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Add the verbs that look at running services."""
+    status = verbs.add_parser("status", help="what each service stores, and how well")
+    status.add_argument("--url", default="", help="ask a status page, as in http://127.0.0.1:8088")
+    status.set_defaults(run=_status)
+    streams = verbs.add_parser("streams", help="every stream that is stored, with its ranges")
+    streams.set_defaults(run=_streams)
+    loss = verbs.add_parser("loss", help="which samples were given up, and what is awaited")
+    loss.set_defaults(run=_loss)
+    for parser in (status, streams, loss):
+        parser.add_argument("--format", choices=["table", "json"], default="table")
+    top = verbs.add_parser("top", help="the rates of every storage, again and again")
+    top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    top.add_argument("--rounds", type=int, default=0, help="stop after so many; 0: until Ctrl-C")
+    top.set_defaults(run=_top)
+    purge = verbs.add_parser("purge", help="remove stored samples for good; shows what, first")
+    purge.add_argument("storage")
+    purge.add_argument("--below", default="", metavar="SN", help="only numbers below this one")
+    purge.add_argument("--yes", action="store_true", help="really remove them")
+    purge.add_argument("--key-expr", required=True, help="which keys; ** for all")
+    purge.set_defaults(run=_purge)
+    for parser in (streams, loss):
+        parser.add_argument("--storage", default="*")
+        parser.add_argument("--limit", type=int, default=1000)
+    streams.add_argument("--key-expr", default="**")
+    for parser in (streams, purge):
+        parser.add_argument("--source", default="*", metavar="ZID[:EID]")
+    for parser in (status, streams, loss, top, purge):
+        add_client_options(parser)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    reports = [_over_http(arguments.url)] if arguments.url else _reports(arguments)
+    if arguments.format == "json":
+        write_json(reports)
+    else:
+        write_table(_status_rows(reports), _STATUS)
+    return 0 if all(report.get("ready") for report in reports) else 1
+
+
+def _over_http(url: str) -> Row:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url: expected http://host:port, got {url[:80]!r}")
+    try:
+        with urlopen(f"{url.rstrip('/')}/status.json", timeout=_HTTP_SECONDS) as reply:  # noqa: S310
+            return cast("Row", json.load(reply))
+    except (URLError, ValueError, TimeoutError) as error:
+        raise DurableCacheError(f"{url}: {getattr(error, 'reason', error)}") from error
+
+
+def _reports(arguments: argparse.Namespace) -> list[Row]:
+    from durable_cache.service.client import client_session
+
+    with client_session(arguments) as session:
+        return _ask_reports(session)
+
+
+def _ask_reports(session: Session) -> list[Row]:
+    from durable_cache.service.client import admin_values
+
+    found = [cast("Row", value) for _, value in admin_values(session, "status")]
+    if not found:
+        raise DurableCacheError("no durable-cache service answers; is --connect right?")
+    return sorted(found, key=lambda report: str(report["zid"]))
+
+
+def _status_rows(reports: Sequence[Row]) -> list[Row]:
+    return [
+        {
+            **status,
+            "service": str(report["zid"])[:8],
+            "up": status["storage_up"],
+        }
+        for report in reports
+        for status in cast("Sequence[Row]", report["storages"])
+    ]
+
+
+def _listing(arguments: argparse.Namespace, page: str, parameters: Mapping[str, str]) -> list[Row]:
+    from durable_cache.service.client import admin_values, client_session
+
+    if arguments.limit < 1:
+        raise ConfigError("--limit: expected a number above 0")
+    path = f"storages/{_storage(arguments.storage)}/{page}"
+    with client_session(arguments) as session:
+        _ask_reports(session)
+        found = admin_values(session, path, {**parameters, "limit": str(arguments.limit)})
+    return [row for _, rows in found for row in cast("Sequence[Row]", rows)]
+
+
+def _storage(name: str) -> str:
+    if "/" in name or ("*" in name and name != "*"):
+        raise ConfigError(f"{name[:80]!r} is no name of a storage")
+    return name
+
+
+def _filters(arguments: argparse.Namespace) -> dict[str, str]:
+    try:
+        KeyExpression(arguments.key_expr)
+        parse_source(arguments.source)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return {"key_expr": arguments.key_expr, "source": arguments.source}
+
+
+def _streams(arguments: argparse.Namespace) -> int:
+    _show(_listing(arguments, "streams", _filters(arguments)), _STREAMS, arguments.format)
+    return 0
+
+
+def _loss(arguments: argparse.Namespace) -> int:
+    rows = _listing(arguments, "skips", {})
+    _show(rows, _LOSS, arguments.format)
+    if not rows:
+        say("no sample was given up")
+    return 0
+
+
+def _show(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
+    if form == "json":
+        write_json(rows)
+    else:
+        write_table(rows, columns)
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.client import client_session
+
+    if not arguments.interval > 0 or arguments.rounds < 0:
+        raise ConfigError("--interval: expected seconds above 0")
+    before: dict[tuple[str, str], Row] = {}
+    last = rounds = 0.0
+    with client_session(arguments) as session:
+        while not arguments.rounds or rounds < arguments.rounds:
+            rows = _status_rows(_ask_reports(session))
+            now = time.monotonic()
+            if before:
+                _draw(_rates(rows, before, now - last))
+                rounds += 1
+            before = {(str(row["service"]), str(row["name"])): row for row in rows}
+            last = now
+            if not arguments.rounds or rounds < arguments.rounds:
+                time.sleep(arguments.interval)
+    return 0
+
+
+def _rates(rows: Sequence[Row], before: Mapping[tuple[str, str], Row], seconds: float) -> list[Row]:
+    found: list[Row] = []
+    for row in rows:
+        earlier = before.get((str(row["service"]), str(row["name"])), row)
+        rates = {
+            f"{name}/s": round((_number(row[name]) - _number(earlier[name])) / seconds)
+            for name in ("received", "appended", "drained", "queries_ok")
+        }
+        kept = ("service", "name", "gaps_open", "missed", "refused", "journal_samples")
+        found.append({**{name: row[name] for name in kept}, **rates})
+    return found
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _draw(rows: Sequence[Row]) -> None:
+    if sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
+    print("\n".join(table_lines(rows, list(rows[0]))), flush=True)
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.client import admin_values, client_session
+
+    if arguments.below and not arguments.below.isdigit():
+        raise ConfigError("--below: expected a whole number")
+    parameters = _filters(arguments)
+    if arguments.below:
+        parameters["below"] = arguments.below
+    if arguments.yes:
+        parameters["yes"] = "1"
+    path = f"storages/{_storage(arguments.storage)}/purge"
+    with client_session(arguments) as session:
+        found = admin_values(session, path, parameters, timeout_seconds=60)
+    if not found:
+        raise DurableCacheError(f"no service answers for a storage called {arguments.storage!r}")
+    for zid, value in found:
+        done = cast("Row", value)
+        if arguments.yes:
+            print(f"{zid}: removed {done['removed']} samples of {done['streams']} streams")
+        else:
+            print(f"{zid}: would remove {done['samples']} samples of {done['streams']} streams")
+    if not arguments.yes:
+        say("nothing was removed; repeat with --yes")
+    return 0

@@ -1,0 +1,106 @@
+"""How a cache service is run in the foreground: the verb ``serve``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+import signal
+import sys
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from durable_cache.errors import DurableCacheError
+from durable_cache.service.layers import load_settings
+from durable_cache.service.output import say
+from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.storage.contract import Durability
+
+if TYPE_CHECKING:
+    from durable_cache.service.service import Service
+
+__all__ = ["add_verbs"]
+
+_WATCH_SECONDS = 0.5
+_FORCED = 128
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Add ``serve``."""
+    parser = verbs.add_parser(
+        "serve", help="store what is published, durably, and answer for it until stopped"
+    )
+    add_config_options(parser)
+    parser.add_argument("--log", default="warning", choices=["debug", "info", "warning", "error"])
+    parser.set_defaults(run=_serve)
+
+
+class _Signals:
+    """The first SIGINT or SIGTERM asks for a graceful stop, a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.asked = Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            os._exit(_FORCED + number)
+        self.asked.set()
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=arguments.log.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    settings = load_settings(overrides_of(arguments))
+    signals = _Signals()
+    from durable_cache.service.service import Service
+
+    service = Service(settings)
+    _introduce(service)
+    failure = ""
+    while not failure and not signals.asked.wait(_WATCH_SECONDS):
+        failure = service.failure()
+    if not failure:
+        say("stopping: what was received is being stored; a second signal ends at once")
+    left = service.stop()
+    for name, samples in left.items():
+        say(
+            f"{name}: {samples} samples stay in the journal and go to the backend at the next start"
+        )
+    if failure:
+        raise DurableCacheError(failure)
+    durable = all(status.level > Durability.MEMORY for status in service.report().storages)
+    say("stopped; everything acknowledged is stored" if durable else "stopped")
+    return 0
+
+
+def _introduce(service: Service) -> None:
+    cache = service.settings.cache
+    mode = service.settings.zenoh.get("mode", "peer")
+    where = ", ".join(service.listening) or f"where Zenoh listens as a {mode} by default"
+    say(f"durable-cache is serving as {mode} {service.zid}")
+    say(f"  listening  {where}")
+    for name, storage in cache.storages.items():
+        volume = service.volumes[storage.volume]
+        level = service.caches[name].status().level
+        say(f"  storing    {name}: {', '.join(storage.key_exprs)}, acknowledged at level {level}")
+        say(f"             in {volume.backend.name}: {volume.place}")
+    say(f"  journal    {cache.state_dir}")
+    if service.http is not None:
+        say(f"  status     {service.http.url}")
+    key_expr = next(iter(cache.storages.values())).key_exprs[0]
+    say("try from another terminal:")
+    say(f"  durable-cache query {shlex.quote(key_expr)}{_connect(service.listening)}")
+
+
+def _connect(listening: tuple[str, ...]) -> str:
+    if not listening:
+        return ""
+    endpoint = listening[0].replace("[::]", "127.0.0.1").replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+    return f" --connect {shlex.quote(endpoint)}"
