@@ -123,4 +123,5 @@ def register_decoder(
                 return None
             raise
 
-    spark.udf.register(name, decoded, returns)
+    # Plain workers: Arrow ones need pandas as well.
+    spark.udf.register(name, fn.udf(decoded, returns, useArrow=False))

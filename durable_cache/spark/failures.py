@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,7 +30,7 @@ _DAMAGED = (
 )
 _REPAIR = (
     "restore the folder from a backup, or let the cache rebuild it from its peers "
-    "(durable-cache align); 'FSCK REPAIR TABLE' drops what is lost from the table's log"
+    "(durable-cache align); deltalake's DeltaTable.repair() drops lost files from the log"
 )
 _LENGTH_MAX = 400
 
@@ -54,8 +55,12 @@ def spark_errors(subject: str) -> Iterator[None]:
 
 
 def _first_words(said: str) -> str:
-    """Return what Spark says before its stack trace."""
+    """Return what Spark says before its stack trace, or what a Python function raised."""
     lines = [line.strip() for line in said.splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("at ", "\tat", "=="))]
+    if "Traceback (most recent call last)" in said:
+        raised = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception): ", line)]
+        if raised:
+            return raised[-1][:_LENGTH_MAX]
+    kept = [line for line in lines if line and not line.startswith(("at ", "=="))]
     java = "An error occurred while calling"
     return " ".join(line for line in kept[:4] if not line.startswith(java))[:_LENGTH_MAX]

@@ -16,7 +16,12 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import SnBounds, parse_sn, parse_source
 from durable_cache.model.timestamp import ntp64_from_ns, parse_rfc3339_ns
-from durable_cache.spark.key_patterns import VERBATIM, slashed_pattern, verbatim_chunks
+from durable_cache.spark.key_expressions import (
+    VERBATIM,
+    parse_key_expr,
+    slashed_pattern,
+    verbatim_chunks,
+)
 
 __all__ = ["Moment", "Numbers", "moment_ns", "named_by", "of_source", "received", "sent", "with_sn"]
 
@@ -27,14 +32,6 @@ Numbers = int | tuple[int | None, int | None] | str
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = timedelta(days=1)
-
-
-def parse_key_expr(text: str) -> KeyExpression:
-    """Read a key expression; ConfigError, never to be retried, when it is none."""
-    try:
-        return KeyExpression(text)
-    except ValueError as error:
-        raise ConfigError(f"key_expr: {error}") from error
 
 
 def named_by(key_expr: KeyExpression | str, column: str = "key_expr") -> Column:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_cache.spark.key_expressions import parse_key_expr
 from durable_cache.spark.predicates import (
     Moment,
     Numbers,
     named_by,
     of_source,
-    parse_key_expr,
     received,
     sent,
     with_sn,

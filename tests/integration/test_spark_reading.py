@@ -197,3 +197,13 @@ def test_a_torn_log_is_corruption(spark: SparkSession, tmp_path: Path) -> None:
     log.write_bytes(log.read_bytes()[:100])
     with pytest.raises(StorageCorrupt, match="samples"):
         history(spark, tmp_path)
+
+
+def test_the_columns_are_those_the_backend_writes() -> None:
+    from durable_cache.spark import table
+    from durable_cache_delta import schema
+
+    assert list(table.SAMPLE_COLUMNS) == schema.SAMPLES.names
+    assert list(table.SKIP_COLUMNS) == schema.SKIPS.names
+    assert table.SCHEMA_VERSION == schema.SCHEMA_VERSION
+    assert table.VERSION_PROPERTY == schema.VERSION_PROPERTY

@@ -15,9 +15,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from durable_cache.errors import ConfigError
+from durable_cache.errors import DurableCacheError
 from durable_cache.model.sample import Kind, Qos, Sample, Skip, SourceId, sample_digest
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
+from durable_cache.testing.services import require
+from durable_cache_delta.schema import REQUIRED_CONFIGURATION, SAMPLES, SKIPS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,21 +34,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """Local Spark with two tasks; skips without Java or jars unless `spark` is required."""
-    required = "spark" in os.environ.get("DURABLE_CACHE_REQUIRE", "").replace(",", " ").split()
     try:
         return _session()
-    except (ConfigError, ModuleNotFoundError) as error:
-        if required:
-            pytest.fail(f"spark is required here: {error}")
-        pytest.skip(str(error))
+    except (DurableCacheError, ModuleNotFoundError) as error:
+        require("spark", str(error))
+
+
+def jars_folder() -> Path:
+    """Return where the jars of this run are: the named folder, else one in the checkout."""
+    from durable_cache.spark.jars import FOLDER_VARIABLE
+
+    return Path(os.environ.get(FOLDER_VARIABLE) or FOLDER_IN_CHECKOUT)
 
 
 @lru_cache(maxsize=1)
 def _session() -> SparkSession:
-    from durable_cache.spark.jars import FOLDER_VARIABLE, fetch_jars
+    from durable_cache.spark.jars import fetch_jars
     from durable_cache.spark.session import spark_session
 
-    jars = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER_IN_CHECKOUT)
+    jars = jars_folder()
     fetch_jars(jars)
     session = spark_session(
         "durable-cache-tests",
@@ -59,46 +65,6 @@ def _session() -> SparkSession:
     )
     atexit.register(session.stop)
     return session
-
-
-ROWS = pa.schema(
-    [
-        ("key_expr", pa.string()),
-        ("source_zid", pa.string()),
-        ("source_eid", pa.int64()),
-        ("epoch", pa.int64()),
-        ("sn", pa.int64()),
-        ("sequence", pa.decimal128(20, 0)),
-        ("kind", pa.string()),
-        ("payload", pa.binary()),
-        ("encoding", pa.string()),
-        ("encoding_schema", pa.string()),
-        ("attachment", pa.binary()),
-        ("ntp64", pa.decimal128(20, 0)),
-        ("timestamp_id", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("stamped", pa.bool_()),
-        ("received_at", pa.timestamp("us", tz="UTC")),
-        ("received_ns", pa.int64()),
-        ("priority", pa.int32()),
-        ("congestion_control", pa.int32()),
-        ("express", pa.bool_()),
-        ("payload_digest", pa.binary()),
-        ("payload_bytes", pa.int64()),
-        ("day", pa.date32()),
-    ]
-)
-SKIP_ROWS = pa.schema(
-    [
-        ("source_zid", pa.string()),
-        ("source_eid", pa.int64()),
-        ("epoch", pa.int64()),
-        ("first_sn", pa.int64()),
-        ("last_sn", pa.int64()),
-        ("recorded_at", pa.timestamp("us", tz="UTC")),
-    ]
-)
-VERSION = {"durable_cache.schema_version": "1"}
 
 
 def moment(ns: int) -> datetime:
@@ -169,13 +135,12 @@ def row(sample: Sample) -> dict[str, object]:
 def write(path: Path, samples: Iterable[Sample], skips: Sequence[Skip] = ()) -> Path:
     """Append one commit to the storage in folder `path`, creating it; returns `path`."""
     rows = sorted((row(sample) for sample in samples), key=lambda r: (r["key_expr"], r["sn"]))
-    _append(path / "samples", pa.Table.from_pylist(rows, schema=ROWS), ["day"])
+    _append(path / "samples", pa.Table.from_pylist(rows, schema=SAMPLES), ["day"])
     if skips:
         recorded = [
-            dict(zip(SKIP_ROWS.names, (*skip.source, *skip[1:], START), strict=True))
-            for skip in skips
+            dict(zip(SKIPS.names, (*skip.source, *skip[1:], START), strict=True)) for skip in skips
         ]
-        _append(path / "skips", pa.Table.from_pylist(recorded, schema=SKIP_ROWS), [])
+        _append(path / "skips", pa.Table.from_pylist(recorded, schema=SKIPS), [])
     return path
 
 
@@ -185,7 +150,7 @@ def _append(path: Path, rows: pa.Table, partition_by: list[str]) -> None:
             str(path),
             rows.schema,
             partition_by=partition_by,
-            configuration=VERSION,
+            configuration=REQUIRED_CONFIGURATION,
             raise_if_key_not_exists=False,
         )
     deltalake.write_deltalake(str(path), rows, mode="append")

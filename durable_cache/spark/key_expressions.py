@@ -11,12 +11,21 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
+from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 
-__all__ = ["VERBATIM", "slashed_pattern", "verbatim_chunks"]
+__all__ = ["parse_key_expr", "VERBATIM", "slashed_pattern", "verbatim_chunks"]
 
 VERBATIM = "/@"
 """What begins a verbatim chunk in a key with a slash before it."""
+
+
+def parse_key_expr(text: str) -> KeyExpression:
+    """Read a key expression; ConfigError, never to be retried, when it is none."""
+    try:
+        return KeyExpression(text)
+    except ValueError as error:
+        raise ConfigError(f"key_expr: {error}") from error
 
 
 def verbatim_chunks(key_expr: KeyExpression) -> int:
