@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import zenoh
-from zenoh import Config, KeyExpr, Publisher, Query, Session, ZError, handlers
+from zenoh import Config, KeyExpr, Publisher, Query, Session, ZError, ext, handlers
 
 from durable_cache.errors import Closed, ConfigError
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
@@ -42,6 +42,7 @@ __all__ = [
     "declare_queryable",
     "declare_subscriber",
     "declare_token",
+    "ext",
     "handlers",
     "listening",
     "new_timestamp",
