@@ -43,7 +43,8 @@ def wait_until(
 class ModuleProcess:
     """A ``python -m MODULE ARGUMENTS`` of this interpreter, to be killed, stopped, started again.
 
-    A context manager that starts the process and leaves neither it nor its children behind. and stderr go to one file each, which grow over restarts; the last 1 MiB can be read.
+    A context manager that starts the process and leaves neither it nor its children behind.
+    stdout and stderr go to one file each, which grow over restarts; the last 1 MiB can be read.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ModuleProcess:
         return self._tail("err", 0)
 
     def start(self) -> None:
-        """Start the process and wait for its ready line; AssertionError with its output otherwise."""
+        """Start the process and wait for its ready line; AssertionError if it ends before."""
         if self.is_running():
             raise RuntimeError(f"{' '.join(self._command)} is running already (pid {self.pid})")
         for name in self._started_at:
