@@ -1,0 +1,698 @@
+"""What a cache does so that it and the others come to hold the same samples.
+
+Theory of operation. Each cache sums up what it knows of its streams in a tree of fingerprints
+(`digest`, `knowledge`), slot by slot (`aligner_ledger`), and announces the root when it changed.
+Whoever hears a root that is not its own starts a *session* (`aligner_session`): it walks down the
+tree along what differs, learns of each differing stream what the other knows, pulls what it lacks
+and would keep, asks the remaining caches for what the other knows and has not, and calls void what
+nobody has. What cannot be settled is remembered as quiet. So every session brings the roots closer
+or makes a difference quiet, and then there is silence.
+
+Only the one that lacks acts, by its own floors and scope: a sample that was trimmed cannot come
+back. What is pulled is offered at the door of live samples and counts when it is durable. Nobody
+keeps anything for another between two messages, and nothing of a session survives a crash: equal
+subtrees are skipped when it begins again.
+
+`handle` is total: it has no clock, thread or connection, and never raises for what a peer sends.
+`docs/alignment.md` says how an endpoint drives it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import blake2b
+from random import Random
+from typing import assert_never
+
+from durable_cache.errors import RemoteProtocolError
+from durable_cache.protocol.aligner_answer import (
+    answer_blocks,
+    answer_diff,
+    answer_entries,
+    answer_pull,
+    pull_reply,
+)
+from durable_cache.protocol.aligner_events import (
+    AlignerEvent,
+    AlignerOptions,
+    AlignerOutput,
+    Appended,
+    CacheProfile,
+    ContentEnded,
+    ContentRead,
+    Loaded,
+    LoadEnded,
+    Offer,
+    PeerGone,
+    PeerSeen,
+    PublishRoot,
+    Purged,
+    RaisePurge,
+    ReplyReceived,
+    ReportConflict,
+    ReportRefusal,
+    RequestFailed,
+    RequestReceived,
+    RootReceived,
+    SendReply,
+    SendRequest,
+    Tick,
+    Trimmed,
+)
+from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_peer import Peer
+from durable_cache.protocol.aligner_scope import Scope, common_scope
+from durable_cache.protocol.aligner_session import Session
+from durable_cache.protocol.aligner_wire import (
+    PROTOCOL,
+    Blocks,
+    BlocksReply,
+    Diff,
+    DiffReply,
+    Entries,
+    EntriesReply,
+    Hello,
+    Lane,
+    Parameters,
+    Pull,
+    PullReply,
+    Refused,
+    Reply,
+    Request,
+    Root,
+    WrongSlot,
+    decode_reply,
+    decode_request,
+    decode_root,
+    encode_reply,
+    encode_request,
+    encode_root,
+)
+from durable_cache.protocol.knowledge import ranges
+
+__all__ = ["Aligner", "PeerStatus"]
+
+_SECOND_NS = 1_000_000_000
+_PeerEvent = PeerSeen | PeerGone | RootReceived | RequestReceived | ReplyReceived | RequestFailed
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """How this cache stands with another, for people."""
+
+    cache_id: str
+    live: bool
+    refused: str
+    equal: bool | None
+    """None when that is not known yet."""
+    streams: int
+    """In common, here."""
+    streams_there: int
+    samples: int
+    samples_there: int
+    quiet: int
+    """Streams that differ without remedy: conflicts, samples the storage does not take."""
+    complete: bool
+    """Everything it had at the last comparison is here."""
+
+
+class _Announcement:
+    """What was published of a view, and when it is due again."""
+
+    __slots__ = ("due_ns", "repeats", "root")
+
+    def __init__(self) -> None:
+        self.root: tuple[int, int, bool] | None = None
+        self.repeats = 0
+        self.due_ns = 0
+
+
+class Aligner:
+    """The pure state machine of alignment; owned by one thread.
+
+    Feed it every event in the order in which things happened; carry out every output.
+    """
+
+    def __init__(self, options: AlignerOptions, profile: CacheProfile) -> None:
+        self.options = options
+        self.profile = profile
+        self.ledger = Ledger(options, profile)
+        self.session: Session | None = None
+        self._peers: OrderedDict[str, Peer] = OrderedDict()
+        self._announced: dict[int, _Announcement] = {}
+        self._requests: dict[int, tuple[Peer, Session | None]] = {}
+        self._request_id = 0
+        self._random = Random(options.random_seed)  # noqa: S311  spreads load, guards nothing
+        self._now_ns = 0
+        self._unix_ns = 0
+        self._busy = False
+        self._credit = options.rate_bytes_per_second
+        self._hold_slot = 0
+        """What was pulled shows in the tree when this slot is applied; sessions wait for it."""
+        self._loaded = False
+        self._hello = _hello(options, profile)
+        self._rebuilt_ns: dict[int, int] = {}
+
+    def handle(self, event: AlignerEvent) -> list[AlignerOutput]:
+        """Take one event; returns what to do about it, in order."""
+        outputs: list[AlignerOutput] = []
+        match event:
+            case Tick(now, busy):
+                self._tick(now.monotonic_ns, now.unix_ns, busy, outputs)
+            case Appended(batch):
+                self.ledger.append(batch)
+            case Trimmed(floors):
+                self.ledger.raise_floors(floors)
+            case Purged(floors):
+                self.ledger.raise_floors(floors, purge=True)
+            case Loaded(streams):
+                self.ledger.load(streams)
+            case LoadEnded():
+                self._loaded = True
+            case ContentRead(batch):
+                self.ledger.count(batch)
+            case ContentEnded():
+                self.ledger.count_ended()
+            case _:
+                self._heard(event, outputs)
+        return outputs
+
+    def _heard(self, event: _PeerEvent, outputs: list[AlignerOutput]) -> None:
+        match event:
+            case PeerSeen(cache_id, incarnation):
+                self._peer_seen(cache_id, incarnation)
+            case PeerGone(cache_id, incarnation):
+                self._peer_gone(cache_id, incarnation, outputs)
+            case RootReceived(payload):
+                self._root_received(payload, outputs)
+            case RequestReceived(handle, payload):
+                self._request_received(handle, payload, outputs)
+            case ReplyReceived(request_id, payload):
+                self._reply_received(request_id, payload, outputs)
+            case RequestFailed(request_id, reason):
+                self._request_failed(request_id, reason, outputs)
+            case _:
+                assert_never(event)
+
+    @property
+    def active(self) -> bool:
+        """Whether ticks matter now: twice a second is right then, once a slot otherwise."""
+        return self.session is not None or bool(self._requests) or self.ledger.pending
+
+    def status(self) -> tuple[PeerStatus, ...]:
+        """Return how this cache stands with each peer it knows."""
+        found = []
+        for peer in self._peers.values():
+            view, root = peer.view, peer.root
+            known = view is not None and root is not None and view.ready
+            found.append(
+                PeerStatus(
+                    peer.cache_id,
+                    peer.live,
+                    peer.refused,
+                    not peer.unequal(Lane.KNOWLEDGE, self.ledger.slot) if known else None,
+                    view.tree.root.streams if view else 0,
+                    root.streams if root else 0,
+                    view.samples if view else 0,
+                    root.samples if root else 0,
+                    len(peer.quiet[Lane.KNOWLEDGE]) + len(peer.quiet[Lane.CONTENT]),
+                    peer.complete,
+                )
+            )
+        return tuple(found)
+
+    def _peer_seen(self, cache_id: str, incarnation: str) -> None:
+        if cache_id == self.profile.cache_id:
+            return
+        peer = self._peers.get(cache_id)
+        if peer is None:
+            peer = self._admit(cache_id)
+            if peer is None:
+                return
+        if peer.incarnation != incarnation:
+            peer.reset(incarnation)
+        peer.live = True
+        peer.reask = True
+        peer.hold_until_ns = 0
+        peer.due_ns = None
+        if peer.view is not None:
+            self._announced.pop(peer.view.name, None)
+
+    def _admit(self, cache_id: str) -> Peer | None:
+        if len(self._peers) >= self.options.peers_max:
+            gone = next((known for known, peer in self._peers.items() if not peer.live), None)
+            if gone is None:
+                return None
+            del self._peers[gone]
+        peer = self._peers[cache_id] = Peer(cache_id, self.options.quiet_max)
+        return peer
+
+    def _peer_gone(self, cache_id: str, incarnation: str, outputs: list[AlignerOutput]) -> None:
+        peer = self._peers.get(cache_id)
+        if peer is None or peer.incarnation != incarnation or not peer.live:
+            return
+        peer.live = False
+        if not peer.reask:
+            peer.voids_asked = self.ledger.void_serial
+        session = self.session
+        if session is not None:
+            if session.peer is peer:
+                self._end(session, "the peer is gone", outputs)
+            elif cache_id in session.asks:
+                session.asked_peer = cache_id
+                session.on_failed()
+
+    def _root_received(self, payload: bytes, outputs: list[AlignerOutput]) -> None:
+        try:
+            root = decode_root(payload)
+        except RemoteProtocolError as error:
+            outputs.append(ReportRefusal("", str(error)))
+            return
+        peer = self._peers.get(root.cache_id)
+        if peer is None or peer.incarnation != root.incarnation:
+            return
+        before = peer.root
+        if before is not None and before.view == root.view and before.slot > root.slot:
+            return
+        if before is None or before.knowledge != root.knowledge or before.view != root.view:
+            peer.root_at_ns = self._now_ns
+        peer.root = root
+
+    def _request_received(self, handle: int, payload: bytes, outputs: list[AlignerOutput]) -> None:
+        try:
+            request = decode_request(payload)
+            if isinstance(request, Pull):
+                self._answer_pull(handle, request, outputs)
+                return
+            reply = self._answer(request, outputs)
+        except RemoteProtocolError as error:
+            outputs.append(ReportRefusal("", str(error)))
+            reply = Refused(str(error)[:512], retry=False)
+        outputs.append(SendReply(handle, encode_reply(reply)))
+
+    def _answer(
+        self, request: Hello | Diff | Entries | Blocks, outputs: list[AlignerOutput]
+    ) -> Reply:
+        if isinstance(request, Hello):
+            return self._answer_hello(request, outputs)
+        view = self._view_for(request)
+        if isinstance(view, Refused):
+            return view
+        match request:
+            case Diff():
+                return answer_diff(self.ledger, view, request, self.options)
+            case Entries():
+                return answer_entries(self.ledger, view, request, self.options)
+            case Blocks():
+                return answer_blocks(self.ledger, view, request)
+
+    def _view_for(self, request: Diff | Entries | Blocks | Pull) -> View | Refused:
+        if request.incarnation != self.profile.incarnation:
+            return Refused("another incarnation was meant", retry=True)
+        view = self.ledger.views.get(request.view)
+        if view is None or not view.ready or self.ledger.applying or not self._loaded:
+            return Refused("not ready to compare yet", retry=True)
+        return view
+
+    def _answer_pull(self, handle: int, request: Pull, outputs: list[AlignerOutput]) -> None:
+        view = self._view_for(request)
+        if isinstance(view, Refused):
+            outputs.append(SendReply(handle, encode_reply(view)))
+            return
+        read = answer_pull(self.ledger, view, request, handle, self.options)
+        outputs.append(read if read.wanted else SendReply(handle, pull_reply(read)))
+
+    def _answer_hello(self, hello: Hello, outputs: list[AlignerOutput]) -> Reply:
+        reason = _mismatch(hello.parameters, self._hello.parameters)
+        if reason:
+            outputs.append(ReportRefusal(hello.cache_id, reason))
+            return Refused(reason, retry=False)
+        peer = self._peers.get(hello.cache_id)
+        if peer is not None and peer.incarnation == hello.incarnation:
+            self._meet(peer, hello)
+        return self._hello
+
+    def _meet(self, peer: Peer, hello: Hello) -> None:
+        """Take in who a peer is and agree with it on a view."""
+        fresh = peer.hello is None
+        peer.hello, peer.refused = hello, ""
+        mine = self._hello
+        peer.same_class = (
+            hello.include == mine.include
+            and hello.exclude == mine.exclude
+            and hello.age_seconds_max == mine.age_seconds_max
+            and hello.samples_max == mine.samples_max
+            and hello.bytes_max == mine.bytes_max
+        )
+        scope = common_scope(self.ledger.scope, Scope.of(hello.include, hello.exclude))
+        if scope is None:
+            peer.view = None
+            return
+        peer.view = self.ledger.open_view(scope)
+        if peer.view is None:
+            peer.refused = f"more than {self.options.views_max} different common scopes"
+        elif fresh:
+            self._announced.pop(peer.view.name, None)
+
+    def _send(
+        self, peer: Peer, request: Request, session: Session | None, outputs: list[AlignerOutput]
+    ) -> None:
+        self._request_id += 1
+        payload = encode_request(request)
+        self._requests[self._request_id] = (peer, session)
+        if session is not None:
+            session.requests += 1
+            session.bytes_sent += len(payload)
+        outputs.append(
+            SendRequest(
+                peer.cache_id, self._request_id, payload, self.options.request_timeout_seconds
+            )
+        )
+
+    def _reply_received(
+        self, request_id: int, payload: bytes, outputs: list[AlignerOutput]
+    ) -> None:
+        found = self._requests.pop(request_id, None)
+        if found is None:
+            return
+        peer, session = found
+        self._credit -= len(payload)
+        try:
+            reply = decode_reply(payload)
+            if session is None:
+                self._on_hello(peer, reply, outputs)
+                return
+            if session is not self.session:
+                return
+            session.bytes_received += len(payload)
+            self._on_reply(session, peer, reply, outputs)
+        except RemoteProtocolError as error:
+            outputs.append(ReportRefusal(peer.cache_id, str(error)))
+            self._failed(peer, session, str(error), outputs)
+            return
+        session.asked = None
+        self._step(outputs)
+
+    def _on_hello(self, peer: Peer, reply: Reply, outputs: list[AlignerOutput]) -> None:
+        peer.asking_hello = False
+        match reply:
+            case Hello() if reply.incarnation == peer.incarnation:
+                reason = _mismatch(reply.parameters, self._hello.parameters)
+                if not reason:
+                    peer.failures = 0
+                    self._meet(peer, reply)
+                    return
+                peer.refused = reason
+                outputs.append(ReportRefusal(peer.cache_id, reason))
+            case Refused() if not reply.retry:
+                peer.refused = reply.reason
+                outputs.append(ReportRefusal(peer.cache_id, reply.reason))
+            case _:
+                self._failed(peer, None, "no greeting came back", outputs)
+
+    def _on_reply(
+        self, session: Session, peer: Peer, reply: Reply, outputs: list[AlignerOutput]
+    ) -> None:
+        asked = session.asked
+        match reply:
+            case DiffReply() if isinstance(asked, Diff):
+                session.on_diff(reply)
+            case EntriesReply() if isinstance(asked, Entries):
+                session.on_entries(reply)
+            case PullReply() if isinstance(asked, Pull):
+                batch = session.on_pull(reply)
+                if len(batch):
+                    outputs.append(Offer(peer.cache_id, batch))
+            case BlocksReply() if isinstance(asked, Blocks):
+                session.on_blocks(reply)
+            case WrongSlot():
+                session.on_wrong_slot(reply.slot)
+            case Refused():
+                self._failed(peer, session, reply.reason, outputs)
+            case _:
+                raise RemoteProtocolError("a reply of another kind than the request")
+        if session.purges:
+            outputs.append(RaisePurge(session.peer.cache_id, tuple(session.purges)))
+            session.purges = []
+        outputs.extend(ReportConflict(session.peer.cache_id, *found) for found in session.conflicts)
+        session.conflicts = []
+
+    def _request_failed(self, request_id: int, reason: str, outputs: list[AlignerOutput]) -> None:
+        found = self._requests.pop(request_id, None)
+        if found is None:
+            return
+        peer, session = found
+        if session is None:
+            peer.asking_hello = False
+            self._failed(peer, None, reason, outputs)
+        elif session is self.session:
+            self._failed(peer, session, reason, outputs)
+            session.asked = None
+            self._step(outputs)
+
+    def _failed(
+        self, peer: Peer, session: Session | None, reason: str, outputs: list[AlignerOutput]
+    ) -> None:
+        """Leave a peer alone for a while; another takes its place if there is one."""
+        peer.failures += 1
+        peer.hold_until_ns = self._now_ns + self._pause(peer.failures)
+        if session is not None and session is self.session and session.on_failed():
+            self._end(session, reason, outputs)
+
+    def _pause(self, times: int) -> int:
+        seconds = min(self.options.slot_seconds << min(times, 20), self.options.retry_seconds_max)
+        return round(seconds * _SECOND_NS * (0.75 + self._random.random() / 2))
+
+    def _step(self, outputs: list[AlignerOutput]) -> None:
+        """Ask the session's next question, or end it."""
+        session = self.session
+        if session is None or session.asked is not None or self.ledger.applying:
+            return
+        if session.ended:
+            session.finish(self._now_ns)
+            self._end(session, "", outputs)
+            return
+        if self.ledger.slot < session.wait_slot:
+            return
+        found = session.next(pull=not self._busy and self._credit > 0)
+        if found is not None:
+            self._send(self._peers[found[0]], found[1], session, outputs)
+
+    def _end(self, session: Session, error: str, outputs: list[AlignerOutput]) -> None:
+        peer = session.peer
+        self.session = None
+        peer.due_ns = None
+        if session.effect:
+            self._hold_slot = self._unix_ns // (self.options.slot_seconds * _SECOND_NS)
+            peer.fruitless = 0
+        if error and session.voids_asked is not None:
+            peer.reask, peer.voids_asked = True, session.voids_asked
+        if not error:
+            peer.failures = 0
+            if not session.effect:
+                peer.fruitless += 1
+                peer.hold_until_ns = self._now_ns + self._pause(peer.fruitless)
+            if session.suspect and not session.effect:
+                self._rebuild(session.view)
+        outputs.append(session.report(error))
+
+    def _rebuild(self, view: View) -> None:
+        last = self._rebuilt_ns.get(view.name)
+        hour = 3600 * _SECOND_NS
+        if last is None or self._now_ns - last > hour:
+            self._rebuilt_ns[view.name] = self._now_ns
+            self.ledger.rebuild(view)
+
+    def _tick(self, now_ns: int, unix_ns: int, busy: bool, outputs: list[AlignerOutput]) -> None:
+        rate = self.options.rate_bytes_per_second
+        earned = rate * max(0, now_ns - self._now_ns) // _SECOND_NS
+        self._credit = min(self._credit + earned, rate)
+        self._now_ns, self._unix_ns, self._busy = now_ns, unix_ns, busy
+        self.ledger.advance(unix_ns)
+        self._note_changes()
+        if not self._loaded or self.ledger.applying:
+            return
+        self.ledger.forget()
+        for peer in self._peers.values():
+            unmet = peer.live and peer.hello is None and not peer.refused
+            if unmet and not peer.asking_hello and now_ns >= peer.hold_until_ns:
+                peer.asking_hello = True
+                self._send(peer, self._hello, None, outputs)
+        self._announce(outputs)
+        if self.session is None:
+            self.session = self._choose()
+        self._step(outputs)
+
+    def _note_changes(self) -> None:
+        changed, self.ledger.changed = self.ledger.changed, []
+        for peer in self._peers.values():
+            knowledge, content = peer.quiet[Lane.KNOWLEDGE], peer.quiet[Lane.CONTENT]
+            knowledge.expire(self._now_ns)
+            for place in changed if len(knowledge) or len(content) else ():
+                record = self.ledger.records.get(place)
+                if record is not None:
+                    knowledge.changed(place, record.knowledge)
+                    content.changed(place, record.content)
+
+    def _announce(self, outputs: list[AlignerOutput]) -> None:
+        views = {
+            peer.view.name: peer.view for peer in self._peers.values() if peer.usable and peer.view
+        }
+        for view in views.values():
+            if not view.ready:
+                continue
+            said = self._announced.setdefault(view.name, _Announcement())
+            node = view.tree.root
+            root = (node.knowledge, node.content, self.ledger.counted)
+            if root != said.root:
+                said.root, said.repeats = root, 0
+            elif said.repeats > len(self.options.announce_seconds) or self._now_ns < said.due_ns:
+                continue
+            pauses = self.options.announce_seconds
+            if said.repeats < len(pauses):
+                said.due_ns = self._now_ns + round(pauses[said.repeats] * _SECOND_NS)
+            said.repeats += 1
+            outputs.append(PublishRoot(f"{view.name:016x}", self._root(view)))
+
+    def _root(self, view: View) -> bytes:
+        node = view.tree.root
+        return encode_root(
+            Root(
+                self.profile.cache_id,
+                self.profile.incarnation,
+                view.name,
+                self.ledger.slot,
+                node.knowledge.to_bytes(16, "little"),
+                node.content,
+                node.streams,
+                max(0, view.samples),
+                self.ledger.counted,
+            )
+        )
+
+    def _choose(self) -> Session | None:
+        """Return the session to begin now, if any: voids of one that came back, then what differs,
+        the cache with most samples first, then content.
+        """
+        if self.ledger.slot < self._hold_slot:
+            return None
+        ready = [
+            peer
+            for peer in self._peers.values()
+            if peer.usable and self._now_ns >= peer.hold_until_ns
+        ]
+        for peer in ready:
+            if peer.reask and peer.view is not None and peer.view.ready:
+                session = self._reask(peer, peer.view)
+                if session is not None:
+                    return session
+        ready.sort(key=lambda peer: (peer.failures, -(peer.root.samples if peer.root else 0)))
+        for lane in Lane:
+            for peer in ready:
+                if lane is Lane.CONTENT and peer.due_ns is not None:
+                    continue
+                if peer.view is not None and self._due(peer, peer.view, lane):
+                    return self._session(peer, peer.view, lane)
+        return None
+
+    def _reask(self, peer: Peer, view: View) -> Session | None:
+        """Ask a peer that came back for what was found void without it."""
+        peer.reask = False
+        asked, peer.voids_asked = peer.voids_asked, self.ledger.void_serial
+        items = OrderedDict()
+        for place, serial in self.ledger.voided.items():
+            record = self.ledger.records.get(place)
+            if serial > asked and record is not None and record.views & view.bit and record.void:
+                items[place] = ranges(record.void)
+        if not items or not self.options.pull:
+            return None
+        session = Session.about_voids(self.ledger, peer, view, self.options, items)
+        session.voids_asked = asked
+        session.received_after_ns = self._received_after_ns()
+        return session
+
+    def _due(self, peer: Peer, view: View, lane: Lane) -> bool:
+        if not peer.unequal(lane, self.ledger.slot):
+            if lane is Lane.KNOWLEDGE:
+                peer.due_ns, peer.fruitless = None, 0
+            return False
+        if lane is Lane.CONTENT:
+            return self._content_due(peer)
+        root = peer.root
+        if root is None:
+            return False
+        if root.samples > view.samples or root.streams > view.tree.root.streams:
+            delay = self.options.start_delay_seconds * self._random.random()
+            first = self._now_ns + round(delay * _SECOND_NS)
+        else:
+            first = peer.root_at_ns + 3 * self.options.slot_seconds * _SECOND_NS
+        if peer.due_ns is None:
+            peer.due_ns = first
+        return self._now_ns >= peer.due_ns
+
+    def _content_due(self, peer: Peer) -> bool:
+        root = peer.root
+        if root is None or not root.counted or not self.ledger.counted or not self.options.pull:
+            return False
+        options = self.options
+        if peer.content_due_ns is None:
+            first = 3 * options.slot_seconds if peer.same_class else options.content_seconds
+            peer.content_due_ns = self._now_ns + round(first * _SECOND_NS)
+        if self._now_ns < peer.content_due_ns:
+            return False
+        pause = options.content_seconds if peer.same_class else options.audit_seconds
+        peer.content_due_ns = self._now_ns + round(pause * _SECOND_NS)
+        return True
+
+    def _session(self, peer: Peer, view: View, lane: Lane) -> Session:
+        others = [other for other in self._peers.values() if other.live and other is not peer]
+        # A cache that is not met yet may have what the peer has not; one without common keys or
+        # refused cannot be asked, ever.
+        conclusive = all(
+            other.refused or (other.hello is not None and (other.view is None or other.view.ready))
+            for other in others
+        )
+        session = Session(
+            self.ledger,
+            peer,
+            view,
+            lane,
+            self.options,
+            salt=self._random.getrandbits(64),
+            exact=True,
+            others=[other for other in others if other.usable] if conclusive else None,
+        )
+        session.received_after_ns = self._received_after_ns()
+        return session
+
+    def _received_after_ns(self) -> int:
+        age = self.profile.age_seconds_max
+        return 0 if age is None else max(0, self._unix_ns - round(age * _SECOND_NS))
+
+
+def _hello(options: AlignerOptions, profile: CacheProfile) -> Hello:
+    check = blake2b(b"durable-cache alignment", digest_size=4, key=options.secret).digest()
+    return Hello(
+        profile.cache_id,
+        profile.incarnation,
+        Parameters(PROTOCOL, options.slot_seconds, options.block, int.from_bytes(check, "little")),
+        tuple(sorted(set(profile.include))),
+        tuple(sorted(set(profile.exclude))),
+        profile.age_seconds_max,
+        profile.samples_max,
+        profile.bytes_max,
+    )
+
+
+def _mismatch(theirs: Parameters, mine: Parameters) -> str:
+    """Return why two caches cannot be compared; empty when they can."""
+    if theirs.protocol != mine.protocol:
+        return f"alignment versions {theirs.protocol} and {mine.protocol}; upgrade the older cache"
+    if theirs.slot_seconds != mine.slot_seconds:
+        return f"slot_seconds {theirs.slot_seconds} and {mine.slot_seconds}; make them the same"
+    if theirs.block != mine.block:
+        return f"content blocks of {theirs.block} and {mine.block}; make them the same"
+    if theirs.seed_check != mine.seed_check:
+        return "the alignment secrets differ; give all caches of the domain the same"
+    return ""

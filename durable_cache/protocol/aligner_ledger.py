@@ -1,0 +1,384 @@
+"""What a cache knows of all its streams, slot by slot, and the trees over what it shares."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, Stream
+from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, StreamLoaded
+from durable_cache.protocol.aligner_scope import Scope
+from durable_cache.protocol.aligner_wire import Entry, Lane
+from durable_cache.protocol.digest import PrefixTree, content_term, stream_hash
+from durable_cache.protocol.knowledge import (
+    StreamKnowledge,
+    count_of,
+    flat,
+    floor_of_depth,
+    known_of,
+    overlap,
+    ranges,
+)
+
+__all__ = ["Lacking", "Ledger", "View"]
+
+_SECOND_NS = 1_000_000_000
+_NUMBER_END = 1 << 36
+
+
+class Lacking(NamedTuple):
+    """What of a peer's entry this cache does not have and would keep."""
+
+    want: RangeSet
+    """Retained there."""
+    absent: RangeSet
+    """Known there, retained not: perhaps somebody else has it."""
+
+
+class View:
+    """What two or more caches have in common: a tree, and its roots of late."""
+
+    def __init__(self, scope: Scope, bit: int, ring_max: int) -> None:
+        self.scope = scope
+        self.name = scope.name
+        self.bit = bit
+        self.tree: PrefixTree[StreamKnowledge] = PrefixTree()
+        self.ring: deque[tuple[int, int, int]] = deque(maxlen=ring_max)
+        self.changed = 0
+        """The slot in which the tree changed last."""
+        self.samples = 0
+        self.building: Iterator[int] | None = None
+        self.ready = False
+        self.touched = False
+
+    def insert(self, record: StreamKnowledge) -> None:
+        if not record.views & self.bit and self.scope.holds(record.stream.key):
+            record.views |= self.bit
+            self.tree.insert(record)
+            self.samples += count_of(record.runs)
+            self.touched = True
+
+    def remember(self, slot: int) -> None:
+        """Note the root as of `slot` if it changed."""
+        root = self.tree.root
+        if not self.ring or self.ring[-1][1:] != root[:2]:
+            self.ring.append((slot, root.knowledge, root.content))
+            self.changed = slot
+
+    def root_at(self, slot: int) -> tuple[int, int] | None:
+        """Return the sums as of a slot; None when that is too long ago."""
+        for at, knowledge, content in reversed(self.ring):
+            if at <= slot:
+                return knowledge, content
+        return None
+
+
+class Ledger:
+    """All streams of one cache; owned by its aligner's thread."""
+
+    def __init__(self, options: AlignerOptions, profile: CacheProfile) -> None:
+        self.options = options
+        self.depth = profile.samples_max
+        self.scope = Scope.of(profile.include, profile.exclude)
+        self.records: dict[int, StreamKnowledge] = {}
+        self.views: dict[int, View] = {}
+        self.slot = 0
+        """The slot applied last; 0 before the first tick."""
+        self.applying = False
+        """A slot is partly applied: the trees are between two slots."""
+        self.counted = True
+        self.refused_streams = 0
+        self.void_serial = 0
+        self.voided: dict[int, int] = {}
+        """Streams with void runs, and the serial of the latest."""
+        self.changed: list[int] = []
+        """Places whose fingerprints changed since the list was taken last."""
+        self._pending: dict[int, dict[Stream, tuple[list[int], list[int]]]] = {}
+        self._now_slot = 0
+        self._forgetting: Iterator[int] = iter(())
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits for its slot to be applied."""
+        return bool(self._pending)
+
+    def place(self, stream: Stream) -> int:
+        return stream_hash(self.options.secret, stream)
+
+    def load(self, streams: Iterable[StreamLoaded]) -> None:
+        """Take what the storage holds at start; each stream once."""
+        for stream, runs, floor, purge in streams:
+            record = self._record(stream)
+            if record is None:
+                continue
+            record.load(runs)
+            record.floor, record.purge = floor, purge
+            record.refresh(self.options.secret, self.depth, self.options.block)
+            if record.uncounted:
+                self.counted = False
+
+    def count(self, batch: SampleBatch) -> None:
+        """Take the digests of samples that were loaded without."""
+        digests = {id(s): d for s, d in zip(batch.samples, batch.digests, strict=True)}
+        for stream, samples in batch.by_stream.items():
+            record = self.records.get(self.place(stream))
+            if record is not None and record.stream == stream:
+                record.count_loaded(((s.sn, digests[id(s)]) for s in samples), self.options.block)
+                self._mark(stream, self._now_slot)
+
+    def count_ended(self) -> None:
+        """Every stored sample was read: what was not found is gone from the storage."""
+        for record in self.records.values():
+            record.uncounted = None
+        self.counted = True
+
+    def append(self, batch: SampleBatch) -> None:
+        """Take what became durable; it shows in the slot of its timestamps."""
+        open_slot, now_slot = self.slot + 1, max(self._now_slot, self.slot + 1)
+        stream: Stream | None = None
+        slot = -1
+        sns: list[int] = []
+        terms: list[int] = []
+        for sample, digest in zip(batch.samples, batch.digests, strict=True):
+            of = self._slot_of(sample)
+            of = min(max(of, open_slot), now_slot)
+            if (
+                stream is None
+                or of != slot
+                or sample.key != stream.key
+                or sample.source != stream.source
+                or sample.epoch != stream.epoch
+            ):
+                stream, slot = sample.stream, of
+                sns, terms = self._mark(stream, slot)
+            sns.append(sample.sn)
+            terms.append(content_term(sample.sn, digest))
+
+    def _slot_of(self, sample: Sample) -> int:
+        if sample.ntp64 and not sample.stamped:
+            return (sample.ntp64 >> 32) // self.options.slot_seconds
+        return sample.received_ns // (self.options.slot_seconds * _SECOND_NS)
+
+    def _mark(self, stream: Stream, slot: int) -> tuple[list[int], list[int]]:
+        """Note that a stream changes in a slot that is not applied yet."""
+        streams = self._pending.setdefault(max(slot, self.slot + 1), {})
+        columns = streams.get(stream)
+        if columns is None:
+            columns = streams[stream] = ([], [])
+        return columns
+
+    def raise_floors(self, floors: Iterable[tuple[Stream, int]], *, purge: bool = False) -> None:
+        """Let go of what is below floors: for wants at once, in the trees with the slot."""
+        for stream, floor in floors:
+            record = self._record(stream)
+            if record is not None:
+                removed = record.raise_floor(floor, purge=purge)
+                for view in self._views_of(record):
+                    view.samples -= removed
+                self._mark(stream, self._now_slot)
+
+    def add_void(self, stream: Stream, runs: RangeSet) -> int:
+        """Note that nobody reachable has `runs`; returns how many numbers that is."""
+        record = self._record(stream)
+        if record is None:
+            return 0
+        missing = runs.difference(self.current(record))
+        if not missing or not record.add_void(missing, self.depth):
+            return 0
+        self.void_serial += 1
+        self.voided[record.place] = self.void_serial
+        self._mark(stream, self._now_slot)
+        return missing.count
+
+    def _record(self, stream: Stream) -> StreamKnowledge | None:
+        place = self.place(stream)
+        record = self.records.get(place)
+        if record is None:
+            if len(self.records) >= self.options.streams_max:
+                self.refused_streams += 1
+                return None
+            record = self.records[place] = StreamKnowledge(stream, place)
+            record.slot = self._now_slot
+        elif record.stream != stream:  # a collision of 64 bits: one of the two is not aligned
+            self.refused_streams += 1
+            return None
+        return record
+
+    def _views_of(self, record: StreamKnowledge) -> Iterator[View]:
+        return (view for view in self.views.values() if record.views & view.bit)
+
+    def current(self, record: StreamKnowledge) -> RangeSet:
+        """Return what is retained now, slots not yet applied included."""
+        held = ranges(record.runs)
+        floor = max(record.floor, record.purge)
+        for streams in self._pending.values():
+            columns = streams.get(record.stream)
+            if columns is not None and columns[0]:
+                for first, last in RangeSet.of(columns[0]):
+                    held.add(max(first, floor), last)
+        return held
+
+    def advance(self, unix_ns: int) -> None:
+        """Apply what is due by now, at most `streams_per_tick_max` streams of it."""
+        seconds = self.options.slot_seconds
+        self._now_slot = unix_ns // (seconds * _SECOND_NS)
+        due = int(unix_ns / _SECOND_NS - self.options.settle_seconds) // seconds - 1
+        if not self.slot or due < self.slot - self.options.ring_max:
+            self._begin(due)
+        left = self.options.streams_per_tick_max
+        for slot in sorted(at for at in self._pending if at <= due):
+            left = self._apply(slot, left)
+            if self.applying:
+                return
+        if due > self.slot:
+            self.slot = due
+        for view in self.views.values():
+            self._build(view)
+            if view.touched and view.ready:
+                view.remember(self.slot)
+                view.touched = False
+
+    def _begin(self, slot: int) -> None:
+        """Start counting slots, or start again after the clock was set back."""
+        later = [at for at in sorted(self._pending) if at > slot + 1]
+        for at in later if self.slot else ():
+            for stream, (sns, terms) in self._pending.pop(at).items():
+                columns = self._pending.setdefault(slot + 1, {}).setdefault(stream, ([], []))
+                columns[0].extend(sns)
+                columns[1].extend(terms)
+        self.slot = slot
+        for view in self.views.values():
+            view.ring.clear()
+            view.touched = True
+
+    def _apply(self, slot: int, left: int) -> int:
+        streams = self._pending[slot]
+        self.applying = True
+        while streams:
+            if left <= 0:
+                return 0
+            left -= 1
+            stream, (sns, terms) = streams.popitem()
+            record = self._record(stream)
+            if record is not None:
+                self._update(record, sns, terms, slot)
+        del self._pending[slot]
+        self.applying = False
+        self.slot = max(self.slot, slot)
+        for view in self.views.values():
+            if view.touched and view.ready:
+                view.remember(slot)
+                view.touched = False
+        return left
+
+    def _update(self, record: StreamKnowledge, sns: list[int], terms: list[int], slot: int) -> None:
+        options = self.options
+        fresh = record.insert(sns, terms, options.block)
+        knowledge, content = record.refresh(options.secret, self.depth, options.block)
+        record.slot = slot
+        self.changed.append(record.place)
+        if not record.void:
+            self.voided.pop(record.place, None)
+        for view in self.views.values():
+            if record.views & view.bit:
+                view.samples += fresh
+                if knowledge or content:
+                    view.tree.change(record.place, knowledge, content)
+                    view.touched = True
+            else:
+                view.insert(record)
+
+    def open_view(self, scope: Scope) -> View | None:
+        """Return the view of a scope, in the making at first; None when there are too many."""
+        view = self.views.get(scope.name)
+        if view is None and len(self.views) < self.options.views_max:
+            used = {view.bit for view in self.views.values()}
+            bit = next(1 << at for at in range(len(used) + 1) if 1 << at not in used)
+            view = View(scope, bit, self.options.ring_max)
+            view.building = iter(list(self.records))
+            self.views[scope.name] = view
+            self._build(view)
+        return view
+
+    def rebuild(self, view: View) -> None:
+        """Make a view's tree anew from the streams, for a sum in it is wrong."""
+        for record in self.records.values():
+            record.views &= ~view.bit
+        view.tree = PrefixTree()
+        view.samples = 0
+        view.ready = False
+        view.building = iter(list(self.records))
+
+    def _build(self, view: View) -> None:
+        if view.building is None:
+            return
+        part = list(islice(view.building, self.options.streams_per_tick_max))
+        for place in part:
+            record = self.records.get(place)
+            if record is not None:
+                view.insert(record)
+        if len(part) < self.options.streams_per_tick_max:
+            view.building = None
+            view.ready = True
+            view.touched = True
+
+    def forget(self) -> None:
+        """Drop some of the streams of which nothing was retained for long."""
+        oldest = self._now_slot - int(self.options.forget_seconds / self.options.slot_seconds)
+        places = list(islice(self._forgetting, 10_000))
+        if not places:
+            self._forgetting = iter(list(self.records))
+        for place in places:
+            record = self.records.get(place)
+            if record is None or not record.dead or record.slot > oldest:
+                continue
+            for view in self._views_of(record):
+                view.tree.remove(record)
+                view.touched = True
+            del self.records[place]
+            self.voided.pop(place, None)
+
+    def entry(self, record: StreamKnowledge, lane: Lane, first: int = 0) -> Entry:
+        """Return what to tell of a stream as of the applied slot, from number `first` on."""
+        floor = record.effective_floor(self.depth)
+        entry = Entry(record.place, floor, record.purge, record.runs, record.void, first)
+        if lane is Lane.CONTENT:
+            entry.content, entry.blocks = record.content, record.blocks
+        runs_max = 2 * self.options.entry_runs_max
+        if first or len(record.runs) + len(record.void) > 2 * runs_max:
+            runs = flat(ranges(record.runs).clip(first, _NUMBER_END))
+            void = flat(ranges(record.void).clip(first, _NUMBER_END))
+            ends = [part[runs_max - 1] for part in (runs, void) if len(part) > runs_max]
+            entry.runs, entry.void = runs, void
+            if ends:
+                entry.next = min(ends) + 1
+                entry.runs = flat(ranges(runs).clip(first, entry.next - 1))
+                entry.void = flat(ranges(void).clip(first, entry.next - 1))
+        return entry
+
+    def lacking(self, entry: Entry, lane: Lane) -> Lacking:
+        """Return what this cache would take of a peer's entry."""
+        record = self.records.get(entry.place)
+        retained = ranges(entry.runs)
+        current = self.current(record) if record is not None else RangeSet()
+        both = current.copy()
+        both.update(retained)
+        floor = max(entry.purge, floor_of_depth(flat(both), self.depth))
+        void = RangeSet()
+        if record is not None:
+            floor = max(floor, record.floor, record.purge)
+            void = ranges(record.void)
+        theirs = ranges(known_of(entry.runs, entry.floor, entry.void))
+        theirs = theirs.clip(entry.first, entry.next - 1 if entry.next else _NUMBER_END)
+        missing = theirs.difference(current).difference(void)
+        want = overlap(missing, retained)
+        absent = missing.difference(retained)
+        want.update(overlap(void.difference(current), retained))
+        if lane is Lane.CONTENT:
+            want.update(retained.difference(current))
+        for runs in (want, absent):
+            runs.remove(0, floor - 1)
+        return Lacking(want, absent)

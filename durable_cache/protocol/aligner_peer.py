@@ -1,0 +1,164 @@
+"""What a cache remembers of another: who it is, what it announced, and what cannot be settled."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from durable_cache.protocol.aligner_ledger import View
+from durable_cache.protocol.aligner_wire import Hello, Lane, Root
+from durable_cache.protocol.digest import ARITY
+
+__all__ = ["Peer", "Quiet"]
+
+
+class _Difference(NamedTuple):
+    theirs: int
+    mine: int
+    expires_ns: int
+    """0 is never."""
+
+
+class Quiet:
+    """Differences that were looked into and cannot be settled, in one lane with one peer.
+
+    Sums can be added and taken off: what the peer is expected to announce is our sum plus these
+    differences, so a known difference hides no new one. A difference ends when either side changes.
+    """
+
+    __slots__ = ("_known", "_max", "offset")
+
+    def __init__(self, known_max: int) -> None:
+        self._known: OrderedDict[int, _Difference] = OrderedDict()
+        self._max = known_max
+        self.offset = 0
+        """The sum of theirs minus ours."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, place: int, theirs: int, mine: int, expires_ns: int = 0) -> None:
+        """Remember a difference; beyond the bound the oldest is looked into again."""
+        self.end(place)
+        if theirs == mine:
+            return
+        self._known[place] = _Difference(theirs, mine, expires_ns)
+        self.offset += theirs - mine
+        if len(self._known) > self._max:
+            self.end(next(iter(self._known)))
+
+    def end(self, place: int) -> bool:
+        """Forget a difference; tells whether there was one."""
+        known = self._known.pop(place, None)
+        if known is not None:
+            self.offset -= known.theirs - known.mine
+        return known is not None
+
+    def prune(self, level: int, found: dict[int, set[int]]) -> set[int]:
+        """Forget streams below nodes that the peer has not any more; returns those nodes."""
+        shift = 64 - 4 * level
+        gone = [
+            place
+            for place, known in self._known.items()
+            if known.theirs and place not in found.get(place >> shift, (place,))
+        ]
+        for place in gone:
+            self.end(place)
+        return {place >> shift for place in gone}
+
+    def changed(self, place: int, mine: int) -> None:
+        """Forget a difference when our side of it is not what it was."""
+        known = self._known.get(place)
+        if known is not None and known.mine != mine:
+            self.end(place)
+
+    def holds(self, place: int, theirs: int, mine: int) -> bool:
+        known = self._known.get(place)
+        return known is not None and known.theirs == theirs and known.mine == mine
+
+    def expire(self, now_ns: int) -> None:
+        """Forget what is to be tried again by now."""
+        for place in [at for at, known in self._known.items() if 0 < known.expires_ns <= now_ns]:
+            self.end(place)
+
+    def clear(self) -> None:
+        self._known.clear()
+        self.offset = 0
+
+    def offsets(self, level: int, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
+        """Return, for nodes of a level, what to add to each of their children's sums."""
+        if not self._known:
+            return {}
+        asked = set(indexes)
+        found: dict[int, dict[int, int]] = {}
+        shift = 60 - 4 * level
+        for place, known in self._known.items():
+            child = place >> shift
+            index = child // ARITY
+            if index in asked:
+                sums = found.setdefault(index, {})
+                sums[child % ARITY] = sums.get(child % ARITY, 0) + known.theirs - known.mine
+        return found
+
+
+class Peer:
+    """One other cache; owned by the aligner."""
+
+    def __init__(self, cache_id: str, quiet_max: int) -> None:
+        self.cache_id = cache_id
+        self._quiet_max = quiet_max
+        self.incarnation = ""
+        self.live = False
+        self.reset("")
+
+    def reset(self, incarnation: str) -> None:
+        """Begin anew: the peer is another process, or has another store."""
+        self.incarnation = incarnation
+        self.hello: Hello | None = None
+        self.asking_hello = False
+        self.view: View | None = None
+        self.same_class = False
+        self.refused = ""
+        self.root: Root | None = None
+        self.root_at_ns = 0
+        """When the root came last, or changed."""
+        self.due_ns: int | None = None
+        """When to start the session that an unequal root calls for."""
+        self.content_due_ns: int | None = None
+        self.hold_until_ns = 0
+        self.failures = 0
+        self.fruitless = 0
+        self.tried: dict[int, tuple[int, int]] = {}
+        """(theirs, mine) of the streams that the last session pulled something of."""
+        self.voids_asked = 0
+        """The serial of the voids this peer was asked about."""
+        self.reask = True
+        self.complete = False
+        """A session with it ended with nothing left to pull."""
+        self.quiet = {lane: Quiet(self._quiet_max) for lane in Lane}
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be asked about streams."""
+        return self.live and self.hello is not None and self.view is not None and not self.refused
+
+    def unequal(self, lane: Lane, slot: int) -> bool:
+        """Tell whether its root says that the trees differ, as far as our slots can tell."""
+        root, view = self.root, self.view
+        if root is None or view is None or root.view != view.name or not view.ready:
+            return False
+        if root.slot > slot:
+            return False
+        node = view.tree.root
+        mine = [(node.knowledge, node.content)]
+        then = view.root_at(root.slot)
+        if then is not None:
+            mine.append(then)
+        offset = self.quiet[lane].offset
+        if lane is Lane.KNOWLEDGE:
+            theirs = int.from_bytes(root.knowledge, "little")
+            return all(
+                theirs not in (k & (1 << 128) - 1, k + offset & (1 << 128) - 1) for k, _ in mine
+            )
+        return all(root.content not in (c, c + offset & (1 << 64) - 1) for _, c in mine)

@@ -1,0 +1,596 @@
+"""How one cache finds out what it lacks of another: compare, ask for names, pull, ask around.
+
+A session has at most one request under way and keeps everything it needs; the peers keep nothing.
+It acts for its own side only: what the peer lacks, the peer finds out itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import islice
+
+from durable_cache.errors import LocalProtocolError, RemoteProtocolError
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import SampleBatch, Stream
+from durable_cache.protocol.aligner_answer import child_sums
+from durable_cache.protocol.aligner_events import AlignerOptions, SessionEnded
+from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_peer import Peer
+from durable_cache.protocol.aligner_wire import (
+    Blocks,
+    BlocksReply,
+    Diff,
+    DiffReply,
+    Entries,
+    EntriesReply,
+    Entry,
+    Lane,
+    NodeSums,
+    Pull,
+    PullReply,
+    Request,
+    decode_entries,
+    decode_nodes,
+    encode_nodes,
+)
+from durable_cache.protocol.digest import ARITY, LEVELS_MAX, knowledge_fingerprint
+from durable_cache.protocol.knowledge import count_of, flat, known_of, overlap, ranges
+from durable_cache.protocol.wire import decode_batch
+
+__all__ = ["Conflict", "Session"]
+
+_ALL = 0xFFFF
+_EXACT_TRIES = 3
+_RUNS_ASKED_MAX = 2048
+_Items = OrderedDict[int, RangeSet]
+
+
+class _Quest:
+    """Numbers that one peer knows and does not retain, until every other was asked."""
+
+    __slots__ = ("absent", "peers")
+
+    def __init__(self, absent: RangeSet, peers: set[str]) -> None:
+        self.absent = absent
+        self.peers = peers
+
+
+class Conflict(tuple[Stream, int, int]):
+    """(stream, first, last): a block whose content differs."""
+
+    __slots__ = ()
+
+
+class Session:
+    """One comparison with one peer; the aligner carries its requests and their replies."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        peer: Peer,
+        view: View,
+        lane: Lane,
+        options: AlignerOptions,
+        *,
+        salt: int,
+        exact: bool,
+        others: Iterable[Peer] | None = None,
+    ) -> None:
+        self.ledger, self.peer, self.view, self.lane = ledger, peer, view, lane
+        self.options, self.salt, self.exact = options, salt, exact
+        self.others = {other.cache_id: other for other in others or ()}
+        self.conclusive = others is not None
+        """Every other live cache can be asked, so that nobody's having it can be known."""
+        self.todo: dict[int, list[tuple[int, int]]] = {0: [(0, _ALL)]}
+        self.asks: dict[str, _Items] = {peer.cache_id: OrderedDict()}
+        self.latest: OrderedDict[int, int] = OrderedDict()
+        """Streams new here: their newest sample comes first, so that they are of use early."""
+        self.names: dict[int, Stream] = {}
+        self.nameless: OrderedDict[int, Entry] = OrderedDict()
+        self.cuts: OrderedDict[int, int] = OrderedDict()
+        self.quests: dict[int, _Quest] = {}
+        self.settled: dict[int, tuple[int, int]] = {}
+        """Streams looked into without effect: (theirs, mine)."""
+        self.tried: dict[int, tuple[int, int]] = {}
+        """Streams something was pulled of: (theirs, mine)."""
+        self.stuck: dict[int, tuple[int, int]] = {}
+        """Streams that pulling did not change the last time."""
+        self.blocks: list[tuple[int, int, int]] = []
+        self.remote_runs: dict[int, RangeSet] = {}
+        self.purges: list[tuple[Stream, int]] = []
+        self.offers: list[tuple[str, SampleBatch]] = []
+        self.conflicts: list[Conflict] = []
+        self.asked: Request | None = None
+        self.asked_peer = ""
+        self.suspect = False
+        """Sums differed above streams that are all equal: a tree is wrong."""
+        self.voids_asked: int | None = None
+        """For a session about voids: up to which serial the peer was asked before."""
+        self.wait_slot = 0
+        """Nothing is asked before this slot is applied."""
+        self.wrong_slots = 0
+        self.requests = self.bytes_sent = self.bytes_received = 0
+        self.different = self.missing = self.offered = self.void = self.raised = 0
+
+    @classmethod
+    def about_voids(
+        cls, ledger: Ledger, peer: Peer, view: View, options: AlignerOptions, items: _Items
+    ) -> Session:
+        """Return a session that only asks a peer which came back for what nobody had."""
+        session = cls(ledger, peer, view, Lane.KNOWLEDGE, options, salt=1, exact=False)
+        session.todo = {}
+        session.asks[peer.cache_id] = items
+        return session
+
+    @property
+    def effect(self) -> bool:
+        """Whether anything changed here, or will when the storage has it."""
+        return bool(self.offered or self.void or self.raised)
+
+    def next(self, *, pull: bool) -> tuple[str, Request] | None:
+        """Return the next request and whom to ask; None when it must wait or has ended.
+
+        With `pull` False no samples may be asked for now.
+        """
+        peer = self.peer.cache_id
+        request: Request | None
+        if self.nameless or self.cuts:
+            request = self._ask_entries()
+        elif self.latest and pull:
+            request = self._ask_latest()
+        elif self.todo and len(self.asks[peer]) < self.options.wants_max:
+            request = self._ask_diff()
+        elif self.blocks:
+            request, self.blocks = self._ask_blocks(), self.blocks[512:]
+        else:
+            found = self._ask_pull() if pull else None
+            if found is None:
+                return None
+            peer, request = found
+        self.asked, self.asked_peer = request, peer
+        return peer, request
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to ask."""
+        return not (
+            self.nameless or self.cuts or self.todo or self.blocks or any(self.asks.values())
+        )
+
+    def _ask_entries(self) -> Entries:
+        limit = self.options.entries_per_reply_max
+        items = [(place, entry.first) for place, entry in islice(self.nameless.items(), limit)]
+        cuts = list(islice(self.cuts, limit - len(items)))
+        items += [(place, self.cuts.pop(place)) for place in cuts]
+        return Entries(self.view.name, self.peer.incarnation, tuple(items))
+
+    def _ask_diff(self) -> Diff:
+        level = max(self.todo)
+        nodes = self.todo[level]
+        limit = self.options.nodes_per_request_max
+        part, rest = nodes[:limit], nodes[limit:]
+        if rest:
+            self.todo[level] = rest
+        else:
+            del self.todo[level]
+        offsets = self.peer.quiet[self.lane].offsets(level, (index for index, _ in part))
+        tree = self.view.tree
+        packed = [
+            NodeSums(
+                index,
+                asked,
+                child_sums(
+                    tree.children(level, index), self.lane, self.salt, offsets.get(index, {})
+                ),
+            )
+            for index, asked in part
+        ]
+        return Diff(
+            self.view.name,
+            self.peer.incarnation,
+            self.ledger.slot,
+            self.view.changed,
+            self.exact,
+            self.lane,
+            self.salt,
+            level,
+            encode_nodes(packed, level),
+        )
+
+    def on_wrong_slot(self, slot: int) -> None:
+        """Put back the comparison that was refused for its slot; it is exact for three times."""
+        if not isinstance(self.asked, Diff):
+            raise RemoteProtocolError("a wrong slot where none was named")
+        nodes = decode_nodes(self.asked.nodes, self.asked.level)
+        back = [(node.path, node.asked) for node in nodes]
+        self.todo[self.asked.level] = back + self.todo.get(self.asked.level, [])
+        self.wrong_slots += 1
+        self.exact = self.wrong_slots < _EXACT_TRIES
+        self.wait_slot = max(self.ledger.slot + 1, min(slot, self.ledger.slot + 2))
+
+    def _ask_latest(self) -> Pull:
+        chosen = [
+            self.latest.popitem(last=False)
+            for _ in range(min(len(self.latest), self.options.page_items_max))
+        ]
+        return self._pull(tuple((place, (sn, sn)) for place, sn in chosen))
+
+    def _ask_pull(self) -> tuple[str, Pull] | None:
+        for peer, asks in self.asks.items():
+            items = []
+            left = self.options.page_samples_max
+            for place, runs in islice(asks.items(), self.options.page_items_max):
+                if left <= 0:
+                    break
+                left -= runs.count
+                items.append((place, flat(runs)[-2 * _RUNS_ASKED_MAX :]))
+            if items:
+                return peer, self._pull(tuple(items), peer)
+        return None
+
+    def _pull(self, items: tuple[tuple[int, tuple[int, ...]], ...], peer: str = "") -> Pull:
+        incarnation = self.peer.incarnation
+        view = self.view
+        if peer and peer != self.peer.cache_id:
+            other = self.others[peer]
+            incarnation, view = other.incarnation, other.view or view
+        return Pull(
+            view.name,
+            incarnation,
+            items,
+            self.received_after_ns,
+            self.options.page_bytes_max,
+            self.options.page_samples_max,
+        )
+
+    received_after_ns = 0
+
+    def _ask_blocks(self) -> Blocks:
+        return Blocks(self.view.name, self.peer.incarnation, tuple(self.blocks[:512]))
+
+    def on_diff(self, reply: DiffReply) -> None:
+        """Take the peer's answer to a comparison."""
+        asked = self.asked
+        if not isinstance(asked, Diff):
+            raise LocalProtocolError("a comparison was answered that was not asked for")
+        level = asked.level + 1
+        if reply.nodes and level >= LEVELS_MAX - 1:
+            raise RemoteProtocolError("nodes below the last level")
+        sent = {node.path: node.asked for node in decode_nodes(asked.nodes, asked.level)}
+        self._name(reply.names)
+        self._check_children(sent, (*reply.leaves, *reply.rest))
+        self._again(asked.level, sent, reply.rest)
+        self._descend(level, sent, decode_nodes(reply.nodes, level))
+        entries = decode_entries(reply.entries)
+        leaves = set(reply.leaves)
+        shift = 64 - 4 * level
+        found: dict[int, set[int]] = {leaf: set() for leaf in leaves}
+        differing = set()
+        for entry in entries:
+            leaf = entry.place >> shift
+            if leaf not in found:
+                raise RemoteProtocolError("a stream where none was asked for")
+            found[leaf].add(entry.place)
+            if self.examine(entry):
+                differing.add(leaf)
+        pruned = self.peer.quiet[self.lane].prune(level, found)
+        for leaf in leaves:
+            known = self._only_mine(level, leaf, found[leaf]) or leaf in differing | pruned
+            if not known and asked.changed == self.view.changed and self.exact:
+                self.suspect = True
+
+    def _check_children(self, sent: dict[int, int], children: Iterable[int]) -> None:
+        for child in children:
+            if not sent.get(child // ARITY, 0) >> child % ARITY & 1:
+                raise RemoteProtocolError("an answer about a node that was not asked for")
+
+    def _again(self, level: int, sent: dict[int, int], rest: tuple[int, ...]) -> None:
+        masks: dict[int, int] = {}
+        for child in rest:
+            masks[child // ARITY] = masks.get(child // ARITY, 0) | 1 << child % ARITY
+        if masks == sent:
+            raise RemoteProtocolError("an answer that answers nothing")
+        if masks:
+            self.todo.setdefault(level, []).extend(masks.items())
+
+    def _descend(self, level: int, sent: dict[int, int], nodes: list[NodeSums]) -> None:
+        self._check_children(sent, (node.path for node in nodes))
+        offsets = self.peer.quiet[self.lane].offsets(level, (node.path for node in nodes))
+        for index, _, theirs in nodes:
+            children = self.view.tree.children(level, index)
+            mine = child_sums(children, self.lane, self.salt, offsets.get(index, {}))
+            for child in range(ARITY):
+                if mine.get(child) == theirs.get(child):
+                    continue
+                below = index * ARITY + child
+                if child in theirs:
+                    self.todo.setdefault(level + 1, []).append((below, _ALL))
+                else:
+                    self._only_mine(level + 1, below, set())
+                    self.peer.quiet[self.lane].prune(level + 1, {below: set()})
+
+    def _only_mine(self, level: int, index: int, theirs: set[int]) -> bool:
+        """Note streams that the peer does not know: it will find them; tell if there are any."""
+        quiet = self.peer.quiet[self.lane]
+        some = False
+        for record in self.view.tree.leaves(level, index):
+            mine = record.knowledge if self.lane is Lane.KNOWLEDGE else record.content
+            if record.place in theirs or not mine:
+                continue
+            some = True
+            if quiet.holds(record.place, 0, mine):
+                continue
+            self.different += 1
+            if len(self.settled) < self.options.quiet_max:
+                self.settled[record.place] = (0, mine)
+        return some
+
+    def on_entries(self, reply: EntriesReply) -> None:
+        """Take streams that were asked for by name, or from a number on."""
+        asked = self.asked
+        if not isinstance(asked, Entries):
+            raise LocalProtocolError("streams were named that were not asked for")
+        allowed = {place for place, _ in asked.items}
+        self._name(reply.names)
+        entries = decode_entries(reply.entries)
+        for place in allowed:
+            self.nameless.pop(place, None)
+        for entry in entries:
+            if entry.place not in allowed:
+                raise RemoteProtocolError("a stream that was not asked for")
+            if entry.place not in self.names:
+                raise RemoteProtocolError("a stream without its name")
+            if entry.next and entry.next <= entry.first:
+                raise RemoteProtocolError("a stream that never ends")
+            self.examine(entry)
+
+    def _name(self, names: Iterable[Stream]) -> None:
+        for stream in names:
+            if self.view.scope.holds(stream.key):
+                self.names[self.ledger.place(stream)] = stream
+
+    def _stream(self, place: int) -> Stream | None:
+        record = self.ledger.records.get(place)
+        return record.stream if record is not None else self.names.get(place)
+
+    def examine(self, entry: Entry) -> bool:
+        """Compare one stream and note what to do; tells whether it differs."""
+        place = entry.place
+        record = self.ledger.records.get(place)
+        mine = 0
+        if record is not None:
+            mine = record.knowledge if self.lane is Lane.KNOWLEDGE else record.content
+        theirs = self._fingerprint(entry)
+        if theirs == mine:
+            return self.peer.quiet[self.lane].end(place)
+        if self.peer.quiet[self.lane].holds(place, theirs, mine):
+            return True
+        self.different += not entry.first
+        if entry.next:
+            self.cuts[place] = entry.next
+        stream = self._stream(place)
+        if stream is None:
+            if not entry.runs and not entry.purge:
+                self.settled[place] = (theirs, mine)
+            else:
+                self.nameless[place] = entry
+            return True
+        self._act(entry, stream, theirs, mine)
+        return True
+
+    def _fingerprint(self, entry: Entry) -> int:
+        if self.lane is Lane.CONTENT:
+            return entry.content
+        if entry.first or entry.next:
+            return -1
+        known = known_of(entry.runs, entry.floor, entry.void)
+        return knowledge_fingerprint(self.options.secret, entry.place, known, entry.purge)
+
+    def _act(self, entry: Entry, stream: Stream, theirs: int, mine: int) -> None:
+        place = entry.place
+        record = self.ledger.records.get(place)
+        lacking = self.ledger.lacking(entry, self.lane)
+        self.missing += lacking.want.count
+        if not self.options.pull:
+            return
+        acted = False
+        if entry.purge > (record.purge if record is not None else 0):
+            self.purges.append((stream, entry.purge))
+            self.raised += 1
+            acted = True
+        if lacking.want and self.peer.tried.get(place) == (theirs, mine):
+            self.stuck[place] = (theirs, mine)
+            return
+        if lacking.want:
+            self.tried[place] = (theirs, mine)
+            asks = self.asks[self.peer.cache_id]
+            asks.setdefault(place, RangeSet()).update(lacking.want)
+            if record is None or not record.runs:
+                self.latest[place] = lacking.want.last or 0
+            acted = True
+        if lacking.absent and self.conclusive:
+            self._seek(place, stream, lacking.absent)
+            acted = True
+        if self.lane is Lane.CONTENT and not acted:
+            self._compare_blocks(entry, place)
+        unsettled = lacking.absent and not self.conclusive
+        if (not acted or self.lane is Lane.CONTENT) and theirs >= 0 and not unsettled:
+            self.settled[place] = (theirs, mine)
+
+    def _seek(self, place: int, stream: Stream, absent: RangeSet) -> None:
+        """Ask every other peer that may have it; when none has, it is void."""
+        peers = {
+            other.cache_id
+            for other in self.others.values()
+            if other.view is not None and other.view.scope.holds(stream.key)
+        }
+        if not peers:
+            self._add_void(place, absent)
+            return
+        quest = self.quests.get(place)
+        if quest is not None:
+            quest.absent.update(absent)
+        else:
+            self.quests[place] = _Quest(absent.copy(), peers)
+        for other in peers:
+            self.asks.setdefault(other, OrderedDict()).setdefault(place, RangeSet()).update(absent)
+
+    def on_pull(self, reply: PullReply) -> SampleBatch:
+        """Take samples; returns those that were asked for."""
+        asked, peer = self.asked, self.asked_peer
+        if not isinstance(asked, Pull):
+            raise LocalProtocolError("samples came that were not asked for")
+        asks = self.asks[peer]
+        need = {place: ranges(runs) for place, runs in asked.items}
+        batch = self._asked_for(reply.batch, need)
+        served: dict[int, RangeSet] = {}
+        for stream, samples in batch.by_stream.items():
+            served[self.ledger.place(stream)] = RangeSet.of(sample.sn for sample in samples)
+        absent = _clipped(reply.absent, need)
+        old = _clipped(reply.old, need)
+        progress = bool(len(batch) or absent or old)
+        for place in need:
+            left = asks.get(place)
+            if left is None:
+                continue
+            for runs in (served.get(place), absent.get(place), old.get(place)):
+                for first, last in runs or ():
+                    left.remove(first, last)
+            if not left or not progress:
+                del asks[place]
+                self.latest.pop(place, None)
+            self._conclude(place, peer, served.get(place), left, progress=progress)
+        for place, runs in old.items():
+            self._add_void(place, runs)
+        self.offered += len(batch)
+        return batch
+
+    def _asked_for(self, packed: bytes, need: dict[int, RangeSet]) -> SampleBatch:
+        if not packed:
+            return SampleBatch()
+        batch = decode_batch(packed, samples_max=self.options.page_samples_max)
+        chosen = []
+        for stream, samples in batch.by_stream.items():
+            place = self.ledger.place(stream)
+            runs = need.get(place)
+            if runs is None or not self.ledger.scope.holds(stream.key):
+                continue
+            self.names[place] = stream
+            chosen += [sample for sample in samples if sample.sn in runs]
+        return SampleBatch(chosen)
+
+    def _conclude(
+        self, place: int, peer: str, served: RangeSet | None, left: RangeSet, *, progress: bool
+    ) -> None:
+        quest = self.quests.get(place)
+        if quest is None or peer == self.peer.cache_id:
+            return
+        for first, last in served or ():
+            quest.absent.remove(first, last)
+        if left and not progress:
+            del self.quests[place]  # no answer is not "I have none"
+        elif not left:
+            quest.peers.discard(peer)
+
+    def on_failed(self) -> bool:
+        """Give up what the peer just asked was to answer; True when the session is over."""
+        if self.asked_peer == self.peer.cache_id:
+            return True
+        for place in self.asks.pop(self.asked_peer, {}):
+            self.quests.pop(place, None)
+        return False
+
+    def _compare_blocks(self, entry: Entry, place: int) -> None:
+        record = self.ledger.records.get(place)
+        if record is None or entry.next or entry.first:
+            return
+        floor = max(entry.floor, record.effective_floor(self.ledger.depth))
+        first = max(entry.blocks[0], record.blocks[0], -(-floor // self.options.block))
+        last = min(entry.blocks[1], record.blocks[1])
+        if first <= last:
+            self.blocks.append((place, first, last))
+            self.remote_runs[place] = ranges(entry.runs)
+
+    def on_blocks(self, reply: BlocksReply) -> None:
+        """Take sums of parts: go on where they differ, down to one block."""
+        asked = self.asked
+        if not isinstance(asked, Blocks):
+            raise LocalProtocolError("sums came that were not asked for")
+        allowed = set(asked.items)
+        for place, first, last, width, packed in reply.parts:
+            record = self.ledger.records.get(place)
+            if (place, first, last) not in allowed or record is None:
+                raise RemoteProtocolError("blocks that were not asked for")
+            if width > 1 and width >= last - first + 1:
+                raise RemoteProtocolError("parts that are no parts")
+            for at in range(first, last + 1, width):
+                end = min(at + width - 1, last)
+                place_in = 8 * ((at - first) // width)
+                theirs = int.from_bytes(packed[place_in : place_in + 8], "little")
+                if theirs == record.block_sum(at, end):
+                    continue
+                if end > at:
+                    self.blocks.append((place, at, end))
+                else:
+                    self._suspect_block(place, record.stream, at)
+
+    def _suspect_block(self, place: int, stream: Stream, number: int) -> None:
+        """Pull a block whose content differs although both retain the same numbers of it."""
+        size = self.options.block
+        first, last = number * size, (number + 1) * size - 1
+        theirs = self.remote_runs[place].clip(first, last)
+        mine = ranges(self.ledger.records[place].runs).clip(first, last)
+        if theirs == mine and theirs:
+            self.conflicts.append(Conflict((stream, first, last)))
+            asks = self.asks[self.peer.cache_id]
+            asks.setdefault(place, RangeSet()).update(theirs)
+
+    def finish(self, now_ns: int) -> None:
+        """Draw the conclusions of a session that went through."""
+        for place, quest in self.quests.items():
+            if not quest.peers:
+                self._add_void(place, quest.absent)
+        quiet = self.peer.quiet[self.lane]
+        for place, (theirs, mine) in self.settled.items():
+            quiet.add(place, theirs, mine)
+        expires_ns = now_ns + round(self.options.tried_seconds * 1e9)
+        for place, (theirs, mine) in self.stuck.items():
+            self.peer.tried.pop(place, None)
+            if theirs >= 0:
+                quiet.add(place, theirs, mine, expires_ns)
+        self.peer.tried = self.tried
+        self.peer.complete = not self.missing
+
+    def _add_void(self, place: int, runs: RangeSet) -> None:
+        stream = self._stream(place)
+        if stream is not None and self.options.pull:
+            self.void += self.ledger.add_void(stream, runs)
+
+    def report(self, error: str) -> SessionEnded:
+        """Return what the session did, for people and metrics."""
+        return SessionEnded(
+            self.peer.cache_id,
+            self.lane,
+            error,
+            self.requests,
+            self.bytes_sent,
+            self.bytes_received,
+            self.different,
+            self.missing,
+            self.offered,
+            self.void,
+        )
+
+
+def _clipped(
+    items: tuple[tuple[int, tuple[int, ...]], ...], need: dict[int, RangeSet]
+) -> dict[int, RangeSet]:
+    """Return what of an answer was asked for: never believe more."""
+    found = {}
+    for place, runs in items:
+        if place in need and count_of(runs):
+            part = overlap(need[place], ranges(runs))
+            if part:
+                found[place] = part
+    return found
