@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -26,7 +27,7 @@ def lines(points: Sequence[Point], *, low: float | None = None, unit: str = "") 
     """Return a line through the points, in their order; `low` is where its axis begins."""
     floor = min((p.value for p in points), default=0.0) if low is None else low
     top = max((p.value for p in points), default=1.0)
-    floor, top = _spread(floor, top)
+    floor, top, step = _axis(floor, top)
     span = max(1, len(points) - 1)
     places = [
         (LEFT + (WIDTH - LEFT - RIGHT) * (at / span if len(points) > 1 else 0.5), point)
@@ -39,7 +40,9 @@ def lines(points: Sequence[Point], *, low: float | None = None, unit: str = "") 
         for x, y, point in marks
         if len(marks) <= 400  # more would hide the line and make the file large
     )
-    return _frame(f'{_grid(floor, top, unit)}<polyline points="{path}"/>{dots}{_dates(places)}')
+    return _frame(
+        f'{_grid(floor, top, step, unit)}<polyline points="{path}"/>{dots}{_dates(places)}'
+    )
 
 
 def bars(points: Sequence[Point], *, unit: str = "", top: float | None = None) -> str:
@@ -61,19 +64,23 @@ def bars(points: Sequence[Point], *, unit: str = "", top: float | None = None) -
     return _frame("".join(rows), max(1, len(points)) * ROW_HEIGHT)
 
 
-def _spread(low: float, high: float) -> tuple[float, float]:
-    """Leave room where all values are the same."""
-    return (low, high) if high > low else (low, low + (abs(low) or 1.0) * 0.01)
+def _axis(low: float, high: float) -> tuple[float, float, float]:
+    """Return round ends and a round step of about a quarter; room where all values are the same."""
+    width = (high - low) or abs(low) * 0.01 or 1.0
+    power = 10.0 ** math.floor(math.log10(width / 4))
+    step = next(power * part for part in (1, 2, 2.5, 5, 10) if width / (power * part) <= 4)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return first * step, max(last, first + 1) * step, step
 
 
 def _height(value: float, low: float, high: float) -> float:
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
 
 
-def _grid(low: float, high: float, unit: str) -> str:
+def _grid(low: float, high: float, step: float, unit: str) -> str:
     parts = []
-    for step in range(5):
-        value = low + (high - low) * step / 4
+    for at in range(round((high - low) / step) + 1):
+        value = round(low + at * step, 9)
         y = _height(value, low, high)
         parts.append(
             f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>'
@@ -86,7 +93,7 @@ def _grid(low: float, high: float, unit: str) -> str:
 def _dates(places: Sequence[tuple[float, Point]]) -> str:
     step = max(1, -(-len(places) // LABELS_MAX))
     return "".join(
-        f'<text x="{min(max(x, LEFT + 20), WIDTH - RIGHT - 34):.1f}" y="{HEIGHT - 10}" '
+        f'<text x="{min(x, WIDTH - RIGHT - 20):.1f}" y="{HEIGHT - 10}" '
         f'text-anchor="middle">{escape(point.label)}</text>'
         for x, point in places[::step]
     )

@@ -96,7 +96,7 @@ def _findings(rows: DataFrame) -> _Findings:
         total=DeliverySummary(*(int(total[name]) for name in names)),
         days=days[::-1],
         worst=worst.limit(WORST_MAX).collect(),
-        streams=pairs.count(),
+        streams=pairs.where("key_expr is not null").count(),
     )
 
 
@@ -112,7 +112,7 @@ p { color: var(--soft); margin: 0 0 12px; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; }
 dl div { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: 10px 14px; }
-dt { color: var(--soft); font-size: 13px; } dd { margin: 0; font-size: 21px; font-weight: 600;
+dt { color: var(--soft); font-size: 13px; } dd { margin: 0; font-size: 19px; font-weight: 600;
   font-variant-numeric: tabular-nums; }
 svg { max-width: 100%; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--soft); } svg .name { fill: var(--ink); }
@@ -163,7 +163,8 @@ def _worst(rows: Sequence[Row], pairs: Sequence[Point]) -> str:
     cells = "".join(
         f'<tr><td class="left">{escape(row["source"])}</td>'
         f'<td class="left">{escape(row["key_expr"] or _KEY_UNKNOWN)}</td>'
-        f"<td>{row['sent']:,}</td><td>{row['missing']:,}</td><td>{_percent(_share(row))}</td></tr>"
+        f"<td>{row['sent']:,}</td><td>{row['missing']:,}</td>"
+        f"<td>{_percent(_share(row)) if row['key_expr'] else ''}</td></tr>"
         for row in rows
     )
     return (
@@ -182,4 +183,4 @@ def _share(row: Row) -> float:
 def _percent(share: float) -> str:
     """Never round a loss away: 99.9996 % is not 100 %."""
     percent = 100 * share
-    return "100 %" if share == 1.0 else f"{min(percent, 99.9999):.4f} %"
+    return "100\u00a0%" if share == 1.0 else f"{min(percent, 99.9999):.4f}\u00a0%"

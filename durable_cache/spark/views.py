@@ -138,8 +138,8 @@ def delivery(spark: SparkSession, table: Table) -> DataFrame:
     `received` counts rows, `unique` identities, `missing` the numbers not held between a source's
     lowest and highest number, on the day of the sample after them; `sent` is unique + missing,
     all that a store can know of it. Missing numbers belong to a key when the samples on both
-    sides do, else to a row with key_expr null. R = unique / sent, UR = unique / received (1 in a
-    table written by one cache, which stores an identity once).
+    sides do, else to a row with neither key_expr nor R. R = unique / sent, and UR = unique /
+    received: 1 in a table written by one cache, which stores an identity once.
     """
     identity = ("day", *STREAM)
     held = table.samples(spark).groupBy(*identity, "sn").agg(fn.count("*").alias("rows"))
@@ -165,7 +165,7 @@ def delivery(spark: SparkSession, table: Table) -> DataFrame:
         *("day", "source", "key_expr"),
         sent.alias("sent"),
         *("received", "unique", "missing"),
-        (fn.col("unique") / sent).alias("R"),
+        fn.when(fn.col("key_expr").isNotNull(), fn.col("unique") / sent).alias("R"),
         fn.when(fn.col("received") > 0, fn.col("unique") / fn.col("received")).alias("UR"),
     )
 

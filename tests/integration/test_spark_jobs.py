@@ -69,7 +69,7 @@ def test_delivery_report_is_a_page_and_a_table(
     assert total.r == 17 / 20
     text = page.read_text()
     assert text.startswith("<!doctype html>")
-    assert "85.0000 %" in text
+    assert "85.0000\u00a0%" in text
     assert "fleet/r1/pose" in text
     assert "<svg" in text
     assert "<script" not in text
