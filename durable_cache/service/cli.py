@@ -25,7 +25,16 @@ from durable_cache.service.output import say
 __all__ = ["build_parser", "main"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_VERB_MODULES = ("serve", "query", "observe", "check", "backends", "demo")
+_VERB_MODULES = (
+    "serve",
+    "query",
+    "observe",
+    "replay",
+    "storages",
+    "check",
+    "backends",
+    "demo",
+)
 _FAMILIES = {
     "lake": ("durable_cache_delta.verbs", "add_lake_verbs", "look after Delta tables"),
     "spark": ("durable_cache.spark.verbs", "add_spark_verbs", "query the history with Spark"),

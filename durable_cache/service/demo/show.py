@@ -152,19 +152,24 @@ def _play(stage: _Stage, seconds: float) -> list[Outcome]:
     cache.kill()
     stage.tell("the cache is killed (SIGKILL)")
     time.sleep(seconds * 0.15)
-    stage.serve()
+    cache = stage.serve()
     stage.tell("the cache is back on the same data")
     limit = seconds + _UP_SECONDS_MAX
     if not wait_until(lambda: all(p.said("done") for p in publishers.values()), limit):
         raise DurableCacheError("the publishers did not finish")
     published = {key: _int(publisher.said("published")) for key, publisher in publishers.items()}
     stage.tell(f"{sum(published.values())} samples are published; waiting for the last ones")
-    return _settle(stage, subscriber, published)
+    return _settle(stage, cache, subscriber, publishers, published)
 
 
-def _settle(stage: _Stage, subscriber: Process, published: Mapping[str, int]) -> list[Outcome]:
+def _settle(
+    stage: _Stage,
+    cache: Process,
+    subscriber: Process,
+    publishers: Mapping[str, Process],
+    published: Mapping[str, int],
+) -> list[Outcome]:
     """Wait until all is stored and delivered, or the time is over, and count."""
-    stored: dict[str, int] = {}
     deadline = time.monotonic() + _SETTLE_SECONDS_MAX
     with _asking(stage.endpoint) as asking:
         while time.monotonic() < deadline:
@@ -174,6 +179,11 @@ def _settle(stage: _Stage, subscriber: Process, published: Mapping[str, int]) ->
                 break
             time.sleep(0.3)
         time.sleep(1.0)  # what comes twice would come now
+        for publisher in publishers.values():
+            publisher.end()
+        cache.kill()
+        stage.serve()
+        stage.tell("publishers gone, cache killed again: only what its disk holds counts as stored")
         stored = _stored(asking)
     told = {
         name: _counts(subscriber, name)

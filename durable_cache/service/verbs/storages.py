@@ -1,0 +1,121 @@
+"""How history moves between storages and files: the verbs ``copy``, ``export`` and ``import``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from durable_cache.errors import ConfigError, StorageUnavailable
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.service.layers import load_settings
+from durable_cache.service.output import Progress, say
+from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.storage.contract import Refusal
+
+__all__ = ["add_verbs"]
+
+_REFUSALS_SHOWN = 5
+_WHERE = "volume/storage, or the name of a configured storage"
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Add the verbs that open storages themselves."""
+    copy = verbs.add_parser(
+        "copy",
+        help="copy one storage's history into another, backend to backend",
+        description="Copies what the destination lacks and verifies it. A copy that was cut off "
+        "goes on where it stopped: repeat the command.",
+    )
+    copy.add_argument("source", help=_WHERE)
+    copy.add_argument("destination", help=_WHERE)
+    copy.set_defaults(run=_copy)
+    export = verbs.add_parser("export", help="write a storage's history to a file")
+    export.add_argument("source", help=_WHERE)
+    export.add_argument("file", help="a new file, one line of JSON a sample")
+    export.set_defaults(run=_export)
+    bring = verbs.add_parser("import", help="append an exported history to a storage")
+    bring.add_argument("file")
+    bring.add_argument("destination", help=_WHERE)
+    bring.set_defaults(run=_import)
+    for parser in (copy, export):
+        parser.add_argument("--only", default="**", metavar="KEY_EXPR", help="only these keys")
+    for parser in (copy, export, bring):
+        add_config_options(parser)
+
+
+def _only(arguments: argparse.Namespace) -> KeyExpression:
+    try:
+        return KeyExpression(arguments.only)
+    except ValueError as error:
+        raise ConfigError(f"--only: {error}") from error
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.places import find_place, reading, writing
+    from durable_cache.service.transfer import copy_history, missing_streams
+
+    only = _only(arguments)
+    settings = load_settings(overrides_of(arguments))
+    source = find_place(settings, arguments.source)
+    destination = find_place(settings, arguments.destination)
+    if str(source) == str(destination):
+        raise ConfigError(f"{source}: source and destination are the same")
+    with reading(source) as theirs, writing(destination) as ours:
+        total = sum(missing.samples for missing in missing_streams(theirs, ours, only))
+        with Progress(f"{source} -> {destination}", total) as progress:
+            result = copy_history(theirs, ours, only, progress.advance)
+    _complain(result.refused)
+    if result.conflicts:
+        say(f"{result.conflicts} samples differ from what {destination} holds; they were left")
+    if result.missing:
+        say(f"{result.missing} samples are missing in {destination}; repeat the command")
+        return 1
+    print(f"{result.new} samples copied; {destination} holds all that {source} does")
+    return 1 if result.refused else 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.archive import export_history
+    from durable_cache.service.places import find_place, reading
+
+    only = _only(arguments)
+    source = find_place(load_settings(overrides_of(arguments)), arguments.source)
+    target = Path(arguments.file)
+    if target.exists():
+        raise ConfigError(f"{target} exists; name a new file")
+    with reading(source) as storage:
+        partial = target.with_name(f"{target.name}.part")
+        with partial.open("wb") as file, Progress(f"{source} -> {target}") as progress:
+            samples = export_history(storage, only, file, progress.advance)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(target)
+    print(f"{samples} samples exported to {target}")
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.archive import import_history
+    from durable_cache.service.places import find_place, writing
+
+    destination = find_place(load_settings(overrides_of(arguments)), arguments.destination)
+    path = Path(arguments.file)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise StorageUnavailable(f"{path}: {error.strerror}") from error
+    with file, writing(destination) as storage:
+        with Progress(f"{path} -> {destination}") as progress:
+            new, refused = import_history(storage, file, progress.advance)
+    _complain(refused)
+    print(f"{new} samples imported into {destination}")
+    return 1 if refused else 0
+
+
+def _complain(refused: Sequence[Refusal]) -> None:
+    for refusal in refused[:_REFUSALS_SHOWN]:
+        say(f"refused: {refusal.sample.key!r} {refusal.sample.source}: {refusal.reason}")
+    if len(refused) > _REFUSALS_SHOWN:
+        say(f"and {len(refused) - _REFUSALS_SHOWN} more were refused")
