@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from durable_cache.service.transfer import CopyResult, copy_history
 from durable_cache.spark.key_expressions import parse_key_expr
 from durable_cache.storage.plugins import open_storage
+from durable_cache.storage.transfer import CopyResult, copy_history
 
 __all__ = ["import_history"]
 

@@ -8,9 +8,9 @@ from durable_cache.errors import StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Selection
-from durable_cache.service.transfer import copy_history, missing_streams
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.memory import MemoryStorage
+from durable_cache.storage.transfer import copy_history, missing_streams
 
 EVERY = KeyExpression("**")
 SOURCES = [SourceId("a1", 1), SourceId("f0", 2)]

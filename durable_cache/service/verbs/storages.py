@@ -54,7 +54,7 @@ def _only(arguments: argparse.Namespace) -> KeyExpression:
 
 def _copy(arguments: argparse.Namespace) -> int:
     from durable_cache.service.places import find_place, reading, writing
-    from durable_cache.service.transfer import copy_history, missing_streams
+    from durable_cache.storage.transfer import copy_history, missing_streams
 
     only = _only(arguments)
     settings = load_settings(overrides_of(arguments))
