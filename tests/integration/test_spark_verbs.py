@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
-from tests.servers.spark import jars_folder, make, spark, write
+from tests.servers.spark import make, spark, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +32,6 @@ def storage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def run(*arguments: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "durable_cache.service", "spark", *arguments],
-        env={**os.environ, "DURABLE_CACHE_SPARK_JARS": str(jars_folder())},
         capture_output=True,
         text=True,
         timeout=300,

@@ -24,7 +24,7 @@ from durable_cache_delta.schema import REQUIRED_CONFIGURATION, SAMPLES, SKIPS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FOLDER_IN_CHECKOUT = Path(__file__).parents[2] / ".cache" / "spark-jars"
+
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND_NS = 10**9
 START_NS = int(START.timestamp()) * SECOND_NS
@@ -40,24 +40,13 @@ def spark() -> SparkSession:
         require("spark", str(error))
 
 
-def jars_folder() -> Path:
-    """Return where the jars of this run are: the named folder, else one in the checkout."""
-    from durable_cache.spark.jars import FOLDER_VARIABLE
-
-    return Path(os.environ.get(FOLDER_VARIABLE) or FOLDER_IN_CHECKOUT)
-
-
 @lru_cache(maxsize=1)
 def _session() -> SparkSession:
-    from durable_cache.spark.jars import fetch_jars
     from durable_cache.spark.session import spark_session
 
-    jars = jars_folder()
-    fetch_jars(jars)
     session = spark_session(
         "durable-cache-tests",
         master="local[2]",
-        jars=jars,
         options={
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": f"/tmp/durable-cache-spark-{os.getpid()}",
