@@ -57,11 +57,15 @@ class KeyExpression:
     def matches(self, key: str) -> bool:
         """Tell whether this expression names `key`, a key without wildcards."""
         if self._regex is None:
-            self._regex = re.compile(self.regex(), re.DOTALL)
-        return self._regex.fullmatch(key) is not None
+            self._regex = re.compile(_pattern(self.chunks))
+        return self._regex.fullmatch(f"/{key}") is not None
 
     def regex(self) -> str:
-        """Return a regular expression (Python's, RE2's and Java's common part) for `matches`."""
+        """Return a regular expression (Python's, RE2's and Java's common part) for `matches`.
+
+        It must match the whole key. Only an engine without backtracking, as RE2, is safe from keys
+        and expressions made to keep it busy.
+        """
         return _regex(self.chunks)
 
     def intersects(self, other: KeyExpression) -> bool:
@@ -116,8 +120,45 @@ def _chunk_regex(chunk: str) -> str:
         return r"[^/@][^/]*"
     if _verbatim(chunk):
         return re.escape(chunk)
-    pieces = [re.escape(piece) for piece in chunk.split("$*")]
-    return ("(?!@)" if len(pieces) > 1 else "") + "[^/]*".join(pieces)
+    pieces = chunk.split("$*")
+    text = "[^/]*".join(re.escape(piece) for piece in pieces)
+    if len(pieces) == 1 or pieces[0]:
+        return text
+    # No wildcard matches a chunk that begins with "@".
+    begin = r"[^/@][^/]*" if pieces[1].startswith("@") else r"(?:[^/@][^/]*)?"
+    return begin + text.removeprefix("[^/]*")
+
+
+def _pattern(chunks: tuple[str, ...]) -> str:
+    """Return what `matches` uses, for a key with a slash before it.
+
+    The first place where the text between two wildcards fits is always good enough, so each is an
+    atomic group: no key and no expression makes the search try the same place twice.
+    """
+    parts: list[str] = []
+    segment: list[str] = []
+    for chunk in chunks:
+        if chunk == "**":
+            parts.append("".join(segment))
+            segment = []
+        else:
+            segment.append("/" + _chunk_pattern(chunk))
+    head, *middle = parts or [""]
+    if not parts:
+        return "".join(segment)
+    between = "".join(rf"(?>(?:/[^/@][^/]*+)*?{part})" for part in middle)
+    last = "".join(segment)
+    return head + between + rf"(?:/[^/@][^/]*+)*{last}"
+
+
+def _chunk_pattern(chunk: str) -> str:
+    if chunk == "*":
+        return r"[^/@][^/]*+"
+    first, *others = (re.escape(piece) for piece in chunk.split("$*"))
+    if _verbatim(chunk) or not others:
+        return re.escape(chunk) + "(?![^/])"
+    middle = "".join(rf"(?>[^/]*?{piece})" for piece in others[:-1])
+    return rf"(?!@){first}{middle}(?>[^/]*{others[-1]}(?![^/]))"
 
 
 def _verbatim(chunk: str) -> bool:
@@ -212,6 +253,5 @@ def _chunk_includes(wide: str, narrow: str) -> bool:
         return True
     if "$*" not in wide or narrow == "*":
         return False
-    # A character that cannot stand in a chunk takes the place of the inner wildcards.
-    pattern = "[^/]*".join(re.escape(piece) for piece in wide.split("$*"))
-    return re.fullmatch(pattern, narrow.replace("$*", "\x00*"), re.DOTALL) is not None
+    # A lone "*" cannot stand in a chunk: only a wildcard of `wide` can cover the one put there.
+    return re.fullmatch(_chunk_pattern(wide), narrow.replace("$*", "*")) is not None

@@ -108,6 +108,8 @@ class RangeSet:
     def clip(self, first: int, last: int) -> RangeSet:
         """Return the part within `first..last`, as a new set."""
         part = RangeSet()
+        if last < first:
+            return part
         low = bisect_left(self._lasts, first)
         high = bisect_right(self._firsts, last)
         part._firsts = self._firsts[low:high]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from typing import NamedTuple
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId, is_zid
-from durable_cache.model.timestamp import NTP64_MAX, ntp64_from_ns, parse_rfc3339_ns
+from durable_cache.model.timestamp import NTP64_MAX, ntp64_at, parse_rfc3339_ns
 
 __all__ = [
     "Cursor",
@@ -58,6 +59,9 @@ class TimeBounds(NamedTuple):
     def holds(self, ntp64: int) -> bool:
         return self.first <= ntp64 <= self.last
 
+
+NO_TIME = TimeBounds(1, 0)
+"""Bounds that no timestamp is within."""
 
 Cursor = tuple[int | bytes, ...]
 """Where a page ended: the `order` or `time_order` of its last sample."""
@@ -158,7 +162,8 @@ def parse_time(text: str, now_ns: int) -> TimeBounds:
     """Read ``_time`` as Zenoh writes it: ``[a..b]``, ``]a..b[``, ``[a;duration]``.
 
     `a` and `b` are RFC 3339 times, ``now()`` or ``now(-1h)``, or empty; a reversed bracket leaves
-    its end out. `now_ns` is Unix nanoseconds. Raises ValueError, never to be retried.
+    its end out. A nanosecond is in or out as a whole, all NTP64 numbers within it together.
+    `now_ns` is Unix nanoseconds. Raises ValueError, never to be retried.
     """
     remedy = "write _time=[start..end], with RFC 3339 times or now(-1h), and ] [ to leave ends out"
     match = re.fullmatch(r"([\[\]])(.*)([\[\]])", text[:PARAMETER_LENGTH_MAX], re.DOTALL)
@@ -177,13 +182,11 @@ def parse_time(text: str, now_ns: int) -> TimeBounds:
         last = first + _duration(length, text)
     else:
         raise ValueError(f"_time={text!r}: {remedy}")
-    low = 0 if first is None else ntp64_from_ns(first)
-    high = NTP64_MAX if last is None else ntp64_from_ns(last)
-    if first is not None and opening == "]":
-        low += 1
-    if last is not None and closing == "[":
-        high -= 1
-    return TimeBounds(low, high)
+    low = 0 if first is None else ntp64_at(first + (opening == "]"))
+    high = NTP64_MAX if last is None else ntp64_at(last + (closing == "]")) - 1
+    if low > NTP64_MAX or high < 0:
+        return NO_TIME
+    return TimeBounds(max(0, low), min(high, NTP64_MAX))
 
 
 def _moment(text: str, now_ns: int, whole: str) -> int:
@@ -198,5 +201,5 @@ def _duration(text: str, whole: str) -> int:
     if match is None:
         raise ValueError(f"_time={whole!r}: {text!r} is no duration; write 30s, 5m, 1.5h, 2d or 1w")
     sign, amount, unit = match.groups()
-    length = round(float(amount) * _UNITS_NS[unit])
+    length = round(Fraction(amount) * _UNITS_NS[unit])
     return -length if sign else length

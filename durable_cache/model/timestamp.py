@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["NTP64_MAX", "format_ntp64", "ntp64_from_ns", "ntp64_to_ns", "parse_rfc3339_ns"]
+__all__ = [
+    "NTP64_MAX",
+    "format_ntp64",
+    "ntp64_at",
+    "ntp64_from_ns",
+    "ntp64_to_ns",
+    "parse_rfc3339_ns",
+]
 
 NTP64_MAX = (1 << 64) - 1
 _SECOND_NS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC3339 = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 
 
 def ntp64_to_ns(ntp64: int) -> int:
@@ -16,14 +28,18 @@ def ntp64_to_ns(ntp64: int) -> int:
     return (ntp64 >> 32) * _SECOND_NS + ((ntp64 & 0xFFFFFFFF) * _SECOND_NS >> 32)
 
 
-def ntp64_from_ns(unix_ns: int) -> int:
-    """Return the smallest NTP64 that is not before a Unix time; clamped to 0 and 2^64 - 1.
+def ntp64_at(unix_ns: int) -> int:
+    """Return the smallest NTP64 that is not before a Unix time, even where 64 bits do not hold it.
 
     Rounded up so that `ntp64_to_ns` gives `unix_ns` back exactly.
     """
     seconds, nanoseconds = divmod(unix_ns, _SECOND_NS)
-    fraction = -(-(nanoseconds << 32) // _SECOND_NS)
-    return min(max(0, (seconds << 32) + fraction), NTP64_MAX)
+    return (seconds << 32) - (-(nanoseconds << 32) // _SECOND_NS)
+
+
+def ntp64_from_ns(unix_ns: int) -> int:
+    """Return `ntp64_at`, clamped to 0 and 2^64 - 1."""
+    return min(max(0, ntp64_at(unix_ns)), NTP64_MAX)
 
 
 def format_ntp64(ntp64: int) -> str:
@@ -34,19 +50,16 @@ def format_ntp64(ntp64: int) -> str:
 
 def parse_rfc3339_ns(text: str) -> int:
     """Return the Unix nanoseconds of an RFC 3339 time; ValueError when it is none."""
-    stamp = text.strip()
-    head, dot, tail = stamp.partition(".")
-    digits = ""
-    if dot:
-        digits = tail[: len(tail) - len(tail.lstrip("0123456789"))]
-        stamp = head + tail[len(digits) :]
-        if not digits or len(digits) > 9:
-            raise ValueError(f"{text!r}: a fraction has 1 to 9 digits")
+    match = _RFC3339.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no RFC 3339 time; write the date, 'T', the time with up to 9 digits of "
+            "fraction, and 'Z' or an offset"
+        )
+    date, time, fraction, zone = match.groups()
     try:
-        moment = datetime.fromisoformat(stamp)
+        moment = datetime.fromisoformat(f"{date}T{time}{zone.upper()}")
     except ValueError as error:
-        raise ValueError(f"{text!r} is no RFC 3339 time") from error
-    if "T" not in stamp.upper() or moment.tzinfo is None:
-        raise ValueError(f"{text!r}: write the date, 'T', the time and 'Z' or an offset")
-    whole = round((moment - _EPOCH) / timedelta(seconds=1))
-    return whole * _SECOND_NS + int(digits.ljust(9, "0") or 0)
+        raise ValueError(f"{text!r} is no RFC 3339 time: {error}") from error
+    seconds = (moment - _EPOCH) // timedelta(seconds=1)
+    return seconds * _SECOND_NS + int((fraction or "").ljust(9, "0"))

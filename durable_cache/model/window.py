@@ -93,6 +93,10 @@ class Window:
         self.held.remove(first, last)
         self.begin(first)
         self.expect(last)
+        if first < self.base:
+            # What is forgotten was settled; it stays so, as skipped: the storage knows what it has.
+            self.skipped.add(last + 1, self.base - 1)
+            self.base = first
 
     def skip(self, first: int, last: int) -> None:
         """End the wait for what of `first..last` is not held; idempotent."""
