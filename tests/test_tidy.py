@@ -138,9 +138,9 @@ def test_no_address_to_download_packages_from_is_named() -> None:
     assert found(_REGISTRY, tuple(texts())) == []
 
 
-@pytest.mark.parametrize("name", ["build", "dev", "run"])
+@pytest.mark.parametrize("name", ["build", "dev", "run", "postgres", "influxdb", "delta", "spark"])
 def test_the_locks_pin_everything_by_hash_and_name_no_address(name: str) -> None:
-    lock = next(path for path in tree_files() if path.name == f"requirements-{name}.txt")
+    lock = next(path for path in tree_files() if named(path) == f"requirements/{name}.txt")
     text = lock.read_text().replace("\\\n", " ")
     assert "://" not in text
     pins = [line for line in text.splitlines() if line and not line.startswith("#")]

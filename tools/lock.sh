@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Pins every dependency with its hashes, for Python 3.11 to 3.13 alike, into requirements-*.txt.
+# Pins every dependency with its hashes, for Python 3.11 to 3.13 alike, into requirements/*.txt.
 #
 # The files name no address to download from: where packages come from is the installer's setting.
-# requirements-build.txt  what builds wheels         requirements-run.txt  what `make run` needs
-# requirements-dev.txt    every extra and all tools
+#   build      what builds wheels            run    what `make run` needs
+#   dev        every extra and all tools     postgres, influxdb, delta, spark    one extra each
+# All agree with each other: the small ones take their versions from dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${LOCK_VENV:-.cache/lock-venv}
 [ -x "$venv/bin/uv" ] || { "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/pip" -q install uv; }
 
 compile() {
-  local output=$1
+  local output=requirements/$1.txt
   shift
   echo "lock: $output"
   "$venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
@@ -21,7 +22,9 @@ compile() {
   fi
 }
 
-compile requirements-build.txt requirements-build.in
-compile requirements-dev.txt --extra all --extra testing -c requirements-build.txt \
-  pyproject.toml requirements-dev.in
-compile requirements-run.txt -c requirements-dev.txt pyproject.toml
+compile build requirements/build.in
+compile dev --extra all --extra testing -c requirements/build.txt pyproject.toml requirements/dev.in
+compile run -c requirements/dev.txt pyproject.toml
+for extra in postgres influxdb delta spark; do
+  compile "$extra" --extra "$extra" -c requirements/dev.txt pyproject.toml
+done

@@ -9,7 +9,7 @@ kind=${1:?run or dev}
 venv=${VENV:-.venv}
 fail() { echo "durable-cache: $*" >&2; exit 1; }
 
-stamp_of() { cat requirements-build.txt "requirements-$1.txt" pyproject.toml | sha256sum | cut -d' ' -f1; }
+stamp_of() { cat requirements/build.txt "requirements/$1.txt" pyproject.toml | sha256sum | cut -d' ' -f1; }
 is_done() { [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.lock-$1" 2>/dev/null)" = "$(stamp_of "$1")" ]; }
 is_done dev && exit 0
 [ "$kind" = run ] && is_done run && exit 0
@@ -36,7 +36,7 @@ progress=off
 [ -t 1 ] && progress=on
 install() { "$venv/bin/pip" --disable-pip-version-check install --quiet --progress-bar "$progress" "$@"; }
 echo "durable-cache: installing the locked dependencies ($kind) into $venv"
-install --require-hashes -r requirements-build.txt || fail "the build tools could not be installed, see above"
-install --require-hashes --no-build-isolation -r "requirements-$kind.txt" || fail "the dependencies could not be installed, see above"
+install --require-hashes -r requirements/build.txt || fail "the build tools could not be installed, see above"
+install --require-hashes --no-build-isolation -r "requirements/$kind.txt" || fail "the dependencies could not be installed, see above"
 install --no-deps --no-build-isolation -e . || fail "durable-cache itself could not be installed, see above"
 stamp_of "$kind" >"$venv/.lock-$kind"
