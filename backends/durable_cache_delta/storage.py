@@ -1,0 +1,267 @@
+"""A storage on Delta Lake: an open handle on the samples and the skips table of one name.
+
+The service is the only committer. `append` writes a sorted Parquet file, flushes it and its folder,
+commits, flushes the commit, records it as confirmed, and only then returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from durable_cache.errors import Closed, DurableCacheError, StorageCorrupt, StorageLocked
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import SampleBatch, Skip, Stream
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.storage.contract import (
+    AppendResult,
+    Capabilities,
+    Floor,
+    Held,
+    Page,
+    Retention,
+    Storage,
+)
+from durable_cache_delta.catalog import Catalog
+from durable_cache_delta.choosing import Choice, choose
+from durable_cache_delta.files import DataFile, Numbering
+from durable_cache_delta.ledger import SkipLedger
+from durable_cache_delta.log import Added, TableLog
+from durable_cache_delta.options import DeltaOptions
+from durable_cache_delta.paging import read_page
+from durable_cache_delta.places import FlushFailed, Place
+from durable_cache_delta.removal import as_floors, floors_of, identities, plan_removal, states_after
+from durable_cache_delta.scanning import Scanner
+from durable_cache_delta.streams import Wanted, numbering_of
+from durable_cache_delta.writer_lock import WriterLock
+from durable_cache_delta.writing import Written, write_samples
+
+__all__ = ["DeltaStorage", "Parts"]
+
+
+class Parts(NamedTuple):
+    """What an open storage is made of; the backend's `open` puts it together."""
+
+    options: DeltaOptions
+    place: Place
+    samples: TableLog
+    skips: TableLog
+    cache: Path | None
+    """Where the stream index is kept between two opens; None keeps it nowhere."""
+    lock: WriterLock | None
+    """None: a reader."""
+
+
+class DeltaStorage(Storage):
+    """The samples and skips of one storage."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._options = parts.options
+        self._log = parts.samples
+        self._scanner = Scanner(parts.place, parts.options.footers_max)
+        self.catalog = Catalog(parts.samples, self._scanner, parts.options.streams_max, parts.cache)
+        self._ledger = SkipLedger(parts.skips, parts.options.skips_max)
+        self.lock = RLock()
+        self._stale = False
+        self._broken: StorageCorrupt | None = None
+        self._closed = False
+        with self.lock:
+            self.catalog.load()
+            self._ledger.load()
+            if parts.lock is not None:
+                self._settle_skips(self._ledger.numberings)
+                self._ledger.save()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(self._parts.place.durability, time_resolution_ns=1000, exact_age=False)
+
+    def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
+        with self.lock:
+            self._ready(writing=True)
+            choice = choose(batch, self.catalog.index, self._held_digests)
+            with self._unknown_on_failure():
+                if choice.samples:
+                    self._store(choice)
+                self._record_skips(choice, skips)
+        return AppendResult(
+            len(choice.samples),
+            choice.duplicates,
+            tuple(choice.conflicts),
+            tuple(choice.refused),
+        )
+
+    def _store(self, choice: Choice) -> None:
+        written = write_samples(self._parts.place, self._options, choice.samples, choice.digests)
+        self._log.commit([one.action for one in written])
+        self.catalog.add((one.file for one in written), choice.rows)
+
+    def _record_skips(self, choice: Choice, skips: Sequence[Skip]) -> None:
+        for source, epoch, first, last in skips:
+            numbering = Numbering(source.zid, source.eid, epoch)
+            free = RangeSet([(first, last)])
+            self._ledger.give_up(
+                numbering, free.difference(self.catalog.index.held(numbering, first, last))
+            )
+        self._settle_skips({numbering_of(rows.stream) for rows in choice.rows})
+        self._ledger.save()
+
+    def _settle_skips(self, numberings: Iterable[Numbering]) -> None:
+        """Take out the skips whose samples are held."""
+        for numbering in numberings:
+            skipped = self._ledger.skipped(numbering)
+            for first, last in skipped:
+                self._ledger.found(numbering, self.catalog.index.held(numbering, first, last))
+
+    def _held_digests(self, wanted: Sequence[Wanted]) -> Mapping[tuple[Stream, int], bytes]:
+        found: dict[tuple[Stream, int], bytes] = {}
+        for file in self.catalog.files:
+            rows = self._scanner.find(file, wanted, columns=("payload_digest",))
+            if rows is not None:
+                found.update(_digests(rows.rows))
+        return found
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        with self.lock:
+            self._ready()
+            files = self.catalog.files
+        return read_page(self._scanner, files, self._wanted, selection, limit, cursor)
+
+    def _wanted(self, selection: Selection, cursor: Cursor | None) -> Iterator[Wanted]:
+        """Plan under the lock, a part at a time, so that a long plan does not hold up appends."""
+        place = cursor
+        while True:
+            with self.lock:
+                part = []
+                for want in self.catalog.index.wanted(selection, place):
+                    part.append(want)
+                    if len(part) == _PLAN_STREAMS:
+                        break
+            yield from part
+            if len(part) < _PLAN_STREAMS:
+                return
+            place = (*part[-1].stream.order, part[-1].last)
+
+    def held(self) -> Iterator[Held]:
+        with self.lock:
+            self._ready()
+            index = self.catalog.index
+            found = []
+            for _, stream in index.ordered():
+                state = index.streams[stream]
+                found.append(
+                    Held(stream, state.runs.copy(), state.newest_ntp64, state.newest_received_ns)
+                )
+        return iter(found)
+
+    def skips(self) -> Iterator[Skip]:
+        with self.lock:
+            self._ready()
+            return iter(list(self._ledger))
+
+    def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
+        with self.lock:
+            self._ready(writing=True)
+            if retention.unlimited:
+                return []
+            floors = floors_of(self._scanner, self.catalog, retention, now_ns)
+            self._remove(floors)
+        return as_floors(floors)
+
+    def purge(self, floors: Iterable[Floor]) -> int:
+        with self.lock:
+            self._ready(writing=True)
+            lowest: dict[Stream, int] = {}
+            for stream, sn in floors:
+                if stream in self.catalog.index.streams:
+                    lowest[stream] = max(sn, lowest.get(stream, 0))
+            return self._remove(lowest)
+
+    def _remove(self, floors: Mapping[Stream, int]) -> int:
+        removal = plan_removal(
+            self._parts.place, self._options, self._scanner, self.catalog, floors
+        )
+        if not removal.removed:
+            return 0
+        states = states_after(self._scanner, self.catalog, floors, removal)
+        with self._unknown_on_failure():
+            self.replace(removal.removed, removal.written, new=True)
+        for stream, state in states.items():
+            self.catalog.index.replace(stream, state)
+        self.catalog.save()
+        return removal.samples
+
+    def replace(
+        self, removed: Sequence[DataFile], written: Sequence[Written], *, new: bool
+    ) -> None:
+        """Commit files in the place of others; the caller holds the lock."""
+        self._log.commit(
+            [one.action for one in written],
+            [Added(file.path, file.size, file.day) for file in removed],
+            new=new,
+        )
+        self.catalog.swap(removed, [one.file for one in written])
+
+    @contextmanager
+    def _unknown_on_failure(self) -> Iterator[None]:
+        """After an error the tables are read again before anything else is done with them."""
+        try:
+            yield
+        except FlushFailed as error:
+            self._broken = StorageCorrupt(
+                f"{self._log.subject}: a flush to the disk failed ({error}); what the disk has is "
+                "unknown: check it and open the storage again"
+            )
+            raise self._broken from error
+        except BaseException:
+            self._stale = True
+            raise
+
+    def _ready(self, *, writing: bool = False) -> None:
+        """Check that the handle may be used, and know what others committed."""
+        if self._closed:
+            raise Closed(f"{self._log.subject} is closed")
+        if writing and self._parts.lock is None:
+            raise StorageLocked(f"{self._log.subject} was opened for reading")
+        if self._broken is not None:
+            raise self._broken
+        if self._stale or self._log.moved():
+            self._stale = True
+            self._log.refresh()
+            self.catalog.load()
+            self._log.acknowledge()
+            self._ledger.refresh()
+            self._parts.skips.acknowledge()
+            self._stale = False
+        elif self._parts.skips.moved():
+            self._ledger.refresh()
+            self._parts.skips.acknowledge()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with self.lock:
+            try:
+                if self._parts.lock is not None and not self._stale and self._broken is None:
+                    self.catalog.save()
+            except DurableCacheError:
+                self._stale = True
+            finally:
+                self._log.close()
+                self._parts.skips.close()
+                if self._parts.lock is not None:
+                    self._parts.lock.release()
+
+
+_PLAN_STREAMS = 4096
+
+
+def _digests(rows: pa.Table) -> Iterator[tuple[tuple[Stream, int], bytes]]:
+    return zip(identities(rows), rows.column("payload_digest").to_pylist(), strict=True)
