@@ -73,11 +73,11 @@ def test_a_missing_file_is_named(run: Run) -> None:
 
 
 def test_secrets_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
-    text = GOOD.replace(
-        "connect:", 'transport: {auth: {usrpwd: {user: "u", password: "canary"}}}, connect:'
-    )
     (tmp_path / "cache.json5").write_text(
-        text.replace('"memory" } }', '"sql", url: "postgresql://u:canary@h/d" } }')
+        """{ transport: { auth: { usrpwd: { user: "u", password: "canary-1" } } },
+             plugins: { durable_cache: {
+               volumes: { pg: { backend: "sql", url: "postgresql://u:canary-2@h/d" } },
+               storages: { lab: { key_expr: "lab/**" } } } } }"""
     )
     result = run("check-config", "cache.json5")
     assert result.returncode == 0, result.stderr

@@ -1,0 +1,361 @@
+"""Does a running service start, say what it does, answer its verbs, and stop without a loss?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from durable_cache import ReliablePublisher, declare_reliable_publisher, open_session
+from durable_cache.service.metrics import METRICS
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., Any]
+READY = "try from another terminal"
+
+
+class Served(NamedTuple):
+    """A running service and where it is reached."""
+
+    process: Any
+    endpoint: str
+    http_port: int
+
+
+@contextmanager
+def publisher(endpoint: str, key_expr: str) -> Iterator[ReliablePublisher]:
+    session = open_session(
+        {
+            "mode": "client",
+            "connect": {"endpoints": [endpoint]},
+            "scouting": {"multicast": {"enabled": False}},
+        }
+    )
+    try:
+        with declare_reliable_publisher(
+            session, key_expr, acknowledgements=1, level="memory"
+        ) as it:
+            yield it
+    finally:
+        session.close()  # type: ignore[no-untyped-call]
+
+
+def publish(endpoint: str, key: str, payloads: list[bytes]) -> None:
+    """Publish and wait until the cache has acknowledged every sample."""
+    with publisher(endpoint, key) as out:
+        receipts = [out.put(payload, encoding="text/plain") for payload in payloads]
+        for receipt in receipts:
+            assert receipt is not None
+            assert receipt.wait(20), "not acknowledged"
+
+
+@pytest.fixture
+def served(start: Start, free_port: Callable[[], int], tmp_path: Path) -> Served:
+    port, http_port = free_port(), free_port()
+    endpoint = f"tcp/127.0.0.1:{port}"
+    (tmp_path / "served.json5").write_text(
+        json.dumps(
+            {
+                "listen": {"endpoints": [endpoint]},
+                "scouting": {"multicast": {"enabled": False}},
+                "adminspace": {"permissions": {"write": True}},
+                "plugins": {
+                    "durable_cache": {
+                        "http": {"listen": f"127.0.0.1:{http_port}"},
+                        "volumes": {"quick": {"backend": "memory"}},
+                        "storages": {
+                            "lab": {
+                                "key_expr": "lab/**",
+                                "acknowledge": "memory",
+                                "limits": {"query_samples_max": 40},
+                            }
+                        },
+                    }
+                },
+            }
+        )
+    )
+    process = start("serve", "--config", "served.json5")
+    process.wait_for(READY)
+    return Served(process, endpoint, http_port)
+
+
+def test_what_was_published_can_be_queried_in_every_format(served: Served, run: Run) -> None:
+    publish(served.endpoint, "lab/a", [b"one", b"two", b"\xff\x00", b'q"uo,te\n'])
+    table = run("query", "lab/**", "--connect", served.endpoint)
+    assert table.returncode == 0, table.stderr
+    heading, *lines = table.stdout.splitlines()
+    assert heading.split() == [
+        "key",
+        "source",
+        "epoch",
+        "sn",
+        "time",
+        "kind",
+        "encoding",
+        "payload",
+    ]
+    assert [line.split()[3] for line in lines] == ["0", "1", "2", "3"]
+    assert lines[0].endswith("one")
+    assert lines[3].endswith("te\\x0a"), "control characters do not reach the terminal"
+    as_json = run("query", "lab/**", "--connect", served.endpoint, "--format", "json")
+    rows = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert [row["payload"] for row in rows] == ["one", "two", "hex:ff00", 'q"uo,te\n']
+    assert {row["encoding"] for row in rows} == {"text/plain"}
+    as_csv = run("query", "lab/**", "--connect", served.endpoint, "--format", "csv")
+    assert as_csv.stdout.startswith("key,source,epoch,sn,time,kind,encoding,payload,attachment\n")
+    assert 'text/plain,"q""uo,te\n",' in as_csv.stdout
+
+
+def test_parameters_limit_what_is_returned(served: Served, run: Run) -> None:
+    publish(served.endpoint, "lab/a", [b"%d" % number for number in range(10)])
+
+    def payloads(selector: str, *more: str) -> list[str]:
+        result = run("query", selector, "--connect", served.endpoint, "--format", "json", *more)
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line)["payload"] for line in result.stdout.splitlines()]
+
+    assert payloads("lab/**?_sn=3..5") == ["3", "4", "5"]
+    assert payloads("lab/**?_sn=8..") == ["8", "9"]
+    assert payloads("lab/**?_sn=..1") == ["0", "1"]
+    assert payloads("lab/a?_sn=7") == ["7"]
+    assert payloads("lab/**?_max=2") == ["8", "9"]
+    assert payloads("lab/**?_time=[now(-1h)..];_max=1") == ["9"]
+    assert payloads("lab/**?_time=[..now(-1h)]") == []
+    assert payloads("lab/**", "--latest") == ["9"]
+    assert payloads("lab/**", "--limit", "4") == ["0", "1", "2", "3"]
+    assert payloads("other/**") == []
+
+
+def test_a_long_answer_comes_whole_in_pages(served: Served, run: Run) -> None:
+    for key in ("lab/a", "lab/b"):
+        publish(served.endpoint, key, [b"%d" % number for number in range(130)])
+    result = run(
+        "query", "lab/**", "--connect", served.endpoint, "--format", "json", "--limit", "0"
+    )
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["key"], row["sn"]) for row in rows] == [
+        (key, number) for key in ("lab/a", "lab/b") for number in range(130)
+    ]
+
+
+def test_a_deleted_key_has_a_history_and_no_latest_value(served: Served, run: Run) -> None:
+    with publisher(served.endpoint, "lab/gone") as out:
+        for receipt in (out.put(b"here"), out.delete()):
+            assert receipt is not None
+            assert receipt.wait(20)
+    history = run("query", "lab/gone", "--connect", served.endpoint, "--format", "json")
+    kinds = [json.loads(line)["kind"] for line in history.stdout.splitlines()]
+    latest = run("query", "lab/gone", "--connect", served.endpoint, "--latest")
+    assert kinds == ["put", "delete"]
+    assert latest.returncode == 0
+    assert latest.stdout.splitlines()[1:] == []
+    assert "nothing found" in latest.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("query", "lab/**?_sn=x"), "_sn='x': write _sn=a..b"),
+        (("query", "lab/**?_sn=5..3"), "the range ends before it begins"),
+        (("query", "lab/**?_time=yesterday"), "_time='yesterday': write _time=[start..end]"),
+        (("query", "lab/**?_max=0"), "_max='0': write a whole number above 0"),
+        (("query", "lab/**?_maks=1"), "unknown parameter '_maks'; known: _max, _sn, _time"),
+        (("query", "lab//x"), "empty chunk"),
+        (("query", "lab/**", "--source", "xyz"), "'xyz' is no source_id"),
+        (("query", "lab/**?_max=1", "--latest"), "--latest: takes no parameters"),
+        (("purge", "lab", "--key-expr", "a//b"), "empty chunk"),
+        (("purge", "l/b", "--key-expr", "**"), "'l/b' is no name of a storage"),
+        (("top", "--interval", "0"), "--interval: expected seconds above 0"),
+        (("replay", "lab/**", "--remap", "lab"), "write old/keys=new/keys"),
+        (("status", "--url", "ftp://x"), "expected http://host:port"),
+        (("demo", "--seconds", "1"), "--seconds: expected at least 4"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_usage_error(
+    arguments: tuple[str, ...], said: str, run: Run
+) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_service_that_is_not_there_is_named(run: Run, free_port: Callable[[], int]) -> None:
+    endpoint = f"tcp/127.0.0.1:{free_port()}"
+    for verb in (("query", "**"), ("status",), ("streams",), ("loss",)):
+        result = run(*verb, "--connect", endpoint)
+        assert result.returncode == 1
+        assert endpoint in result.stderr
+        assert "is the service running" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_status_streams_loss_and_top_say_what_is_stored(served: Served, run: Run) -> None:
+    publish(served.endpoint, "lab/a", [b"x"] * 5)
+    status = run("status", "--connect", served.endpoint, "--format", "json")
+    (report,) = json.loads(status.stdout)
+    (storage,) = report["storages"]
+    assert status.returncode == 0
+    assert (storage["name"], storage["level"], storage["appended"]) == ("lab", "memory", 5)
+    over_http = run("status", "--url", f"http://127.0.0.1:{served.http_port}")
+    assert over_http.returncode == 0, over_http.stderr
+    assert over_http.stdout.splitlines()[1].split()[1] == "lab"
+    streams = run("streams", "--connect", served.endpoint, "--format", "json")
+    (stream,) = json.loads(streams.stdout)
+    assert (stream["key"], stream["samples"], stream["runs"]) == ("lab/a", 5, "0..4")
+    elsewhere = run("streams", "--connect", served.endpoint, "--key-expr", "x/**")
+    assert len(elsewhere.stdout.splitlines()) == 1
+    loss = run("loss", "--connect", served.endpoint, "--format", "json")
+    assert json.loads(loss.stdout) == []
+    top = run("top", "--rounds", "1", "--interval", "0.2", "--connect", served.endpoint)
+    assert top.returncode == 0, top.stderr
+    assert "received/s" in top.stdout
+
+
+def test_purging_shows_first_and_removes_for_good(served: Served, run: Run) -> None:
+    publish(served.endpoint, "lab/a", [b"x"] * 6)
+    common = ("purge", "lab", "--key-expr", "lab/**", "--below", "4", "--connect", served.endpoint)
+    shown = run(*common)
+    assert (shown.returncode, "would remove 4 samples of 1 streams" in shown.stdout) == (0, True)
+    done = run(*common, "--yes")
+    assert (done.returncode, "removed 4 samples of 1 streams" in done.stdout) == (0, True)
+    left = run("query", "lab/**", "--connect", served.endpoint, "--format", "json")
+    assert [json.loads(line)["sn"] for line in left.stdout.splitlines()] == [4, 5]
+
+
+def test_purging_needs_the_permission(
+    start: Start, run: Run, free_port: Callable[[], int], tmp_path: Path, served: Served
+) -> None:
+    port = free_port()
+    text = (tmp_path / "served.json5").read_text()
+    settings = json.loads(text)
+    settings["listen"]["endpoints"] = [f"tcp/127.0.0.1:{port}"]
+    ours = settings["plugins"]["durable_cache"]
+    ours["http"]["listen"] = f"127.0.0.1:{free_port()}"
+    ours["state_dir"] = "other"
+    del settings["adminspace"]
+    (tmp_path / "other.json5").write_text(json.dumps(settings))
+    start("serve", "--config", "other.json5").wait_for(READY)
+    endpoint = f"tcp/127.0.0.1:{port}"
+    publish(endpoint, "lab/a", [b"x"])
+    result = run("purge", "lab", "--key-expr", "**", "--yes", "--connect", endpoint)
+    assert result.returncode == 1
+    assert "set adminspace: {permissions: {write: true}}" in result.stderr
+    left = run("query", "lab/**", "--connect", endpoint, "--format", "json")
+    assert len(left.stdout.splitlines()) == 1
+
+
+def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str, dict[str, str]]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode(), dict(reply.getheaders())
+    finally:
+        connection.close()
+
+
+def test_health_metrics_and_status_page_are_served(served: Served) -> None:
+    publish(served.endpoint, "lab/a", [b"x"] * 3)
+    port = served.http_port
+    assert fetch(port, "/healthz")[:2] == (200, "alive\n")
+    assert fetch(port, "/readyz")[:2] == (200, "ready\n")
+    status, text, headers = fetch(port, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    for metric in METRICS:
+        assert f"# TYPE {metric.name} {metric.kind}" in text
+    assert 'durable_cache_samples_appended_total{cache="lab"} 3' in text
+    assert "lab/a" not in text, "no label names a key or a source"
+    status, page, headers = fetch(port, "/")
+    assert status == 200
+    assert "<svg" in page
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert fetch(port, "/nowhere")[0] == 404
+    assert fetch(port, "/metrics", "HEAD")[:2] == (200, "")
+    assert fetch(port, "/", "POST")[0] == 501
+    assert json.loads(fetch(port, "/status.json")[1])["ready"] is True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_gracefully(number: signal.Signals, served: Served) -> None:
+    began = time.monotonic()
+    served.process.send(number)
+    assert served.process.end() == 0
+    assert time.monotonic() - began < 15
+    said = served.process.stderr
+    assert "stopping: what was received is being stored" in said
+    assert said.rstrip().endswith("stopped")
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_ends_a_client_without_a_traceback(start: Start, served: Served) -> None:
+    process = start("top", "--connect", served.endpoint, "--interval", "0.1")
+    process.wait_for("received/s")
+    process.send(signal.SIGINT)
+    assert process.end() == 130
+    assert "Traceback" not in process.stderr
+
+
+def test_a_port_in_use_is_named_with_the_remedy(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text(
+        """{ plugins: { durable_cache: { volumes: { m: { backend: "memory" } },
+             storages: { lab: { key_expr: "lab/**", acknowledge: "memory" } } } } }"""
+    )
+    serve = ("serve", "--config", "cache.json5", "--listen")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        zenoh = run(*serve, f"tcp/127.0.0.1:{port}")
+        http = run(*serve, "tcp/127.0.0.1:0", "--http", f"127.0.0.1:{port}")
+    assert zenoh.returncode == 1
+    assert f"127.0.0.1:{port}" in zenoh.stderr
+    assert "choose other endpoints with --listen" in zenoh.stderr
+    assert http.returncode == 1
+    assert f"HTTP cannot listen on 127.0.0.1:{port}" in http.stderr
+    assert "Traceback" not in zenoh.stderr + http.stderr
+
+
+def test_replayed_history_arrives_under_the_new_keys(served: Served, run: Run) -> None:
+    publish(served.endpoint, "lab/a", [b"1", b"2", b"3"])
+    session = open_session(
+        {
+            "mode": "client",
+            "connect": {"endpoints": [served.endpoint]},
+            "scouting": {"multicast": {"enabled": False}},
+        }
+    )
+    try:
+        heard: list[tuple[str, bytes]] = []
+        subscriber = session.declare_subscriber(
+            "again/**", lambda s: heard.append((str(s.key_expr), s.payload.to_bytes()))
+        )
+        result = run(
+            "replay",
+            "lab/**",
+            "--remap",
+            "lab=again/lab",
+            "--rate",
+            "50",
+            "--connect",
+            served.endpoint,
+        )
+        assert result.returncode == 0, result.stderr
+        deadline = time.monotonic() + 10
+        while len(heard) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        subscriber.undeclare()  # type: ignore[no-untyped-call]
+    finally:
+        session.close()  # type: ignore[no-untyped-call]
+    assert heard == [("again/lab/a", b"1"), ("again/lab/a", b"2"), ("again/lab/a", b"3")]
