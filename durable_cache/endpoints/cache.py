@@ -11,9 +11,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from types import TracebackType
 from typing import Self
@@ -48,51 +49,19 @@ from durable_cache.endpoints.session import (
     watch_tokens,
     zid_of,
 )
+from durable_cache.endpoints.status import CacheStatus
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.wire import cache_token, own_key, parse_publisher_token
-from durable_cache.storage.contract import Durability, Floor, Page, Storage
+from durable_cache.storage.contract import Floor, Page, Storage
 from durable_cache.storage.journaled import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 
+_QUERIES_WAITING_MAX = 256
+
 __all__ = ["CacheStatus", "ReliabilityCache", "declare_reliability_cache"]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStatus:
-    """A cache's figures at one moment; counts are since it was declared."""
-
-    name: str
-    cache_id: str
-    key_exprs: tuple[str, ...]
-    level: Durability
-    backend: str
-    storage_up: bool
-    received: int
-    appended: int
-    duplicates: int
-    conflicts: int
-    ignored: int
-    """Samples without source_info, as the specification wants."""
-    refused: int
-    """Samples there was no room for, too large, or of a stream beyond `resources_limit`."""
-    missed: int
-    gaps_open: int
-    sources: int
-    streams: int
-    journal_bytes: int
-    journal_samples: int
-    drained: int
-    dead_letters: int
-    queries_ok: int
-    queries_failed: int
-    acks_sent: int
-    append_seconds: float
-    """Time spent committing; with `commits`, the mean."""
-    commits: int
-    last_error: str
 
 
 class ReliabilityCache:
@@ -137,6 +106,7 @@ class ReliabilityCache:
         self._threads: list[Thread] = []
         self._declared: list[object] = []
         self._queryables: list[Queryable] = []
+        self._asked: Queue[tuple[Query, Form] | None] = Queue(_QUERIES_WAITING_MAX)
         try:
             self._start()
         except BaseException:
@@ -151,7 +121,9 @@ class ReliabilityCache:
         if not options.retention.unlimited:
             self._spawn("retain", self._run_retention)
         for at in range(options.fetch_threads):
-            self._spawn(f"fetch-{at}", self.ingest.run_fetch)
+            self._spawn(f"fetch-{at}", self.ingest.fetching.run)
+        for at in range(options.queries_max):
+            self._spawn(f"query-{at}", self._run_queries)
         for key_expr in self.key_exprs:
             subscriber = declare_subscriber(
                 session, str(key_expr), options.allowed_origin, options.channel_samples
@@ -166,15 +138,14 @@ class ReliabilityCache:
             self._declared.append(watch_tokens(session, pattern, self._token_changed))
             for key_expr in self.key_exprs:
                 self._declared.append(self.ingest.hear_native(f"{key_expr}/@adv/pub/**"))
-            self.ingest.catch_up()
+            self.ingest.fetching.catch_up()
         token = cache_token(options.domain, self.cache_id, secrets.token_hex(4))
         self._declared.append(declare_token(session, token))
 
     def _answer_on(self, key_expr: str, form: Form) -> None:
         queryable = declare_queryable(self._session, key_expr, 1024)
         self._queryables.append(queryable)
-        for at in range(self.options.queries_max if form is Form.SOURCED else 2):
-            self._spawn(f"query-{at}", partial(self._run_queries, queryable, form))
+        self._spawn("asked", partial(self._run_asked, queryable, form))
 
     def _spawn(self, name: str, run: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -212,8 +183,14 @@ class ReliabilityCache:
         if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
             self.ingest.declared(token.source, token.epoch)
 
-    def _run_queries(self, queryable: Queryable, form: Form) -> None:
+    def _run_asked(self, queryable: Queryable, form: Form) -> None:
         while (query := receive_query(queryable)) is not None:
+            self._asked.put((query, form))
+
+    def _run_queries(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            query, form = asked
+            del asked
             with query:
                 try:
                     self._answer(query, form)
@@ -225,6 +202,7 @@ class ReliabilityCache:
                     _reply_error(query, f"storage {self.options.name!r}: {error}")
                 except ZError:
                     self._queries_failed += 1
+            del query
 
     def _answer(self, query: Query, form: Form) -> None:
         options = self.options
@@ -301,7 +279,7 @@ class ReliabilityCache:
             acks_sent=ingest.acks_sent,
             append_seconds=ingest.append_seconds,
             commits=ingest.commits,
-            last_error=self._error or ingest.error or store.backend_error,
+            last_error=self._error or ingest.error or ingest.fetching.error or store.backend_error,
         )
 
     def wait_drained(self, timeout_seconds: float) -> bool:
@@ -328,6 +306,8 @@ class ReliabilityCache:
         _join(receivers, deadline)
         self.ingest.finish(max(0.1, deadline - time.monotonic()))
         self._closing = True
+        for _ in range(self.options.queries_max):
+            self._asked.put(None)
         self.store.stop_drain()
         _join(self._threads, deadline)
         try:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from threading import Condition, Event
 from typing import assert_never
 
 import msgspec
 
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
+    Listening,
     Session,
     ZError,
     declare_heartbeats,
-    listening,
     put_own,
 )
 from durable_cache.errors import DurableCacheError, StorageError
@@ -39,7 +39,6 @@ from durable_cache.protocol.events import (
     BatchRefused,
     EpochDeclared,
     Fetch,
-    FetchEnded,
     HeartbeatReceived,
     Learned,
     Moment,
@@ -69,6 +68,7 @@ _FRESH_FRAMES = 3
 _IDLE_SECONDS = 0.5
 _PAUSE_AFTER_FAILURE_SECONDS = 0.2
 _RUNS_PER_ACK_MAX = 512
+_UNHEARD_MAX = 1024
 
 
 def _now() -> Moment:
@@ -90,16 +90,14 @@ class Ingest:
         self._session = session
         self._store = store
         self._options = options
-        self._key_exprs = tuple(key_exprs)
-        self._asking = asking
-        self._excluded = excluded
         self._engine = CacheEngine(options.engine)
-        self._acks = listening(session, own_key(options.domain, "ack", "*"))
+        self._unheard: OrderedDict[tuple[SourceId, int], SendAck] = OrderedDict()
+        self._acks = Listening(session, own_key(options.domain, "ack", "*"), self._ack_unheard)
         self._queue: deque[tuple[EngineEvent | list[Sample], int]] = deque()
         self._queued_bytes = 0
         self._changed = Condition()
         self._refused: dict[SourceId, RangeSet] = {}
-        self._fetches: SimpleQueue[Fetch | None] = SimpleQueue()
+        self.fetching = Fetching(asking, key_exprs, excluded, self.offer, self._tell)
         self._began_ns = time.time_ns()
         self._aliases = {(a.source, a.stored): a for a in store.index.aliases()}
         self._promised: set[Stream] = set()
@@ -161,10 +159,6 @@ class Ingest:
             self._tell(HeartbeatReceived(source, source_sn, _now()))
 
         return declare_heartbeats(self._session, key_expr, beat)
-
-    def catch_up(self) -> None:
-        """Ask foreign publishers' own caches for what was published while we were away."""
-        self._fetches.put(Fetch(0, SourceId("0", 0), 0, 0, None))
 
     def run(self) -> None:
         """Run the engine until `finish` or `stop`."""
@@ -262,7 +256,7 @@ class Ingest:
             case SendAck():
                 self._send_ack(output)
             case Fetch():
-                self._fetches.put(output)
+                self.fetching.start(output)
             case Verify():
                 return self._engine.handle(Verified(self._verify(output.samples), _now()))
             case ReportMiss(source, epoch, first, last):
@@ -307,7 +301,13 @@ class Ingest:
             return ()
 
     def _send_ack(self, ack: SendAck) -> None:
-        if not self._acks.now:
+        if not self._acks.now():
+            # A publisher whose wish to listen is still on its way hears it a little later.
+            self._unheard[ack.source, ack.epoch] = ack
+            if len(self._unheard) > _UNHEARD_MAX:
+                self._unheard.popitem(last=False)
+            if self._acks.now():
+                self._ack_unheard()
             return
         runs = tuple((run.first, run.last) for run in ack.runs[-_RUNS_PER_ACK_MAX:])
         level = int(self._store.level)
@@ -318,48 +318,13 @@ class Ingest:
             return  # unknown to the publisher, as the protocol allows
         self.acks_sent += 1
 
-    def run_fetch(self) -> None:
-        """Do fetches until the end."""
-        while (fetch := self._fetches.get()) is not None:
-            found, more = 0, False
+    def _ack_unheard(self) -> None:
+        while self._unheard and self._acks.now():
             try:
-                found, more = self._fetch(fetch)
-            except (DurableCacheError, ZError) as error:
-                self.error = str(error)
-            if fetch.fetch_id:
-                self._tell(FetchEnded(fetch.fetch_id, found, more, _now()))
-
-    def _fetch(self, fetch: Fetch) -> tuple[int, bool]:
-        if not fetch.fetch_id:
-            return self._fetch_all_native(), False
-        last = "" if fetch.last is None else str(fetch.last)
-        parameters = f"_sn={fetch.first}..{last}"
-        found, more = 0, False
-        for key_expr in map(str, self._key_exprs):
-            gathered = self._asking.caches(key_expr, str(fetch.source), parameters)
-            samples = self._wanted(list(gathered.samples.values()))
-            self.offer(samples, Origin.RECOVERED)
-            native = self._wanted(self._asking.publisher(key_expr, fetch.source, parameters).native)
-            self.offer([s for s in native if s.source == fetch.source], Origin.NATIVE)
-            found += len(samples) + len(native)
-            more = more or gathered.cut_after is not None
-        return found, more
-
-    def _fetch_all_native(self) -> int:
-        found = 0
-        for key_expr in map(str, self._key_exprs):
-            samples = self._wanted(self._asking.publisher(key_expr, None).native)
-            self.offer(samples, Origin.NATIVE)
-            found += len(samples)
-        return found
-
-    def _wanted(self, samples: list[Sample]) -> list[Sample]:
-        return [
-            sample
-            for sample in samples
-            if not self._excluded(sample.key)
-            and any(key_expr.matches(sample.key) for key_expr in self._key_exprs)
-        ]
+                _, ack = self._unheard.popitem()
+            except KeyError:
+                return  # the other thread took the last
+            self._send_ack(ack)
 
     def canonical(self, page: Page) -> Page:
         """Give the samples of a page the epochs that were learned for them later."""
@@ -384,8 +349,7 @@ class Ingest:
     def stop(self) -> None:
         """Stop the engine after the event it is at; idempotent."""
         self.stopped.set()
-        for _ in range(self._options.fetch_threads):
-            self._fetches.put(None)
+        self.fetching.stop(self._options.fetch_threads)
         with self._changed:
             self._changed.notify_all()
 

@@ -6,8 +6,9 @@ sample. A number ahead opens a gap; one far ahead is parked until a second sampl
 cache confirms it, so that one forged number cannot silence a source. A number that the window has
 is looked up: it is the same sample, a conflict, or the first sign that the numbering restarted.
 
-Persist before messages leave: `SendAck` and `ReportMiss` come only out of `Appended`. At most one
-`Append` is outstanding. `handle` is total; time enters as an argument.
+Persist before messages leave: `SendAck` and `ReportMiss` come only out of `Appended` (a `SendAck`
+may be repeated under an epoch learned later). At most one `Append` is outstanding. `handle` is
+total; time enters as an argument.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from durable_cache.model.sequence import (
 )
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.events import (
-    Alias,
     Append,
     Appended,
     AppendFailed,
@@ -348,22 +348,25 @@ class CacheEngine:
     def _declared(self, event: EpochDeclared) -> list[Output]:
         known = self._known(event.source)
         outputs: list[Output] = []
-        unknown = known.numberings.get(EPOCH_UNKNOWN)
-        if event.epoch not in known.numberings and unknown is not None and known.current == 0:
-            # Samples came before their token: the same incarnation, whatever they are stored under.
-            alias = Alias(event.source, EPOCH_UNKNOWN, 0, event.epoch)
-            known.aliases.append(alias)
-            unknown.epoch = event.epoch
-            known.numberings[event.epoch] = known.numberings.pop(EPOCH_UNKNOWN)
-            outputs.append(Learned(alias))
+        before = known.live.window
+        alias = known.adopt(event.source, event.epoch)
+        if alias is not None:
+            known.current = event.epoch
+            self._gaps.move(before, known.live.window, event.epoch)
+            held = known.live.window.held
+            # The publisher took no acknowledgement of an epoch it does not know: repeat it.
+            outputs += [Learned(alias), SendAck(event.source, event.epoch, tuple(held))]
         if event.epoch < known.current:
             return outputs
         known.current = event.epoch
-        numbering = known.numbering(event.epoch)
+        numbering = known.live
+        numbering.declared = True
         if event.fresh:
+            first = numbering.window.start
             numbering.window.begin(0)
-        first = numbering.window.top + 1
-        return [*outputs, self._gaps.tail(event.source, event.epoch, first)]
+            if first:
+                self._await(event.source, numbering, 0, first - 1, event.now)
+        return [*outputs, self._gaps.tail(event.source, event.epoch, numbering.window.top + 1)]
 
     def _heartbeat(self, event: HeartbeatReceived) -> list[Output]:
         known = self._sources.get(event.source)

@@ -77,6 +77,12 @@ class Gaps:
         """Tell whether some gap is open in `window`."""
         return any(gap.window is window for gap in self._gaps)
 
+    def move(self, old: Window, new: Window, epoch: int) -> None:
+        """Wait in `new`, of another epoch, for what was awaited in `old`."""
+        for gap in self._gaps:
+            if gap.window is old:
+                gap.window, gap.epoch = new, epoch
+
     def tail(self, source: SourceId, epoch: int, first: int) -> Fetch:
         """Ask for everything from `first` on, without awaiting it."""
         fetch_id = next(self._ids)

@@ -6,8 +6,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from durable_cache.model.sample import Sample, sample_digest
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, next_epoch, sn_distance
+from durable_cache.model.sample import Sample, SourceId, sample_digest
+from durable_cache.model.sequence import (
+    EPOCH_UNKNOWN,
+    SOURCE_SN_MODULUS,
+    frame_start_ns,
+    next_epoch,
+    sn_distance,
+)
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.events import Alias, EngineOptions
 
@@ -22,10 +29,12 @@ _RESTART_SN_MAX = 16
 class Numbering:
     """One epoch of a source: its window, and the far number that waits for confirmation."""
 
-    __slots__ = ("epoch", "newest_ntp64", "parked", "window")
+    __slots__ = ("declared", "epoch", "newest_ntp64", "parked", "window")
 
     def __init__(self, epoch: int, options: EngineOptions) -> None:
         self.epoch = epoch
+        self.declared = False
+        """Its publisher said so; otherwise it was seen to begin, or nothing is known."""
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
         self.parked: Sample | None = None
         self.newest_ntp64 = 0
@@ -102,6 +111,29 @@ class KnownSource:
     def live(self) -> Numbering:
         """The numbering live samples belong to."""
         return self.numbering(self.current)
+
+    def adopt(self, source: SourceId, epoch: int) -> Alias | None:
+        """Take the live numbering as `epoch`, whose token came after its first samples.
+
+        None when the live numbering is another incarnation's. What is stored keeps its epoch; the
+        alias says which one it is of.
+        """
+        live = self.numberings.get(self.current)
+        if live is None or live.declared or self.current == epoch:
+            return None
+        if 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(epoch):
+            return None
+        merged = self.numbering(epoch)
+        for run in live.window.held:
+            merged.window.accept(*run)
+        for run in live.window.skipped:
+            merged.window.skip(*run)
+        merged.newest_ntp64 = max(merged.newest_ntp64, live.newest_ntp64)
+        merged.parked = live.parked
+        alias = Alias(source, self.current, 0, epoch)
+        del self.numberings[self.current]
+        self.aliases.append(alias)
+        return alias
 
     def restart(self, unix_ns: int) -> Numbering:
         """Begin a new epoch at number 0; what came before it in it is awaited."""

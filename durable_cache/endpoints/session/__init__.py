@@ -1,0 +1,101 @@
+"""The only room that imports zenoh: what comes from a session becomes ours here, and back.
+
+Everything else speaks of `Sample`, key strings and bytes. The zenoh types that public signatures
+need are re-exported.
+"""
+
+from __future__ import annotations
+
+from zenoh import Config, KeyExpr, Publisher, Query, Session, ZError, ext, handlers
+
+from durable_cache.endpoints.session.asking import (
+    Answer,
+    QueryParts,
+    ask,
+    query_parts,
+    reply_bytes,
+    reply_error,
+    reply_sample,
+)
+from durable_cache.endpoints.session.declaring import (
+    Listening,
+    Origins,
+    Queryable,
+    Token,
+    ZenohSubscriber,
+    declare_heartbeats,
+    declare_own_publisher,
+    declare_queryable,
+    declare_subscriber,
+    declare_token,
+    hear,
+    is_zenoh_channel,
+    put_own,
+    receive,
+    receive_query,
+    send,
+    source_of,
+    undeclare,
+    watch_tokens,
+)
+from durable_cache.endpoints.session.decoding import (
+    NO_SOURCE,
+    Decoder,
+    build_timestamp,
+    new_timestamp,
+    raw_timestamp,
+)
+from durable_cache.endpoints.session.opening import (
+    close_session,
+    open_session,
+    read_config,
+    zenoh_reason,
+    zid_of,
+)
+
+__all__ = [
+    "Answer",
+    "Config",
+    "Decoder",
+    "KeyExpr",
+    "Listening",
+    "NO_SOURCE",
+    "Origins",
+    "Publisher",
+    "Query",
+    "QueryParts",
+    "Queryable",
+    "Session",
+    "Token",
+    "ZError",
+    "ZenohSubscriber",
+    "ask",
+    "build_timestamp",
+    "close_session",
+    "declare_heartbeats",
+    "declare_own_publisher",
+    "declare_queryable",
+    "declare_subscriber",
+    "declare_token",
+    "ext",
+    "handlers",
+    "hear",
+    "is_zenoh_channel",
+    "new_timestamp",
+    "open_session",
+    "put_own",
+    "query_parts",
+    "raw_timestamp",
+    "read_config",
+    "receive",
+    "receive_query",
+    "reply_bytes",
+    "reply_error",
+    "reply_sample",
+    "send",
+    "source_of",
+    "undeclare",
+    "watch_tokens",
+    "zenoh_reason",
+    "zid_of",
+]

@@ -1,0 +1,122 @@
+"""How queries are read, answered and asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import zenoh
+from zenoh import Query, Session, ZError, handlers
+
+from durable_cache.endpoints.session.decoding import Decoder, build_timestamp
+from durable_cache.errors import Closed
+from durable_cache.model.sample import Kind, Sample
+
+__all__ = [
+    "Answer",
+    "QueryParts",
+    "ask",
+    "query_parts",
+    "reply_bytes",
+    "reply_error",
+    "reply_sample",
+]
+
+
+class QueryParts(NamedTuple):
+    """What a query asks, as text."""
+
+    key_expr: str
+    parameters: tuple[tuple[str, str], ...]
+    any_key: bool
+    """The asker takes replies on any key."""
+    payload: bytes
+    attachment: bytes
+
+
+def query_parts(query: Query) -> QueryParts:
+    """Read a query."""
+    payload, attachment = query.payload, query.attachment
+    return QueryParts(
+        str(query.key_expr),
+        tuple((str(name), str(value)) for name, value in _pairs(query)),
+        query.accepts_replies() == zenoh.ReplyKeyExpr.ANY,
+        b"" if payload is None else payload.to_bytes(),
+        b"" if attachment is None else attachment.to_bytes(),
+    )
+
+
+def _pairs(query: Query) -> Iterator[tuple[str, str]]:
+    text = str(query.parameters)
+    for piece in text.split(";"):
+        if piece:
+            name, _, value = piece.partition("=")
+            yield name, value
+
+
+def reply_sample(query: Query, key: str, sample: Sample, envelope: bytes | None) -> None:
+    """Reply with one sample under `key`."""
+    stamp = build_timestamp(sample.ntp64, sample.timestamp_id)
+    attachment = sample.attachment if envelope is None else envelope
+    if sample.kind is Kind.DELETE:
+        query.reply_del(key, attachment=attachment, timestamp=stamp)
+    else:
+        query.reply(
+            key, sample.payload, encoding=sample.encoding, attachment=attachment, timestamp=stamp
+        )
+
+
+def reply_bytes(query: Query, key: str, payload: bytes) -> None:
+    """Reply with a payload of ours."""
+    query.reply(key, payload, encoding="application/octet-stream")
+
+
+def reply_error(query: Query, reason: str) -> None:
+    """Reply with an error for people."""
+    query.reply_err(reason, encoding="text/plain")
+
+
+class Answer(NamedTuple):
+    """One reply to a query of ours: a sample, or why there is none."""
+
+    sample: Sample | None
+    """Decoded as it stands: an envelope, if any, is still in its attachment."""
+    error: str
+    replier: str
+
+
+def ask(
+    session: Session,
+    selector: str,
+    *,
+    timeout_seconds: float,
+    decoder: Decoder,
+    payload: bytes | None = None,
+    any_key: bool = False,
+    channel_replies: int = 1024,
+) -> Iterator[Answer]:
+    """Ask every matching cache, nearest or not, and yield each reply as it comes.
+
+    Raises Closed when the session is closed.
+    """
+    try:
+        replies = session.get(
+            selector,
+            handlers.FifoChannel(channel_replies),
+            target=zenoh.QueryTarget.ALL,
+            consolidation=zenoh.ConsolidationMode.NONE,
+            accept_replies=zenoh.ReplyKeyExpr.ANY if any_key else zenoh.ReplyKeyExpr.MATCHING_QUERY,
+            timeout=timeout_seconds,
+            payload=payload,
+        )
+    except ZError as error:
+        raise Closed(f"query {selector[:200]!r}: {error}") from error
+    for reply in replies:
+        ok, err = reply.ok, reply.err
+        replier = "" if reply.replier_id is None else str(reply.replier_id)
+        if ok is not None:
+            for sample in decoder.decode([ok], time.time_ns(), keep_plain=True):
+                yield Answer(sample, "", replier)
+        elif err is not None:
+            yield Answer(None, bytes(err.payload).decode("utf-8", "replace"), replier)

@@ -1,0 +1,289 @@
+"""What we declare on a session, and how what comes to it is received."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeAlias
+
+import zenoh
+from zenoh import Publisher, Query, Session, ZError, handlers
+
+from durable_cache.endpoints.session.decoding import PUT
+from durable_cache.model.sample import Kind, Qos, Sample, SourceId
+
+__all__ = [
+    "Listening",
+    "Origins",
+    "Queryable",
+    "Token",
+    "ZenohSubscriber",
+    "declare_heartbeats",
+    "declare_own_publisher",
+    "declare_queryable",
+    "declare_subscriber",
+    "declare_token",
+    "hear",
+    "is_zenoh_channel",
+    "put_own",
+    "receive",
+    "receive_query",
+    "send",
+    "source_of",
+    "undeclare",
+    "watch_tokens",
+]
+
+ZenohSubscriber: TypeAlias = "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]"
+
+
+Queryable: TypeAlias = "zenoh.Queryable[zenoh.handlers.Handler[Query]]"
+
+
+Token: TypeAlias = zenoh.LivelinessToken
+
+
+_CONGESTION = {
+    0: zenoh.CongestionControl.DROP,
+    1: zenoh.CongestionControl.BLOCK,
+    2: zenoh.CongestionControl.BLOCK_FIRST,
+}
+
+
+_PRIORITY = dict(
+    enumerate(
+        (
+            zenoh.Priority.REAL_TIME,
+            zenoh.Priority.INTERACTIVE_HIGH,
+            zenoh.Priority.INTERACTIVE_LOW,
+            zenoh.Priority.DATA_HIGH,
+            zenoh.Priority.DATA,
+            zenoh.Priority.DATA_LOW,
+            zenoh.Priority.BACKGROUND,
+        ),
+        start=1,
+    )
+)
+
+
+class Origins(Enum):
+    """From where a cache takes samples, as Zenoh's Locality."""
+
+    ANY = "any"
+    SESSION_LOCAL = "session_local"
+    REMOTE = "remote"
+
+    @property
+    def locality(self) -> zenoh.Locality:
+        match self:
+            case Origins.ANY:
+                return zenoh.Locality.ANY
+            case Origins.SESSION_LOCAL:
+                return zenoh.Locality.SESSION_LOCAL
+            case Origins.REMOTE:
+                return zenoh.Locality.REMOTE
+
+
+def declare_subscriber(
+    session: Session, key_expr: str, origins: Origins, channel_samples: int
+) -> ZenohSubscriber:
+    """Subscribe into a bounded channel; nothing of ours runs on Zenoh's threads."""
+    return session.declare_subscriber(
+        key_expr, handlers.FifoChannel(channel_samples), allowed_origin=origins.locality
+    )
+
+
+def declare_queryable(session: Session, key_expr: str, channel_queries: int) -> Queryable:
+    """Answer queries from a bounded channel."""
+    return session.declare_queryable(key_expr, handlers.FifoChannel(channel_queries))
+
+
+def declare_token(session: Session, key: str) -> Token:
+    """Show that something is alive under `key`."""
+    return session.liveliness().declare_token(key)
+
+
+def watch_tokens(
+    session: Session, key_expr: str, callback: Callable[[str, bool], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback(key, alive)` for each token there is and each change, on Zenoh's thread."""
+
+    def changed(sample: zenoh.Sample) -> None:
+        callback(str(sample.key_expr), sample.kind == PUT)
+
+    return session.liveliness().declare_subscriber(key_expr, changed, history=True)
+
+
+def declare_heartbeats(
+    session: Session, key_expr: str, callback: Callable[[SourceId, int], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback(source, last source_sn)` for each native heartbeat, on Zenoh's thread.
+
+    A heartbeat is 4 little-endian bytes on the publisher's token key; anything else is ignored.
+    """
+
+    def beat(sample: zenoh.Sample) -> None:
+        payload = sample.payload
+        if len(payload) != 4 or sample.kind != PUT:
+            return
+        parts = str(sample.key_expr).rpartition("/@adv/pub/")[2].split("/")
+        try:
+            source = SourceId.parse(":".join(parts[:2]))
+        except ValueError:
+            return
+        callback(source, int.from_bytes(payload.to_bytes(), "little"))
+
+    return session.declare_subscriber(key_expr, beat)
+
+
+class Listening:
+    """Whether somebody listens on a key expression; kept up by Zenoh, so asking costs nothing.
+
+    `began()` is called on Zenoh's thread when somebody begins to.
+    """
+
+    def __init__(self, session: Session, key_expr: str, began: Callable[[], None]) -> None:
+        self._began = began
+        self._publisher = session.declare_publisher(key_expr)
+        self._now = False
+        self._listener = self._publisher.declare_matching_listener(self._changed)
+        if getattr(self._publisher.matching_status, "matching", False):
+            self._now = True
+
+    def now(self) -> bool:
+        """Tell whether somebody listens at this moment."""
+        return self._now
+
+    def _changed(self, status: zenoh.MatchingStatus) -> None:
+        self._now = status.matching
+        if self._now:
+            self._began()
+
+    def close(self) -> None:
+        undeclare(self._listener)
+        undeclare(self._publisher)
+
+
+def declare_own_publisher(
+    session: Session, key_expr: str, qos: Qos, encoding: str | None
+) -> Publisher:
+    """Declare a publisher with our names for its quality of service."""
+    return session.declare_publisher(
+        key_expr,
+        encoding=encoding,
+        congestion_control=_CONGESTION[qos.congestion],
+        priority=_PRIORITY[qos.priority],
+        express=qos.express,
+    )
+
+
+def source_of(publisher: Publisher) -> SourceId:
+    """Return a publisher's source_id."""
+    return SourceId(str(publisher.id.zid), publisher.id.eid)
+
+
+def send(
+    session: Session,
+    publisher: Publisher,
+    sample: Sample,
+    key: str | None,
+    stamp: zenoh.Timestamp,
+) -> None:
+    """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
+    info = zenoh.SourceInfo(publisher.id, sample.sn)
+    qos = Qos.unpack(sample.qos)
+    if key is None and sample.kind is Kind.PUT:
+        publisher.put(
+            sample.payload,
+            encoding=sample.encoding,
+            attachment=sample.attachment,
+            timestamp=stamp,
+            source_info=info,
+        )
+    elif key is None:
+        publisher.delete(attachment=sample.attachment, timestamp=stamp, source_info=info)
+    elif sample.kind is Kind.PUT:
+        session.put(
+            key,
+            sample.payload,
+            encoding=sample.encoding,
+            congestion_control=_CONGESTION[qos.congestion],
+            priority=_PRIORITY[qos.priority],
+            express=qos.express,
+            attachment=sample.attachment,
+            timestamp=stamp,
+            source_info=info,
+        )
+    else:
+        session.delete(
+            key,
+            congestion_control=_CONGESTION[qos.congestion],
+            priority=_PRIORITY[qos.priority],
+            express=qos.express,
+            attachment=sample.attachment,
+            timestamp=stamp,
+            source_info=info,
+        )
+
+
+def put_own(session: Session, key: str, payload: bytes) -> None:
+    """Publish a message of ours."""
+    session.put(
+        key, payload, encoding="application/octet-stream", congestion_control=_CONGESTION[1]
+    )
+
+
+def hear(
+    session: Session, key_expr: str, callback: Callable[[bytes], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback(payload)` for each message of ours, on Zenoh's thread."""
+
+    def heard(sample: zenoh.Sample) -> None:
+        callback(sample.payload.to_bytes())
+
+    return session.declare_subscriber(key_expr, heard)
+
+
+def is_zenoh_channel(handler: object) -> str | None:
+    """Return "fifo" or "ring" for one of zenoh's own channel types."""
+    if isinstance(handler, handlers.RingChannel):
+        return "ring"
+    if isinstance(handler, (handlers.FifoChannel, handlers.DefaultHandler)):
+        return "fifo"
+    return None
+
+
+def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
+    """Wait for one sample, then take what is there up to a bound; empty when undeclared."""
+    channel = subscriber.handler  # undeclaring is not held up by a thread that waits on it
+    try:
+        first = channel.recv()
+    except ZError:
+        return []
+    taken = [first]
+    append, take = taken.append, channel.try_recv
+    while len(taken) < samples_max:
+        try:
+            sample = take()
+        except ZError:
+            break
+        if sample is None:
+            break
+        append(sample)
+    return taken
+
+
+def receive_query(queryable: Queryable) -> Query | None:
+    """Wait for a query; None when the queryable was undeclared."""
+    try:
+        return queryable.handler.recv()
+    except ZError:
+        return None
+
+
+def undeclare(declared: Any) -> None:
+    """Undeclare what may be undeclared already."""
+    try:
+        declared.undeclare()
+    except ZError:
+        return

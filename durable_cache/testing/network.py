@@ -1,0 +1,72 @@
+"""Zenoh sessions on the loopback, for tests: a router of our own and clients of it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from durable_cache.endpoints.session import Session, close_session, open_session
+
+__all__ = ["LocalNetwork", "free_port", "wait_until"]
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(
+    condition: Callable[[], object], timeout_seconds: float = 10.0, what: str = "it"
+) -> None:
+    """Wait until `condition()` is true; AssertionError names `what` when it never was."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come about within {timeout_seconds} s")
+        time.sleep(0.005)
+
+
+class LocalNetwork:
+    """One router session on a free port and any number of clients; closes them all."""
+
+    def __init__(self) -> None:
+        self.endpoint = f"tcp/127.0.0.1:{free_port()}"
+        self._sessions: list[Session] = []
+        self.router = self._open({"mode": "router", "listen": {"endpoints": [self.endpoint]}})
+
+    def client(self, **settings: object) -> Session:
+        """Open a session that is connected to the router, with a clock of its own."""
+        return self._open(
+            {
+                "mode": "client",
+                "connect": {"endpoints": [self.endpoint]},
+                "timestamping": {"enabled": True},
+                **settings,
+            }
+        )
+
+    def _open(self, settings: dict[str, object]) -> Session:
+        session = open_session({"scouting": {"multicast": {"enabled": False}}, **settings})
+        self._sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        """Close every session, clients first; idempotent."""
+        while self._sessions:
+            close_session(self._sessions.pop())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
