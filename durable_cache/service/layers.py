@@ -31,7 +31,9 @@ ENVIRONMENT = {
     "DURABLE_CACHE_KEY_EXPR": "key_expr",
 }
 _LISTS = frozenset({"listen", "connect", "key_expr"})
+_PREFIX = "DURABLE_CACHE_"
 _NEAR = 0.85
+"""Of the name behind the prefix: other rooms have variables of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,12 @@ def overrides_from(environment: Mapping[str, str]) -> Overrides:
         if setting is not None:
             parts = [part.strip() for part in text.split(",") if part.strip()]
             values[setting] = parts if setting in _LISTS else text
-        elif name.startswith("DURABLE_CACHE_"):
-            near = difflib.get_close_matches(name, ENVIRONMENT, n=1, cutoff=_NEAR)
+        elif name.startswith(_PREFIX):
+            own = [known.removeprefix(_PREFIX) for known in ENVIRONMENT]
+            near = difflib.get_close_matches(name.removeprefix(_PREFIX), own, n=1, cutoff=_NEAR)
             if near:
-                raise ConfigError(f"environment: {name} is unknown; did you mean {near[0]}?")
+                meant = f"{_PREFIX}{near[0]}"
+                raise ConfigError(f"environment: {name} is unknown; did you mean {meant}?")
     return Overrides(**cast("dict[str, str]", values))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from durable_cache.errors import ConfigError
+from durable_cache.service.building import cache_options, effective_limits
 from durable_cache.service.config import Settings, read_settings
 from durable_cache.service.document import DOCUMENT_BYTES_MAX, read_document
 from durable_cache.service.layers import Overrides, load_settings, overrides_from
@@ -217,6 +218,53 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
 def test_a_misspelt_variable_is_no_silent_default() -> None:
     with pytest.raises(ConfigError, match="did you mean DURABLE_CACHE_STATE_DIR"):
         overrides_from({"DURABLE_CACHE_STATEDIR": "x"})
+
+
+@pytest.mark.parametrize("name", ["SQL_PASSWORD", "CACHE_DIR", "GOLDEN", "SPARK_JARS"])
+def test_variables_of_other_rooms_are_left_alone(name: str) -> None:
+    assert overrides_from({f"DURABLE_CACHE_{name}": "x"}) == Overrides()
+
+
+def test_every_limit_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    settings = load_settings(Overrides())
+    for name, value in effective_limits(cache_options(settings, "cache")).items():
+        assert f"| `{name}` | {value} |" in page, f"document {name} = {value}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"queries_maxx": 1}, "limits.queries_maxx: unknown setting; did you mean 'queries_max'?"),
+        ({"queries_max": 1.5}, "limits.queries_max: expected a whole number, got 1.5"),
+        ({"queries_max": 0}, "limits.queries_max: expected a number above 0, got 0"),
+    ],
+)
+def test_a_wrong_limit_is_named(limits: dict[str, object], said: str) -> None:
+    storages = {"fleet": {"key_expr": "a", "limits": limits}}
+    settings = read_settings({"plugins": {"durable_cache": {"storages": storages}}})
+    with pytest.raises(ConfigError) as caught:
+        cache_options(settings, "fleet")
+    assert said in str(caught.value)
+
+
+def test_limits_and_recovery_reach_the_cache() -> None:
+    fleet = {
+        "key_expr": "a",
+        "limits": {"queries_max": 2, "sources_max": 7, "spool_bytes_max": 1000},
+        "recovery": {"gap_timeout_seconds": 3},
+        "history": 9,
+        "allowed_origin": "session_local",
+        "acknowledge": "process",
+    }
+    settings = read_settings({"plugins": {"durable_cache": {"storages": {"fleet": fleet}}}})
+    options = cache_options(settings, "fleet")
+    assert (options.queries_max, options.engine.sources_max) == (2, 7)
+    assert options.journal.spool_bytes_max == 1000
+    assert options.engine.gap_timeout_seconds == 3
+    assert options.retention == Retention(samples_max=9)
+    assert options.acknowledge is Durability.PROCESS
+    assert options.name == "fleet"
 
 
 def test_key_expressions_belong_into_the_file_where_there_is_one(tmp_path: Path) -> None:
