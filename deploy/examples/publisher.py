@@ -1,0 +1,45 @@
+"""A publisher whose samples outlive it: counts, and says which caches have stored how much."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from threading import Event
+
+import durable_cache
+
+
+def main() -> None:
+    """Publish numbers until told to stop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connect", default="tcp/127.0.0.1:7447", metavar="ENDPOINT")
+    parser.add_argument("--key", default="demo/example/counter")
+    parser.add_argument("--rate", type=float, default=5.0, metavar="PER_SECOND")
+    chosen = parser.parse_args()
+    stopped = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    signal.signal(signal.SIGINT, lambda *_: stopped.set())
+
+    config = {
+        "mode": "peer",
+        "connect": {"endpoints": [chosen.connect]},
+        "scouting": {"multicast": {"enabled": False}},
+    }
+    with (
+        durable_cache.open_session(config) as session,
+        durable_cache.declare_reliable_publisher(session, chosen.key, acknowledgements=1) as out,
+    ):
+        published = stored = 0
+        reported = time.monotonic()
+        while not stopped.wait(1 / chosen.rate):
+            receipt = out.put(f"{published}".encode())
+            published += 1
+            stored += receipt is not None and receipt.wait(2.0)
+            if time.monotonic() - reported > 10:
+                reported = time.monotonic()
+                print(f"published {published}, acknowledged on disk {stored}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
