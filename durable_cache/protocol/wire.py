@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
 from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId, is_zid
 
 __all__ = [
@@ -48,9 +48,11 @@ FRAME_VERSION = 1
 _HEADER_BYTES = 6
 ENVELOPE_BYTES_MAX = 16 * 1024 * 1024
 ACK_BYTES_MAX = 64 * 1024
+PLACE_BYTES_MAX = KEY_BYTES_MAX + 64 * 1024
 ACK_RUNS_MAX = 1024
 PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
+_NOT_IN_KEYS = frozenset("*$?#")
 
 
 class Content(IntEnum):
@@ -181,7 +183,28 @@ def _checked(samples: tuple[Sample, ...], samples_max: int) -> SampleBatch:
         raise RemoteProtocolError(f"{len(samples)} samples in a frame; {samples_max} are allowed")
     for sample in samples:
         check_identity(sample.source, sample.epoch, sample.sn, sample.ntp64)
+        _check_arrival(sample.qos, sample.received_ns)
+    for key in {sample.key for sample in samples}:
+        _check_key(key)
+    for timestamp_id in {sample.timestamp_id for sample in samples}:
+        _check_timestamp_id(timestamp_id)
     return SampleBatch(samples)
+
+
+def _check_arrival(qos: int, received_ns: int) -> None:
+    if not (0 <= qos < 64 and 0 <= received_ns < 1 << 63):
+        raise RemoteProtocolError(f"qos {qos} or arrival {received_ns} out of range")
+
+
+def _check_timestamp_id(text: str) -> None:
+    if text and not is_zid(text):
+        raise RemoteProtocolError(f"{text[:40]!r} is no timestamp id")
+
+
+def _check_key(key: str) -> None:
+    chunks_missing = not key or key[0] == "/" or key[-1] == "/" or "//" in key
+    if chunks_missing or not _NOT_IN_KEYS.isdisjoint(key) or len(key.encode()) > KEY_BYTES_MAX:
+        raise RemoteProtocolError(f"{key[:40]!r} is no key")
 
 
 def check_identity(source: SourceId, epoch: int, sn: int, ntp64: int) -> None:
@@ -201,6 +224,8 @@ def decode_envelope(frame: bytes) -> Envelope:
     """Read the attachment of a single reply."""
     envelope = unseal(frame, Content.ENVELOPE, _envelopes, ENVELOPE_BYTES_MAX)
     check_identity(envelope.source, envelope.epoch, envelope.sn, envelope.ntp64)
+    _check_arrival(envelope.qos, envelope.received_ns)
+    _check_timestamp_id(envelope.timestamp_id)
     return envelope
 
 
@@ -250,10 +275,8 @@ def encode_place(sample: Sample) -> bytes:
 
 def decode_place(frame: bytes) -> Sample:
     """Read after which sample a packed query goes on; its payload is empty."""
-    place = unseal(frame, Content.PLACE, _places, ACK_BYTES_MAX)
-    check_identity(place.source, place.epoch, place.sn, place.ntp64)
-    if place.timestamp_id and not is_zid(place.timestamp_id):
-        raise RemoteProtocolError(f"{place.timestamp_id[:40]!r} is no timestamp id")
+    place = unseal(frame, Content.PLACE, _places, PLACE_BYTES_MAX)
+    _checked((place,), 1)
     return place
 
 
