@@ -1,4 +1,4 @@
-"""How do requests reach the server? The only module that calls influxdb-client.
+"""How do requests reach the server, and how do its answers and errors come back?
 
 Nothing is retried here: the journal in front of every backend does that. After a Retry-After no
 request leaves until its time is over.
@@ -10,18 +10,9 @@ import gzip
 import io
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
-
-from influxdb_client import (
-    BucketRetentionRules,
-    DeletePredicateRequest,
-    DeleteService,
-    Dialect,
-    InfluxDBClient,
-    WriteService,
-)
 
 from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache_influxdb.driver import Driver, Response
 from durable_cache_influxdb.errors import (
     DRIVER_ERRORS,
     InfluxBusy,
@@ -43,33 +34,13 @@ Row = list[str]
 """The values of one line of an answer, in the order of the columns asked for."""
 
 
-class _Response(Protocol):
-    def stream(self, amt: int, decode_content: bool) -> Iterator[bytes]: ...
-    def close(self) -> None: ...
-    def release_conn(self) -> None: ...
-
-
 class Client:
     """Writes, queries and deletions in one bucket; any thread."""
 
     def __init__(self, options: InfluxDbOptions) -> None:
         self._options = options
         self.subject = f"influxdb {options.where()} bucket {options.bucket}"
-        timeout = (
-            round(options.connect_timeout_seconds * 1000),
-            round(options.request_timeout_seconds * 1000),
-        )
-        self._driver = InfluxDBClient(
-            url=options.where(),
-            token=options.read_token(),
-            org=options.org,
-            timeout=timeout,
-            connection_pool_maxsize=8,
-            retries=False,
-        )
-        self._writes = WriteService(self._driver.api_client)
-        self._deletes = DeleteService(self._driver.api_client)
-        self._dialect = Dialect(header=True, delimiter=",", annotations=[], comment_prefix="#")
+        self._driver = Driver(options)
         self._silent_until = 0.0
 
     def close(self) -> None:
@@ -85,14 +56,7 @@ class Client:
         body = gzip.compress(lines, _GZIP_LEVEL) if compress else lines
         self._wait_over()
         try:
-            self._writes.post_write(
-                org=self._options.org,
-                bucket=self._options.bucket,
-                body=body,
-                precision="ns",
-                content_encoding="gzip" if compress else "identity",
-                content_type="text/plain; charset=utf-8",
-            )
+            self._driver.write(body, "gzip" if compress else "identity")
         except DRIVER_ERRORS as error:
             raise self._translated(error) from error
 
@@ -107,12 +71,7 @@ class Client:
     def _rows(self, query: str, columns: Sequence[str]) -> Iterator[Row]:
         self._wait_over()
         try:
-            answer = cast(
-                _Response,
-                self._driver.query_api().query_raw(
-                    query, org=self._options.org, dialect=self._dialect
-                ),
-            )
+            answer = self._driver.query(query)
             try:
                 yield from _parsed(_lines(answer), columns)
             except BaseException:
@@ -130,13 +89,7 @@ class Client:
         """Delete the points of a predicate in a time range, both ends included."""
         self._wait_over()
         try:
-            self._deletes.post_delete(
-                delete_predicate_request=DeletePredicateRequest(
-                    start=rfc3339(first_ns), stop=rfc3339(last_ns), predicate=predicate
-                ),
-                org=self._options.org,
-                bucket=self._options.bucket,
-            )
+            self._driver.delete(predicate, rfc3339(first_ns), rfc3339(last_ns))
         except DRIVER_ERRORS as error:
             problem = self._translated(error)
             if isinstance(problem, Rejected):
@@ -146,19 +99,11 @@ class Client:
     def ensure_bucket(self, create: bool) -> bool:
         """Tell whether the bucket is there, creating it if asked; ConfigError if that fails."""
         try:
-            buckets = self._driver.buckets_api()
-            if buckets.find_bucket_by_name(self._options.bucket) is not None:
+            if self._driver.has_bucket():
                 return True
             if not create:
                 return False
-            rule = BucketRetentionRules(
-                type="expire",
-                every_seconds=0,
-                shard_group_duration_seconds=self._options.shard_group_seconds,
-            )
-            buckets.create_bucket(
-                bucket_name=self._options.bucket, org=self._options.org, retention_rules=rule
-            )
+            self._driver.create_bucket(self._options.shard_group_seconds)
         except DRIVER_ERRORS as error:
             if status_of(error) in (400, 401, 403, 404, 422):
                 raise ConfigError(
@@ -182,7 +127,7 @@ class Client:
         return problem
 
 
-def _lines(answer: _Response) -> Iterator[str]:
+def _lines(answer: Response) -> Iterator[str]:
     """Cut an answer into lines without ever holding more than one chunk and one line."""
     pending = io.BytesIO()
     for chunk in answer.stream(_CHUNK_BYTES, decode_content=True):
@@ -216,5 +161,3 @@ def rfc3339(unix_ns: int) -> str:
     seconds, fraction = divmod(unix_ns, 1_000_000_000)
     moment = time.gmtime(seconds)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{fraction:09d}Z"
-
-

@@ -39,7 +39,9 @@ class Measurements:
     @classmethod
     def of(cls, bucket: str, storage: str) -> Measurements:
         """Name them; a storage's own name has no dot, so no two storages meet."""
-        return cls(*(Source(bucket, storage + tail) for tail in ("", ".streams", ".skips", ".lease")))
+        return cls(
+            *(Source(bucket, storage + tail) for tail in ("", ".streams", ".skips", ".lease"))
+        )
 
 
 @dataclass(slots=True)
@@ -66,6 +68,10 @@ class Directory:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def __iter__(self) -> Iterator[StreamState]:
+        """Yield every stream, in order."""
+        return (self.states[stream] for _, stream in self._order)
 
     def put(self, state: StreamState) -> None:
         """Add a stream, or replace what is known of it."""
@@ -101,7 +107,7 @@ class Directory:
         """Yield the streams a selection names, in order, from place `first` on."""
         start = 0
         if first is not None:
-            start = bisect_left(self._order, first, key=lambda entry: entry[0])  # type: ignore[type-var]
+            start = bisect_left(self._order, first, key=lambda entry: entry[0])
         for at in range(start, len(self._order)):
             stream = self._order[at][1]
             if names(selection, stream):

@@ -51,15 +51,17 @@ class WriterLease:
             self._bar(self._others())
             self._since_ns = time.time_ns()
             self._renew()
-            self._bar({h: o for h, o in self._others().items() if o < (self._since_ns, self._holder)})
+            self._bar(
+                {h: o for h, o in self._others().items() if o < (self._since_ns, self._holder)}
+            )
         except BaseException:
             self.release()
             raise
 
-    def confirm(self) -> None:
-        """Renew the lease where a third of it is over; `StorageLocked` if it was lost."""
+    def confirm(self, *, surely: bool = False) -> None:
+        """Renew the lease where a third of it is over, or now; `StorageLocked` if it was lost."""
         age = time.monotonic() - self._renewed
-        if age < self._seconds / 3:
+        if age < self._seconds / 3 and not surely:
             return
         if age >= self._seconds:
             self._bar(self._others())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode, urlsafe_b64encode
+from binascii import b2a_base64
 from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -80,7 +81,13 @@ class Meta(NamedTuple):
         try:
             sn, ntp64, tid, received, size, kind, qos, stamped = text.split(" ")
             return cls(
-                int(sn), int(ntp64), tid.rstrip("-"), int(received), int(size), int(kind), int(qos),
+                int(sn),
+                int(ntp64),
+                tid.rstrip("-"),
+                int(received),
+                int(size),
+                int(kind),
+                int(qos),
                 int(stamped),
             )
         except ValueError as error:
@@ -116,7 +123,7 @@ def line_of(series: tuple[str, str], sample: Sample, slot: Slot, typed: str) -> 
     if len(payload) > _CHUNK_BYTES:
         written = _chunks("payload", payload)
     else:
-        written = f',payload="{b64encode(payload).decode()}"'
+        written = f',payload="{b2a_base64(payload, newline=False).decode()}"'
     return (
         f"{series[0]}{slot.ordinal}{series[1]}"
         f'meta="{sample.sn} {sample.ntp64} {sample.timestamp_id or "-"} {sample.received_ns} {size}'

@@ -155,4 +155,3 @@ def fetch(
         if point in wanted or point.tags in everything:
             found.setdefault(point, {})[row[2]] = row[1]
     return [sample_of(streams[point.tags], fields) for point, fields in found.items()]
-

@@ -85,10 +85,9 @@ def floors_of(
     kept: dict[Stream, Sequence[Weight]] = {}
     step = 1 if retention.bytes_max is None else SERIES_PER_SCAN_MAX
     for at in range(0, len(weighed), step):
-        for stream, weights in _weights(client, source, weighed[at : at + step]).items():
-            weights = [weight for weight in weights if weight.sn >= floors.get(stream, 0)]
-            if oldest_ns is not None:
-                weights = _young(weights, oldest_ns)
+        for stream, stored in _weights(client, source, weighed[at : at + step]).items():
+            above = [weight for weight in stored if weight.sn >= floors.get(stream, 0)]
+            weights = above if oldest_ns is None else _young(above, oldest_ns)
             runs = directory.states[stream].runs
             floors[stream] = weights[0].sn if weights else (runs.last or 0) + 1
             if retention.bytes_max is not None:

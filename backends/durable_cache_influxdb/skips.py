@@ -67,7 +67,9 @@ class SkipTable:
             stored = self.stored.get(numbering, {})
             now = {run.first: run.last for run in self.runs[numbering]}
             points = {first: last for first, last in now.items() if stored.get(first) != last}
-            points |= {first: -1 for first, last in stored.items() if first not in now and last >= 0}
+            points |= {
+                first: -1 for first, last in stored.items() if first not in now and last >= 0
+            }
             if points:
                 found[numbering] = points
         return found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
 
 from durable_cache.errors import Closed, StorageFull, StorageLocked
-from durable_cache.model.sample import Sample, SampleBatch, Skip, Stream, sample_digest
+from durable_cache.model.sample import SampleBatch, Skip, Stream, sample_digest
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.storage.contract import (
@@ -100,7 +100,7 @@ class InfluxDbStorage(Storage):
             self._writable()
             self._skips.add(skips, self._directory)
             outcome = _Outcome(batch)
-            self._sort_out(batch, outcome)
+            self._sort_out(outcome)
             if outcome.held:
                 self._compare(outcome)
             if outcome.fresh:
@@ -108,15 +108,16 @@ class InfluxDbStorage(Storage):
             self._write_skips()
         return outcome.result()
 
-    def _sort_out(self, batch: SampleBatch, outcome: _Outcome) -> None:
+    def _sort_out(self, outcome: _Outcome) -> None:
         states = self._directory.states
         offered: dict[tuple[Stream, int], bytes] = {}
+        batch = outcome.batch
         for at, (sample, digest) in enumerate(zip(batch.samples, batch.digests, strict=True)):
+            stream = outcome.streams[at]
             reason = refusal_of(sample)
             if reason is not None:
                 outcome.refused[at] = reason
                 continue
-            stream = sample.stream
             state = states.get(stream)
             if state is not None and sample.sn in state.runs:
                 outcome.held.append(at)
@@ -133,12 +134,11 @@ class InfluxDbStorage(Storage):
             part = outcome.held[start : start + _CHECKED_AT_ONCE]
             wanted: dict[Stream, set[int]] = {}
             for at in part:
-                sample = outcome.batch.samples[at]
-                wanted.setdefault(sample.stream, set()).add(sample.sn)
+                wanted.setdefault(outcome.streams[at], set()).add(outcome.batch.samples[at].sn)
             found = self._held_digests(wanted)
             for at in part:
-                sample = outcome.batch.samples[at]
-                outcome.repeated.append((at, found[sample.stream, sample.sn]))
+                place = (outcome.streams[at], outcome.batch.samples[at].sn)
+                outcome.repeated.append((at, found[place]))
 
     def _held_digests(self, wanted: dict[Stream, set[int]]) -> dict[tuple[Stream, int], bytes]:
         source = self._where.samples
@@ -153,71 +153,91 @@ class InfluxDbStorage(Storage):
         return {(sample.stream, sample.sn): sample_digest(sample) for sample in samples}
 
     def _store(self, outcome: _Outcome) -> None:
-        samples = [outcome.batch.samples[at] for at in outcome.fresh]
-        slots = self._slots(samples)
-        groups = dict.fromkeys(sample.stream for sample in samples)
+        groups = dict.fromkeys(outcome.streams[at] for at in outcome.fresh)
         added = [stream for stream in groups if stream not in self._directory.states]
         if len(self._directory) + len(added) > self._options.streams_max:
             raise StorageFull(
                 f"influxdb: more than streams_max = {self._options.streams_max} streams; raise it"
             )
+        slots = self._slots(outcome)
         measurement = self._where.samples.measurement
         series = {stream: series_of(measurement, stream, self._options) for stream in groups}
-        lines = []
-        for at, sample, slot in zip(outcome.fresh, samples, slots, strict=True):
-            head = series[sample.stream]
-            text = line_of(head, sample, slot, self._typed.text(sample))
-            lines.append(Line(at, text, _Bare(head, sample, slot)))
+        batch, streams, typed = outcome.batch.samples, outcome.streams, self._typed.text
+
+        def bare(at: int) -> str:
+            return line_of(series[streams[at]], batch[at], slots[at], "")
+
         self._unsure.update(groups)
         if added:
             names = self._where.streams.measurement
             self._writer.plain(stream_line(names, stream) for stream in added)
-        refused = self._writer.samples(lines)
-        outcome.refused |= refused
-        self._record(outcome, samples, slots)
+        lines = (
+            Line(at, line_of(series[streams[at]], batch[at], slots[at], typed(batch[at])))
+            for at in outcome.fresh
+        )
+        outcome.refused |= self._writer.samples(lines, bare)
+        self._record(outcome, slots)
         self._unsure.difference_update(groups)
 
-    def _record(self, outcome: _Outcome, samples: list[Sample], slots: list[Slot]) -> None:
-        for at, sample, slot in zip(outcome.fresh, samples, slots, strict=True):
+    def _record(self, outcome: _Outcome, slots: dict[int, Slot]) -> None:
+        states, some_skipped = self._directory.states, bool(self._skips.runs)
+        for at in outcome.fresh:
             if at in outcome.refused:
                 continue
-            state = self._directory.states.get(sample.stream)
+            stream, sn = outcome.streams[at], outcome.batch.samples[at].sn
+            state = states.get(stream)
             if state is None:
-                state = StreamState(sample.stream, tags_of(sample.stream))
+                state = StreamState(stream, tags_of(stream))
                 self._directory.put(state)
-            state.runs.add(sample.sn, sample.sn)
-            if slot.ordinal == 0:
-                state.time_max_ns = max(state.time_max_ns, slot.time_ns)
-            self._skips.replace((sample.source, sample.epoch), sample.sn)
+            state.runs.add(sn, sn)
+            slot = slots[at]
+            if slot.ordinal == 0 and slot.time_ns > state.time_max_ns:
+                state.time_max_ns = slot.time_ns
+            if some_skipped:
+                self._skips.replace((stream.source, stream.epoch), sn)
 
-    def _slots(self, samples: list[Sample]) -> list[Slot]:
+    def _slots(self, outcome: _Outcome) -> dict[int, Slot]:
         """Give every new sample its point, asking the server only about times not above all."""
-        times = [ntp64_to_ns(sample.ntp64) for sample in samples]
-        states = self._directory.states
-        fresh: set[tuple[Stream, int]] = set()
-        doubtful: list[int] = []
-        for at, (sample, time_ns) in enumerate(zip(samples, times, strict=True)):
-            state = states.get(sample.stream)
-            place = (sample.stream, time_ns)
-            if place in fresh or (state is not None and time_ns <= state.time_max_ns):
-                doubtful.append(at)
-            fresh.add(place)
-        taken = self._taken([(samples[at], times[at]) for at in doubtful])
-        chosen = []
-        for sample, time_ns in zip(samples, times, strict=True):
-            own = taken.setdefault(sample.stream, {})
-            slot = choose(time_ns, sample.sn, own)
-            own[slot] = sample.sn
-            chosen.append(slot)
+        states, samples = self._directory.states, outcome.batch.samples
+        tops: dict[Stream, int] = {}
+        chosen: dict[int, Slot] = {}
+        doubtful: list[tuple[int, int]] = []
+        for at in outcome.fresh:
+            stream, time_ns = outcome.streams[at], ntp64_to_ns(samples[at].ntp64)
+            top = tops.get(stream)
+            if top is None:
+                state = states.get(stream)
+                top = -1 if state is None else state.time_max_ns
+            if time_ns > top:
+                tops[stream] = time_ns
+                chosen[at] = Slot(0, time_ns)
+            else:
+                tops[stream] = top
+                doubtful.append((at, time_ns))
+        if doubtful:
+            self._settle(outcome, doubtful, chosen)
         return chosen
 
-    def _taken(self, doubtful: list[tuple[Sample, int]]) -> dict[Stream, dict[Slot, int]]:
+    def _settle(
+        self, outcome: _Outcome, doubtful: list[tuple[int, int]], chosen: dict[int, Slot]
+    ) -> None:
+        samples, streams = outcome.batch.samples, outcome.streams
+        taken = self._taken([(streams[at], samples[at].sn, time_ns) for at, time_ns in doubtful])
+        for at, slot in chosen.items():
+            taken.setdefault(streams[at], {})[slot] = samples[at].sn
+        for at, time_ns in doubtful:
+            own = taken.setdefault(streams[at], {})
+            slot = choose(time_ns, samples[at].sn, own)
+            own[slot] = samples[at].sn
+            chosen[at] = slot
+
+    def _taken(self, doubtful: list[tuple[Stream, int, int]]) -> dict[Stream, dict[Slot, int]]:
         """Return who stands where the doubtful samples could stand."""
         taken: dict[Stream, dict[Slot, int]] = {}
         wanted = {
-            Point(tags_of(sample.stream), slot): sample.stream
-            for sample, time_ns in doubtful
-            for slot in slots_of(time_ns, sample.sn)[:-1]
+            Point(tags_of(stream), slot): stream
+            for stream, sn, time_ns in doubtful
+            for slot in slots_of(time_ns, sn)[:-1]
         }
         source = self._where.samples
         scans = scans_of(windows_of(wanted), ("sn",))
@@ -256,25 +276,20 @@ class InfluxDbStorage(Storage):
         self._open()
         with self._lock:
             directory = load(self._client, self._where, newest=True)
-        for state in directory.ordered(Selection()):
+        for state in directory:
             if state.runs:
-                yield Held(
-                    state.stream, state.runs, state.newest_ntp64, state.newest_received_ns
-                )
+                yield Held(state.stream, state.runs, state.newest_ntp64, state.newest_received_ns)
 
     def skips(self) -> Iterator[Skip]:
         self._open()
         with self._lock:
-            if self._lease is not None:
-                self._make_sure()
-                return iter(list(self._skips.ordered()))
-        table = skips.load_skips(self._client, self._where.skips)
-        table.settle(load(self._client, self._where))
+            table = skips.load_skips(self._client, self._where.skips)
+            table.settle(load(self._client, self._where))
         return table.ordered()
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         with self._lock:
-            self._writable()
+            self._writable(surely=True)
             if retention.unlimited:
                 return []
             floors = removal.floors_of(
@@ -285,7 +300,7 @@ class InfluxDbStorage(Storage):
 
     def purge(self, floors: Iterable[Floor]) -> int:
         with self._lock:
-            self._writable()
+            self._writable(surely=True)
             return self._purge(floors)
 
     def _purge(self, floors: Iterable[Floor]) -> int:
@@ -317,13 +332,13 @@ class InfluxDbStorage(Storage):
         if self._closed:
             raise Closed(f"storage {self._where.samples.measurement!r} is closed")
 
-    def _writable(self) -> None:
+    def _writable(self, *, surely: bool = False) -> None:
         self._open()
         if self._lease is None:
             raise StorageLocked(
                 f"storage {self._where.samples.measurement!r} was opened with writer=False"
             )
-        self._lease.confirm()
+        self._lease.confirm(surely=surely)
         self._make_sure()
 
     def _make_sure(self) -> None:
@@ -349,25 +364,14 @@ class InfluxDbStorage(Storage):
         return self._directory, self._lock
 
 
-class _Bare:
-    """Makes a sample's line without typed fields, in the rare case that it is needed."""
-
-    __slots__ = ("_head", "_sample", "_slot")
-
-    def __init__(self, head: tuple[str, str], sample: Sample, slot: Slot) -> None:
-        self._head, self._sample, self._slot = head, sample, slot
-
-    def __call__(self) -> str:
-        return line_of(self._head, self._sample, self._slot, "")
-
-
 class _Outcome:
     """What becomes of the samples of one batch, by their places in it."""
 
-    __slots__ = ("batch", "fresh", "held", "refused", "repeated")
+    __slots__ = ("batch", "fresh", "held", "refused", "repeated", "streams")
 
     def __init__(self, batch: SampleBatch) -> None:
         self.batch = batch
+        self.streams = [Stream(s.key, s.source, s.epoch) for s in batch.samples]
         self.fresh: list[int] = []
         self.held: list[int] = []
         self.repeated: list[tuple[int, bytes]] = []

@@ -10,6 +10,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -64,8 +65,11 @@ class TypedFields:
         options = self._options
         if not options.typed_fields or sample.kind is Kind.DELETE:
             return ""
+        kind = _kind(sample.encoding)
+        if kind is None:
+            return ""
         parts: list[str] = []
-        for leaf, value in _leaves(sample):
+        for leaf, value in _leaves(kind, sample.payload):
             name = _UNSAFE.sub("_", options.field_prefix + leaf)[:_NAME_LENGTH_MAX]
             if len(parts) >= options.fields_per_sample_max or not self._admits(name):
                 self.omitted += 1
@@ -100,10 +104,20 @@ def _written(value: float | bool | str, text_bytes_max: int) -> str | None:
     return f'"{escaped}"'
 
 
-def _leaves(sample: Sample) -> Iterator[Leaf]:
-    encoding = sample.encoding.partition(";")[0]
-    payload = sample.payload
-    if encoding in _JSON:
+@lru_cache(maxsize=1024)
+def _kind(encoding: str) -> str | None:
+    """Return how payloads of an encoding are read, or None when there is nothing to chart."""
+    name = encoding.partition(";")[0]
+    short = name.removeprefix("zenoh/")
+    if name in _JSON:
+        return "json"
+    if short in _PACKED or short == "bool":
+        return short
+    return "text" if name in _TEXT else None
+
+
+def _leaves(kind: str, payload: bytes) -> Iterator[Leaf]:
+    if kind == "json":
         if len(payload) <= _JSON_BYTES_MAX:
             try:
                 document: object = msgspec.json.decode(payload)
@@ -111,13 +125,12 @@ def _leaves(sample: Sample) -> Iterator[Leaf]:
                 return
             yield from _walk("", document, 0)
         return
-    kind = encoding.removeprefix("zenoh/")
     packed = _PACKED.get(kind)
     if packed is not None and len(payload) == struct.calcsize(packed):
         yield from _number("", struct.unpack(packed, payload)[0])
     elif kind == "bool" and payload in (b"\x00", b"\x01"):
         yield "flag", payload == b"\x01"
-    elif packed is not None or kind == "bool" or encoding in _TEXT:
+    else:
         yield from _of_text(payload)
 
 

@@ -25,12 +25,10 @@ _LineT = TypeVar("_LineT")
 
 
 class Line(NamedTuple):
-    """A line of a sample, with and without what is made for charts."""
+    """A line of a sample and the sample's place in its batch."""
 
     at: int
-    """The sample's place in its batch."""
-    full: str
-    bare: Callable[[], str]
+    text: str
 
 
 class DeadLetters:
@@ -81,33 +79,44 @@ class LineWriter:
             except Rejected as error:
                 raise StorageCorrupt(f"{self._client.subject}: {error.message}") from error
 
-    def samples(self, lines: Sequence[Line]) -> dict[int, str]:
-        """Send the lines of samples; returns the refused ones' places with the reasons."""
+    def samples(self, lines: Iterable[Line], bare: Callable[[int], str]) -> dict[int, str]:
+        """Send the lines of samples; returns the refused ones' places with the reasons.
+
+        `bare` makes a sample's line again without what is made for charts.
+        """
         refused: dict[int, str] = {}
-        for chunk in _chunks(lines, lambda line: len(line.full), self._options):
+        for chunk in _chunks(lines, lambda line: len(line.text), self._options):
             try:
-                self._client.write("\n".join(line.full for line in chunk).encode("utf-8"))
+                self._client.write("\n".join(line.text for line in chunk).encode("utf-8"))
             except FieldConflict as error:
                 self._conflict(error.field)
-                self._without_typed(chunk, refused)
+                self._without_typed(chunk, bare, refused)
             except Rejected as error:
-                self._bisect(chunk, error, refused)
+                self._bisect(chunk, bare, error, refused)
         return refused
 
-    def _without_typed(self, chunk: Sequence[Line], refused: dict[int, str]) -> None:
+    def _without_typed(
+        self, chunk: Sequence[Line], bare: Callable[[int], str], refused: dict[int, str]
+    ) -> None:
         """Send again what the server dropped in part: the same points, without typed fields."""
-        bare = [line._replace(full=line.bare()) for line in chunk]
+        plain = [Line(line.at, bare(line.at)) for line in chunk]
         try:
-            self._client.write("\n".join(line.full for line in bare).encode("utf-8"))
+            self._client.write("\n".join(line.text for line in plain).encode("utf-8"))
         except FieldConflict as error:
             raise StorageCorrupt(
                 f"{self._client.subject}: another program wrote field {error.field!r} into this"
                 " storage's measurement with another type; give the storage a bucket of its own"
             ) from error
         except Rejected as error:
-            self._bisect(bare, error, refused)
+            self._bisect(plain, bare, error, refused)
 
-    def _bisect(self, lines: Sequence[Line], error: Rejected, refused: dict[int, str]) -> None:
+    def _bisect(
+        self,
+        lines: Sequence[Line],
+        bare: Callable[[int], str],
+        error: Rejected,
+        refused: dict[int, str],
+    ) -> None:
         """Find the lines the server will not take; everything else goes in."""
         if len(lines) == 1:
             if len(refused) >= _REFUSALS_MAX:
@@ -116,17 +125,17 @@ class LineWriter:
                     f" rejected, the last with: {error.message}"
                 ) from error
             refused[lines[0].at] = error.message
-            self._letters.add(lines[0].full, error.message)
+            self._letters.add(lines[0].text, error.message)
             return
         middle = len(lines) // 2
         for half in (lines[:middle], lines[middle:]):
             try:
-                self._client.write("\n".join(line.full for line in half).encode("utf-8"))
+                self._client.write("\n".join(line.text for line in half).encode("utf-8"))
             except FieldConflict as conflict:
                 self._conflict(conflict.field)
-                self._without_typed(half, refused)
+                self._without_typed(half, bare, refused)
             except Rejected as again:
-                self._bisect(half, again, refused)
+                self._bisect(half, bare, again, refused)
 
 
 def _chunks(

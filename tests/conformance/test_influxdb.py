@@ -33,5 +33,5 @@ class TestInfluxDb(StorageTests):
 
     def sabotage(self, tmp_path: Path, name: str, storage: Storage) -> bool:
         client = storage._client  # type: ignore[attr-defined]
-        client._driver.api_client.configuration.host = "http://127.0.0.1:1"
+        client._driver._client.api_client.configuration.host = "http://127.0.0.1:1"
         return True

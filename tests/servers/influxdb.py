@@ -9,7 +9,6 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from durable_cache.testing.services import REQUIRE_VARIABLE, require
 from durable_cache_influxdb import InfluxDbOptions
 
 URL_VARIABLE = "DURABLE_CACHE_TEST_INFLUXDB_URL"
+BINARY_VARIABLE = "DURABLE_CACHE_TEST_INFLUXD"
 HANDED_ON_VARIABLE = "DURABLE_CACHE_TEST_INFLUXDB_RUNNING"
 IMAGE = "influxdb:2.7"
 VERSION = "v2.7.12"
@@ -57,14 +57,16 @@ def influx_server() -> InfluxServer:
     if handed_on:
         return InfluxServer(*handed_on.split("\n"))
     server = _named() or _in_container() or _from_binary()
-    os.environ[HANDED_ON_VARIABLE] = "\n".join((server.url, server.token, server.org, server.bucket))
+    os.environ[HANDED_ON_VARIABLE] = "\n".join(
+        (server.url, server.token, server.org, server.bucket)
+    )
     return server
 
 
 @pytest.fixture(scope="session")
-def influx() -> Iterator[InfluxServer]:
+def influx() -> InfluxServer:
     """The InfluxDB server of the run."""
-    yield influx_server()
+    return influx_server()
 
 
 def _named() -> InfluxServer | None:
@@ -88,15 +90,17 @@ def _named() -> InfluxServer | None:
 def _in_container() -> InfluxServer | None:
     """Run the image where an engine already has it; never pulls."""
     docker = shutil.which("docker")
-    if docker is None:
+    if docker is None or os.environ.get(BINARY_VARIABLE):
         return None
     try:
         subprocess.run(
             [docker, "image", "inspect", IMAGE], check=True, capture_output=True, timeout=10
         )
+        from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
     except (subprocess.SubprocessError, OSError, ImportError):
         return None
+    testcontainers_config.ryuk_disabled = True  # its image would be pulled; we stop it ourselves
     container = DockerContainer(IMAGE).with_exposed_ports(8086)
     container.start()
     atexit.register(container.stop)
@@ -112,8 +116,8 @@ def _from_binary() -> InfluxServer:
 
 
 def find_influxd() -> Path:
-    """Return the server's binary: on PATH, or in the cache folder, built now if it must be."""
-    found = shutil.which("influxd")
+    """Return the server's binary: named, on PATH, or in the cache folder, built if it must be."""
+    found = os.environ.get(BINARY_VARIABLE) or shutil.which("influxd")
     if found is not None:
         return Path(found)
     cache = os.environ.get("DURABLE_CACHE_CACHE_DIR") or _REPOSITORY / ".cache"
@@ -126,7 +130,9 @@ def find_influxd() -> Path:
         if done.returncode == 0:
             return Path(done.stdout.strip())
         require("influxdb", done.stderr.strip())
-    require("influxdb", f"{URL_VARIABLE} is unset, no influxd is on PATH; tools/build_influxd.sh")
+    return require(
+        "influxdb", f"{URL_VARIABLE} is unset, no influxd is on PATH; tools/build_influxd.sh"
+    )
 
 
 class InfluxProcess:

@@ -1,0 +1,407 @@
+"""What is lost or doubled when InfluxDB refuses, stalls, vanishes or comes back? Nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from durable_cache.errors import ConfigError, StorageError, StorageLocked, StorageUnavailable
+from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.storage.contract import AppendResult, Storage
+from durable_cache.testing.conformance.hooks import read_all, runs_of
+from durable_cache.testing.samples import batch, run, sample
+from durable_cache_influxdb import InfluxDbBackend, InfluxDbOptions
+from durable_cache_influxdb.errors import InfluxBusy
+from tests.servers.influxdb import (
+    InfluxProcess,
+    InfluxServer,
+    find_influxd,
+    influx_server,
+    set_up,
+)
+
+pytestmark = pytest.mark.influxdb
+
+Fault = Callable[[str, bytes], "Answer | None"]
+DEADLINE_SECONDS = 60
+
+
+class Answer(Exception):
+    """What the proxy says in the server's place, before or after the server acted."""
+
+    def __init__(
+        self, status: int, body: bytes = b"{}", *, after: bool = False, **headers: str
+    ) -> None:
+        self.status, self.body, self.after, self.headers = status, body, after, headers
+
+
+class Proxy:
+    """Stands before the real server and lets a test decide about single requests."""
+
+    def __init__(self, url: str) -> None:
+        self.fault: Fault = lambda path, body: None
+        self.requests: list[str] = []
+        target = urlsplit(url)
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.forward()
+
+            def do_POST(self) -> None:
+                self.forward()
+
+            def forward(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                proxy.requests.append(self.path)
+                instead = proxy.fault(self.path, body)
+                if instead is not None and not instead.after:
+                    self.say(instead.status, instead.body, instead.headers)
+                    return
+                upstream = HTTPConnection(target.hostname or "", target.port, timeout=30)
+                try:
+                    upstream.request(self.command, self.path, body, dict(self.headers.items()))
+                    real = upstream.getresponse()
+                    answer = real.read()
+                    if instead is not None:
+                        self.close_connection = True
+                        if instead.status:
+                            self.say(instead.status, instead.body, instead.headers)
+                        return
+                    kept = {
+                        name: value
+                        for name, value in real.getheaders()
+                        if name.lower() in ("content-type", "content-encoding", "retry-after")
+                    }
+                    self.say(real.status, answer, kept)
+                finally:
+                    upstream.close()
+
+            def say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if status != 204:
+                    self.wfile.write(body)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join(10)
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> InfluxServer:
+    return influx_server()
+
+
+@pytest.fixture
+def proxy(server: InfluxServer) -> Iterator[Proxy]:
+    proxy = Proxy(server.url)
+    yield proxy
+    proxy.close()
+
+
+def fresh_name() -> str:
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def opened(options: InfluxDbOptions, name: str | None = None) -> Iterator[Storage]:
+    with InfluxDbBackend().open(name or fresh_name(), options) as storage:
+        yield storage
+
+
+def once(matches: Callable[[str, bytes], bool], answer: Answer) -> Fault:
+    """Return a fault that strikes the first matching request only."""
+    struck = threading.Event()
+
+    def fault(path: str, body: bytes) -> Answer | None:
+        if struck.is_set() or not matches(path, body):
+            return None
+        struck.set()
+        return answer
+
+    return fault
+
+
+def is_write(path: str, body: bytes) -> bool:
+    return path.startswith("/api/v2/write")
+
+
+def append_until_done(
+    storage: Storage, samples: SampleBatch, seconds: float = DEADLINE_SECONDS
+) -> AppendResult:
+    """Do what the journal does: append again until it is done."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return storage.append(samples)
+        except StorageUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(min(getattr(error, "retry_after_seconds", 0.05), 0.5))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_carried_and_respected(
+    server: InfluxServer, proxy: Proxy, status: int
+) -> None:
+    with opened(server.options(url=proxy.url)) as storage:
+        storage.append(batch(sample(0)))
+        proxy.fault = once(is_write, Answer(status, Retry_After="1"))
+        with pytest.raises(InfluxBusy) as caught:
+            storage.append(batch(sample(1)))
+        assert caught.value.retry_after_seconds == 1
+        sent = len(proxy.requests)
+        with pytest.raises(InfluxBusy) as again:
+            storage.append(batch(sample(1)))
+        assert 0 < again.value.retry_after_seconds <= 1
+        assert len(proxy.requests) == sent, "a request left during the pause"
+        append_until_done(storage, batch(sample(1)))
+        assert read_all(storage) == run(0, 1)
+
+
+def test_a_write_that_was_applied_but_not_answered_is_not_doubled(
+    server: InfluxServer, proxy: Proxy
+) -> None:
+    with opened(server.options(url=proxy.url)) as storage:
+        storage.append(batch(run(0, 9)))
+        proxy.fault = once(is_write, Answer(0, after=True))
+        with pytest.raises(StorageUnavailable):
+            storage.append(batch(run(10, 19)))
+        assert storage.append(batch(run(10, 24))) == AppendResult(5, duplicates=10)
+        assert read_all(storage) == run(0, 24)
+
+
+def test_a_time_out_after_the_write_is_not_doubled_even_when_times_coincide(
+    server: InfluxServer, proxy: Proxy
+) -> None:
+    stall = threading.Event()
+
+    def fault(path: str, body: bytes) -> Answer | None:
+        if is_write(path, body) and not stall.is_set():
+            stall.set()
+            time.sleep(1.5)
+        return None
+
+    same_time = batch(sample(n, ntp64=77) for n in range(30))
+    with opened(server.options(url=proxy.url, request_timeout_seconds=0.5)) as storage:
+        storage.append(batch(sample(40)))
+        proxy.fault = fault
+        with pytest.raises(StorageUnavailable):
+            storage.append(same_time)
+        append_until_done(storage, same_time)
+        assert read_all(storage) == [*same_time, sample(40)]
+        assert runs_of(storage) == {("suite/a", "4f2a:7", 1): [(0, 29), (40, 40)]}
+    with opened(server.options(), fresh_name()) as other:
+        assert read_all(other) == []
+
+
+def test_a_bad_line_is_quarantined_and_the_rest_goes_in(
+    server: InfluxServer, proxy: Proxy, tmp_path: Path
+) -> None:
+    letters = tmp_path / "letters.jsonl"
+    options = server.options(url=proxy.url, gzip=False, dead_letter=str(letters))
+
+    def fault(path: str, body: bytes) -> Answer | None:
+        bad = is_write(path, body) and b" sn=13i " in body.replace(b",sn", b" sn")
+        message = json.dumps({"code": "invalid", "message": "unable to parse"}).encode()
+        return Answer(400, message, Content_Type="application/json") if bad else None
+
+    with opened(options) as storage:
+        proxy.fault = fault
+        result = storage.append(batch(run(0, 99)))
+        assert result.new == 99
+        assert [refusal.sample.sn for refusal in result.refused] == [13]
+        assert "unable to parse" in result.refused[0].reason
+        assert [s.sn for s in read_all(storage)] == [n for n in range(100) if n != 13]
+        assert len([path for path in proxy.requests if "write" in path]) < 40
+    (letter,) = map(json.loads, letters.read_text().splitlines())
+    assert letter["reason"] == "unable to parse"
+    assert "sn=13i" in letter["line"]
+
+
+def test_a_server_that_rejects_everything_is_not_asked_for_ever(
+    server: InfluxServer, proxy: Proxy
+) -> None:
+    with opened(server.options(url=proxy.url)) as storage:
+        proxy.fault = lambda path, body: Answer(400) if is_write(path, body) else None
+        with pytest.raises(StorageError):
+            storage.append(batch(run(0, 999)))
+        assert len(proxy.requests) < 1000
+        proxy.fault = lambda path, body: None
+        assert storage.append(batch(run(0, 999))).new == 1000
+
+
+def test_a_field_of_another_type_never_costs_a_sample(server: InfluxServer) -> None:
+    name = fresh_name()
+    with opened(server.options(), name) as storage:
+        storage.append(batch(sample(0, payload=b"1.5")))
+    foreign(server, f'{name},n=9 value="text" {sample(1).received_ns}')
+    samples = [
+        Sample(
+            f"k/{n}", sample().source, 1, n, b"%d" % n, encoding="text/plain", ntp64=sample(n).ntp64
+        )
+        for n in range(10)
+    ]
+    with opened(server.options(), name) as storage:
+        assert storage.append(batch(samples)).new == 10
+        assert storage.field_conflicts > 0  # type: ignore[attr-defined]
+        assert [s for s in read_all(storage) if s.key.startswith("k/")] == samples
+
+
+def foreign(server: InfluxServer, line: str) -> None:
+    """Write a point as another program would."""
+    where = urlsplit(server.url)
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=10)
+    try:
+        connection.request(
+            "POST",
+            f"/api/v2/write?org={server.org}&bucket={server.bucket}&precision=ns",
+            line,
+            {"Authorization": f"Token {server.token}"},
+        )
+        assert connection.getresponse().status == 204
+    finally:
+        connection.close()
+
+
+def outage(tmp_path: Path, seconds: float) -> None:
+    """Kill a server under load, keep it away, and compare what is there with what was given."""
+    process = InfluxProcess(find_influxd(), tmp_path)
+    process.start()
+    try:
+        server = set_up(process.url)
+        options = server.options(request_timeout_seconds=5.0, connect_timeout_seconds=1.0)
+        stop = threading.Event()
+        given: list[Sample] = []
+        failures: list[BaseException] = []
+        with opened(options) as storage:
+
+            def load() -> None:
+                first = 0
+                try:
+                    while not stop.is_set() or first < 2000:
+                        part = run(first, first + 99)
+                        append_until_done(storage, SampleBatch(part), seconds + 90)
+                        given.extend(part)
+                        first += 100
+                except BaseException as error:
+                    failures.append(error)
+
+            writer = threading.Thread(target=load)
+            writer.start()
+            wait_for(lambda: len(given) >= 500)
+            process.kill()
+            time.sleep(seconds)
+            process.start()
+            before = len(given)
+            wait_for(lambda: len(given) >= before + 500 or bool(failures))
+            stop.set()
+            writer.join(DEADLINE_SECONDS)
+            assert failures == []
+            assert read_all(storage) == given
+            assert runs_of(storage) == {("suite/a", "4f2a:7", 1): [(0, len(given) - 1)]}
+    finally:
+        process.remove()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_short_outage_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    outage(tmp_path, 1.0)
+
+
+@pytest.mark.slow
+def test_a_minute_of_outage_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    outage(tmp_path, 60.0)
+
+
+def test_an_unreachable_server_is_unavailable_when_opened() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        options = InfluxDbOptions(url=url, token="secret-of-the-test")
+        with pytest.raises(StorageUnavailable) as caught:
+            InfluxDbBackend().open("any", options)
+    assert "secret-of-the-test" not in str(caught.value)
+
+
+def test_a_wrong_token_is_a_config_error_that_does_not_show_it(server: InfluxServer) -> None:
+    with pytest.raises(ConfigError) as caught:
+        InfluxDbBackend().open("any", server.options(token="wrong-secret"))
+    assert "wrong-secret" not in str(caught.value)
+    assert server.options().bucket in str(caught.value)
+
+
+def test_a_lease_bars_a_writer_of_another_machine_until_it_ends(
+    server: InfluxServer, tmp_path: Path
+) -> None:
+    name = fresh_name()
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    mine = server.options(lock_directory=str(here), lease_seconds=30.0)
+    theirs = server.options(lock_directory=str(there), lease_seconds=30.0)
+    with opened(mine, name) as storage:
+        storage.append(batch(sample(1)))
+        with pytest.raises(StorageLocked, match="elsewhere"):
+            InfluxDbBackend().open(name, theirs)
+        assert storage.append(batch(sample(2))).new == 1
+    with opened(theirs, name) as storage:
+        assert read_all(storage) == run(1, 2)
+
+
+def test_a_writer_whose_lease_ran_out_stops_when_another_took_over(
+    server: InfluxServer, tmp_path: Path
+) -> None:
+    name = fresh_name()
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    short = server.options(lock_directory=str(here), lease_seconds=0.2)
+    with opened(short, name) as storage:
+        storage.append(batch(sample(1)))
+        theirs = server.options(lock_directory=str(there), lease_seconds=30.0)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            try:
+                other = InfluxDbBackend().open(name, theirs)
+                break
+            except StorageLocked:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        with other:
+            other.append(batch(sample(2)))
+            with pytest.raises(StorageLocked):
+                storage.append(batch(sample(3)))
+            assert read_all(other) == run(1, 2)
