@@ -259,9 +259,8 @@ class Aligner:
         if session is not None:
             if session.peer is peer:
                 self._end(session, "the peer is gone", outputs)
-            elif cache_id in session.asks:
-                session.asked_peer = cache_id
-                session.on_failed()
+            else:
+                session.drop_peer(cache_id)
 
     def _root_received(self, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
@@ -272,12 +271,7 @@ class Aligner:
         peer = self._peers.get(root.cache_id)
         if peer is None or peer.incarnation != root.incarnation:
             return
-        before = peer.root
-        if before is not None and before.view == root.view and before.slot > root.slot:
-            return
-        if before is None or before.knowledge != root.knowledge or before.view != root.view:
-            peer.root_at_ns = self._now_ns
-        peer.root = root
+        peer.announced(root, self._now_ns, self.options.views_max)
 
     def _request_received(self, handle: int, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:

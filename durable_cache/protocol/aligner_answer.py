@@ -154,7 +154,7 @@ def answer_entries(
         record = ledger.records.get(place)
         if record is None or not record.views & view.bit or numbers <= 0:
             continue
-        entry = ledger.entry(record, Lane.KNOWLEDGE, first)
+        entry = ledger.entry(record, request.lane, first)
         numbers -= len(entry.runs) + len(entry.void)
         entries.append(entry)
         names.append(record.stream)

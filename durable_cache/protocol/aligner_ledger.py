@@ -137,14 +137,16 @@ class Ledger:
 
     def append(self, batch: SampleBatch) -> None:
         """Take what became durable; it shows in the slot of its timestamps."""
-        open_slot, now_slot = self.slot + 1, max(self._now_slot, self.slot + 1)
+        open_slot = self.slot + 1
+        now_slot = max(self._now_slot, open_slot)
+        far_slot = now_slot + self.options.ring_max
         stream: Stream | None = None
         slot = -1
         sns: list[int] = []
         terms: list[int] = []
         for sample, digest in zip(batch.samples, batch.digests, strict=True):
             of = self._slot_of(sample)
-            of = min(max(of, open_slot), now_slot)
+            of = max(of, open_slot) if of <= far_slot else now_slot
             if (
                 stream is None
                 or of != slot
@@ -264,7 +266,7 @@ class Ledger:
             stream, (sns, terms) = streams.popitem()
             record = self._record(stream)
             if record is not None:
-                self._update(record, sns, terms, slot)
+                self._update(record, sns, terms)
         del self._pending[slot]
         self.applying = False
         self.slot = max(self.slot, slot)
@@ -274,11 +276,11 @@ class Ledger:
                 view.touched = False
         return left
 
-    def _update(self, record: StreamKnowledge, sns: list[int], terms: list[int], slot: int) -> None:
+    def _update(self, record: StreamKnowledge, sns: list[int], terms: list[int]) -> None:
         options = self.options
         fresh = record.insert(sns, terms, options.block)
         knowledge, content = record.refresh(options.secret, self.depth, options.block)
-        record.slot = slot
+        record.slot = self._now_slot
         self.changed.append(record.place)
         if not record.void:
             self.voided.pop(record.place, None)
@@ -328,12 +330,16 @@ class Ledger:
     def forget(self) -> None:
         """Drop some of the streams of which nothing was retained for long."""
         oldest = self._now_slot - int(self.options.forget_seconds / self.options.slot_seconds)
+        waiting = self._pending.values()
         places = list(islice(self._forgetting, 10_000))
         if not places:
             self._forgetting = iter(list(self.records))
         for place in places:
             record = self.records.get(place)
-            if record is None or not record.dead or record.slot > oldest:
+            if record is None or not record.dead:
+                continue
+            record.slot = record.slot or self._now_slot  # 0 is: loaded before the first tick
+            if record.slot > oldest or any(record.stream in held for held in waiting):
                 continue
             for view in self._views_of(record):
                 view.tree.remove(record)

@@ -120,9 +120,8 @@ class Peer:
         self.view: View | None = None
         self.same_class = False
         self.refused = ""
-        self.root: Root | None = None
-        self.root_at_ns = 0
-        """When the root came last, or changed."""
+        self.roots: dict[int, tuple[Root, int]] = {}
+        """What it announced of each view, and when that changed last."""
         self.due_ns: int | None = None
         """When to start the session that an unequal root calls for."""
         self.content_due_ns: int | None = None
@@ -138,6 +137,28 @@ class Peer:
         """A session with it ended with nothing left to pull."""
         self.quiet = {lane: Quiet(self._quiet_max) for lane in Lane}
 
+    def announced(self, root: Root, now_ns: int, views_max: int) -> None:
+        """Take an announcement; one that was overtaken on the way counts for nothing."""
+        before, since_ns = self.roots.get(root.view, (None, now_ns))
+        if before is None:
+            if len(self.roots) >= views_max:
+                self.roots.pop(next(iter(self.roots)))
+        elif before.slot > root.slot:
+            return
+        elif before.knowledge != root.knowledge:
+            since_ns = now_ns
+        self.roots[root.view] = (root, since_ns)
+
+    @property
+    def root(self) -> Root | None:
+        """What it announced last of the view in common."""
+        return self.roots[self.view.name][0] if self.view and self.view.name in self.roots else None
+
+    @property
+    def root_at_ns(self) -> int:
+        """When that changed."""
+        return self.roots[self.view.name][1] if self.view and self.view.name in self.roots else 0
+
     @property
     def usable(self) -> bool:
         """Whether it can be asked about streams."""
@@ -146,7 +167,7 @@ class Peer:
     def unequal(self, lane: Lane, slot: int) -> bool:
         """Tell whether its root says that the trees differ, as far as our slots can tell."""
         root, view = self.root, self.view
-        if root is None or view is None or root.view != view.name or not view.ready:
+        if root is None or view is None or not view.ready:
             return False
         if root.slot > slot:
             return False

@@ -163,7 +163,7 @@ class Session:
         items = [(place, entry.first) for place, entry in islice(self.nameless.items(), limit)]
         cuts = list(islice(self.cuts, limit - len(items)))
         items += [(place, self.cuts.pop(place)) for place in cuts]
-        return Entries(self.view.name, self.peer.incarnation, tuple(items))
+        return Entries(self.view.name, self.peer.incarnation, self.lane, tuple(items))
 
     def _ask_diff(self) -> Diff:
         level = max(self.todo)
@@ -441,7 +441,7 @@ class Session:
         asked, peer = self.asked, self.asked_peer
         if not isinstance(asked, Pull):
             raise LocalProtocolError("samples came that were not asked for")
-        asks = self.asks[peer]
+        asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
         need = {place: ranges(runs) for place, runs in asked.items}
         batch = self._asked_for(reply.batch, need)
         served: dict[int, RangeSet] = {}
@@ -497,20 +497,25 @@ class Session:
         """Give up what the peer just asked was to answer; True when the session is over."""
         if self.asked_peer == self.peer.cache_id:
             return True
-        for place in self.asks.pop(self.asked_peer, {}):
-            self.quests.pop(place, None)
+        self.drop_peer(self.asked_peer)
         return False
+
+    def drop_peer(self, cache_id: str) -> None:
+        """Do not ask another peer any more; what it was to be asked for stays open."""
+        for place in self.asks.pop(cache_id, {}):
+            self.quests.pop(place, None)
 
     def _compare_blocks(self, entry: Entry, place: int) -> None:
         record = self.ledger.records.get(place)
-        if record is None or entry.next or entry.first:
+        if record is None or entry.first:
             return
         floor = max(entry.floor, record.effective_floor(self.ledger.depth))
         first = max(entry.blocks[0], record.blocks[0], -(-floor // self.options.block))
         last = min(entry.blocks[1], record.blocks[1])
         if first <= last:
             self.blocks.append((place, first, last))
-            self.remote_runs[place] = ranges(entry.runs)
+            if not entry.next:
+                self.remote_runs[place] = ranges(entry.runs)
 
     def on_blocks(self, reply: BlocksReply) -> None:
         """Take sums of parts: go on where they differ, down to one block."""
@@ -536,15 +541,19 @@ class Session:
                     self._suspect_block(place, record.stream, at)
 
     def _suspect_block(self, place: int, stream: Stream, number: int) -> None:
-        """Pull a block whose content differs although both retain the same numbers of it."""
+        """Pull what both retain of a block whose sums differ: the door finds the conflict.
+
+        Where one retains more of the block than the other, there may be none.
+        """
         size = self.options.block
         first, last = number * size, (number + 1) * size - 1
-        theirs = self.remote_runs[place].clip(first, last)
         mine = ranges(self.ledger.records[place].runs).clip(first, last)
-        if theirs == mine and theirs:
+        theirs = self.remote_runs.get(place, mine).clip(first, last)
+        if theirs == mine and place in self.remote_runs:
             self.conflicts.append(Conflict((stream, first, last)))
-            asks = self.asks[self.peer.cache_id]
-            asks.setdefault(place, RangeSet()).update(theirs)
+        both = overlap(mine, theirs)
+        if both:
+            self.asks[self.peer.cache_id].setdefault(place, RangeSet()).update(both)
 
     def finish(self, now_ns: int) -> None:
         """Draw the conclusions of a session that went through."""

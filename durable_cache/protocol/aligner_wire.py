@@ -140,6 +140,7 @@ class Entries(_Message, frozen=True, array_like=True, gc=False, tag=3):
 
     view: int
     incarnation: str
+    lane: Lane
     items: tuple[tuple[int, int], ...]
     """(place, first number)."""
 

@@ -32,6 +32,8 @@ ARITY = 16
 LEVELS_STORED = 4
 """Below, nodes are computed from the 65,536 buckets: about 15 streams each of a million."""
 LEVELS_MAX = 16
+_SPREAD = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Widens a salt of 64 bits, so that the lowest bit of a sum reaches the highest."""
 _MASK64 = (1 << 64) - 1
 _MASK128 = (1 << 128) - 1
 
@@ -69,7 +71,7 @@ def short_knowledge(value: int, salt: int) -> int:
 
     A difference hidden with probability 2^-31 shows under the next salt.
     """
-    return (value * (salt | 1) & _MASK128) >> 96
+    return (value * (salt * _SPREAD | 1) & _MASK128) >> 96
 
 
 def short_content(value: int, salt: int) -> int:

@@ -45,9 +45,9 @@ from durable_cache.protocol.aligner_events import (
     Trimmed,
 )
 from durable_cache.protocol.aligner_scope import Scope
-from durable_cache.protocol.aligner_wire import PullReply, decode_reply
+from durable_cache.protocol.aligner_wire import Pull, PullReply, decode_reply, decode_request
 from durable_cache.protocol.events import Moment
-from durable_cache.protocol.knowledge import flat, floor_of_depth
+from durable_cache.protocol.knowledge import flat, floor_of_depth, ranges
 from durable_cache.protocol.wire import decode_batch
 
 __all__ = ["Network", "SimulatedCache", "SimulationOptions"]
@@ -349,10 +349,12 @@ class SimulatedCache:
         for output in self.aligner.handle(RequestReceived(0, payload)):
             match output:
                 case SendReply(_, packed):
+                    if isinstance(decode_reply(packed), PullReply):
+                        self._check_page(payload, packed)
                     reply(packed)
                 case ReadSamples():
                     packed = pull_reply(output, self.read(output))
-                    self._check_page(output, packed)
+                    self._check_page(payload, packed)
                     reply(packed)
                 case _:
                     self.carry_out(output)
@@ -366,9 +368,14 @@ class SimulatedCache:
                     if sn in held:
                         yield held[sn]
 
-    def _check_page(self, read: ReadSamples, packed: bytes) -> None:
-        reply = decode_reply(packed)
+    def _check_page(self, payload: bytes, packed: bytes) -> None:
+        request, reply = decode_request(payload), decode_reply(packed)
+        assert isinstance(request, Pull)
         assert isinstance(reply, PullReply)
+        asked = {place: ranges(runs) for place, runs in request.items}
+        for place, runs in reply.absent:
+            if ranges(runs).difference(asked.get(place, RangeSet())):
+                self.network.faults.append("P9: a page that says more than it was asked")
         if not reply.batch:
             return
         batch = decode_batch(reply.batch)

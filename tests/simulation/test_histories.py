@@ -1,0 +1,50 @@
+"""Do caches come to hold the same samples whatever happens? Seeded histories in virtual time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from durable_cache.testing.histories import run_history
+
+SMOKE = 200
+IN_CI = 2_000
+EACH = 100
+
+
+def failures(seeds: range) -> dict[int, list[str]]:
+    """Play the histories of some seeds and return those that went wrong."""
+    found = {}
+    for seed in seeds:
+        wrong = run_history(seed)
+        if wrong:
+            found[seed] = wrong[:3]
+    return found
+
+
+def test_two_hundred_histories_end_aligned_and_silent() -> None:
+    assert failures(range(SMOKE)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SMOKE, IN_CI, EACH))
+def test_histories_end_aligned_and_silent(first: int) -> None:
+    assert failures(range(first, first + EACH)) == {}
+
+
+@pytest.mark.nightly
+def test_nightly_histories_end_aligned_and_silent() -> None:
+    """`DURABLE_CACHE_HISTORIES` says how many (100,000), `DURABLE_CACHE_FIRST_SEED` from where."""
+    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
+    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "100000"))
+    assert failures(range(first, first + count)) == {}
+
+
+def test_a_seed_is_one_history() -> None:
+    from durable_cache.testing.histories import History
+
+    one, two = History(5), History(5)
+    assert one.run() == two.run()
+    assert one.network.requests == two.network.requests > 0
+    assert [cache.store for cache in one.caches] == [cache.store for cache in two.caches]
