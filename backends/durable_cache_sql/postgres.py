@@ -1,0 +1,329 @@
+"""How the tables live in PostgreSQL: COPY for the rule, one writer by advisory lock, reconnecting.
+
+The lock belongs to the connection that writes: whoever loses the connection has lost the lock, and
+takes it again, or finds who has it now, before the next write.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any, cast
+
+import psycopg
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Engine,
+    LargeBinary,
+    NullPool,
+    QueuePool,
+    TableValuedAlias,
+    Text,
+    bindparam,
+    column,
+    create_engine,
+    func,
+)
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.sql.expression import Executable
+
+from durable_cache.errors import (
+    ConfigError,
+    StorageCorrupt,
+    StorageError,
+    StorageFull,
+    StorageLocked,
+    StorageUnavailable,
+)
+from durable_cache.storage.contract import Durability
+from durable_cache_sql.database import (
+    SAMPLE_COLUMNS,
+    Columns,
+    Database,
+    Prepared,
+    Row,
+    Values,
+    kinds_of,
+)
+from durable_cache_sql.options import SqlOptions, place_of
+
+__all__ = ["PostgresDatabase"]
+
+_ELEMENTS = {int: BigInteger, bytes: LargeBinary, str: Text}
+_SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_TRAILER = struct.pack(">h", -1)
+_ROW = struct.Struct(">hiqiqiqihi?ihiqiqiqiqiqi16si")
+"""A row of `SAMPLE_COLUMNS` up to the length of its payload, each field after its length."""
+_LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
+_COPY = f"COPY dc_samples ({', '.join(SAMPLE_COLUMNS)}) FROM STDIN (FORMAT binary)"  # our own names
+_FULL = ("53100",)
+_CORRUPT = ("XX001", "XX002", "58P01", "42P01", "42703")
+_REFUSED = ("28000", "28P01", "3D000", "42501", "3F000")
+_PAUSE_FIRST_SECONDS = 0.05
+_PAUSE_MAX_SECONDS = 1.0
+_SCHEMA_LOCK = "durable-cache schema"
+
+
+class PostgresDatabase(Database):
+    """A database on a server; a connection of its own writes, a pool reads."""
+
+    lateral = True
+
+    def __init__(self, url: URL, options: SqlOptions, storage: str, *, writer: bool) -> None:
+        super().__init__()
+        self.subject = place_of(options)
+        self.durability = Durability.DISK
+        self._options = options
+        self._storage = storage
+        self._writer = writer
+        self._lock = RLock()
+        self._connection: Connection | None = None
+        self.engine = _engine(url, options, pooled=True)
+        self._writing_engine = _engine(url, options, pooled=False)
+        if options.durability == "process":
+            self.durability = Durability.PROCESS
+        try:
+            if writer:
+                self._connected()
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self.translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with self._lock, self.translated():
+            connection = self._connected()
+            try:
+                with connection.begin():
+                    yield connection
+            except BaseException:
+                self._drop_if_broken(connection)
+                raise
+
+    @contextmanager
+    def migrating(self) -> Iterator[Connection]:
+        with self.translated(), self._writing_engine.connect() as connection:
+            driver = _driver(connection)
+            driver.execute("SET lock_timeout = 0; SET statement_timeout = 0")
+            driver.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (_SCHEMA_LOCK,))
+            driver.commit()
+            yield connection
+
+    def _connected(self) -> Connection:
+        """Return the writing connection, made again with growing pauses when it was lost."""
+        if self._connection is not None:
+            if not _driver(self._connection).closed:
+                return self._connection
+            self._drop(self._connection)
+        if not self._writer:
+            raise StorageLocked(f"{self.subject} is open for reading only")
+        deadline = time.monotonic() + self._options.reconnect_seconds_max
+        pause = _PAUSE_FIRST_SECONDS
+        while True:
+            try:
+                with self.translated():
+                    self._connection = self._locked(self._writing_engine.connect())
+                return self._connection
+            except StorageUnavailable:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, _PAUSE_MAX_SECONDS)
+
+    def _locked(self, connection: Connection) -> Connection:
+        """Take the writer's lock on a new connection, or say who has it."""
+        try:
+            driver = _driver(connection)
+            self._check_durability(driver)
+            name = f"durable-cache {self._storage}"
+            key = "hashtextextended(current_schema() || ' ' || %s, 0)"
+            row = driver.execute(f"SELECT pg_try_advisory_lock({key}), {key}", (name, name))
+            taken, number = cast("tuple[bool, int]", row.fetchone())
+            if not taken:
+                raise StorageLocked(
+                    f"{self.subject}: storage {self._storage!r} is being written by "
+                    f"{_holder(driver, number)}; stop it or choose another storage name"
+                )
+            driver.commit()
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        return connection
+
+    def _check_durability(self, driver: psycopg.Connection[Any]) -> None:
+        if self.durability < Durability.DISK:
+            return
+        for name in ("synchronous_commit", "fsync"):
+            row = driver.execute("SELECT current_setting(%s)", (name,)).fetchone()
+            if row is not None and row[0] == "off":
+                raise ConfigError(
+                    f'{self.subject}: {name} is off, so nothing reaches level "disk"; set it to on '
+                    'there, or write durability: "process" for this volume'
+                )
+
+    def _drop_if_broken(self, connection: Connection) -> None:
+        if connection.invalidated or _driver(connection).closed:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._connection = None
+        try:
+            connection.invalidate()
+            connection.close()
+        except (SQLAlchemyError, psycopg.Error):
+            return
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Let no error of the driver's out."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise _ours(error.orig or error, self.subject) from error
+        except psycopg.Error as error:
+            raise _ours(error, self.subject) from error
+        except PoolTimeout as error:
+            raise StorageUnavailable(
+                f"{self.subject}: no free connection within pool_timeout_seconds; "
+                "try again, or raise pool_size"
+            ) from error
+        except SQLAlchemyError as error:
+            raise StorageUnavailable(f"{self.subject}: {error}") from error
+
+    def _compile(self, statement: Executable) -> Prepared:
+        compiled = cast("Any", statement).compile(dialect=self.engine.dialect)
+        return Prepared(str(compiled), dict(compiled.params), kinds_of(statement))
+
+    def rows(
+        self, connection: Connection, statement: Prepared, values: Values | None = None
+    ) -> list[Row]:
+        bound = {**statement.values, **(values or {})}
+        cursor = cast("Any", connection.exec_driver_sql(statement.text, bound).cursor)
+        return cast("list[Row]", cursor.fetchall())
+
+    def insert_samples(self, connection: Connection, columns: Columns) -> bool:
+        with _driver(connection).cursor() as cursor:
+            try:
+                with cursor.copy(_COPY) as copy:
+                    copy.write(_packed(columns))
+            except psycopg.errors.UniqueViolation:
+                return False
+        return True
+
+    def table(self, name: str, *kinds: type) -> TableValuedAlias:
+        arrays = [
+            sql_cast(bindparam(f"{name}_c{at}"), ARRAY(_ELEMENTS[kind]()))
+            for at, kind in enumerate(kinds)
+        ]
+        typed = [column(f"c{at}", _ELEMENTS[kind]()) for at, kind in enumerate(kinds)]
+        return func.unnest(*arrays).table_valued(*typed, name=name).render_derived()
+
+    def bind(self, name: str, kinds: Sequence[type], columns: Columns) -> dict[str, object]:
+        return {f"{name}_c{at}": list(given) for at, given in enumerate(columns)}
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._drop(self._connection)
+        self.engine.dispose()
+        self._writing_engine.dispose()
+        self._writer = False
+
+
+def _engine(url: URL, options: SqlOptions, *, pooled: bool) -> Engine:
+    lock_ms = round(options.lock_timeout_seconds * 1000)
+    statement_ms = round(options.statement_timeout_seconds * 1000)
+    settings = f"-c lock_timeout={lock_ms} -c statement_timeout={statement_ms}"
+    given = url.query.get("options", "")
+    arguments = {
+        "connect_timeout": max(1, round(options.connect_timeout_seconds)),
+        "application_name": options.application_name,
+        "options": f"{settings} {given if isinstance(given, str) else ' '.join(given)}".strip(),
+        "keepalives_idle": 30,
+    }
+    url = url.difference_update_query(["options"])
+    if not pooled:
+        return create_engine(url, poolclass=NullPool, connect_args=arguments)
+    return create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=options.pool_size,
+        max_overflow=0,
+        pool_timeout=options.pool_timeout_seconds,
+        pool_pre_ping=True,
+        isolation_level="REPEATABLE READ",
+        connect_args=arguments,
+    )
+
+
+def _driver(connection: Connection) -> psycopg.Connection[Any]:
+    return cast("psycopg.Connection[Any]", connection.connection.driver_connection)
+
+
+def _holder(driver: psycopg.Connection[Any], number: int) -> str:
+    unsigned = number & 0xFFFF_FFFF_FFFF_FFFF
+    found = driver.execute(
+        "SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'a local socket') "
+        "FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' "
+        "AND l.granted AND l.classid::bigint = %s AND l.objid::bigint = %s",
+        (unsigned >> 32, unsigned & 0xFFFF_FFFF),
+    ).fetchone()
+    if found is None:
+        return "a connection that has ended since"
+    pid, application, address = found
+    return f"{application!r} from {address} (server process {pid})"
+
+
+def _packed(columns: Columns) -> bytes:
+    """Write samples as one block of binary COPY."""
+    given = cast("list[list[Any]]", columns)
+    numbers, (digests, payloads, attachments) = given[:-3], given[-3:]
+    pieces: list[bytes] = [_SIGNATURE]
+    add = pieces.append
+    pack, length = _ROW.pack, _LENGTH.pack
+    for row, digest, payload, attachment in zip(
+        zip(*numbers, strict=True), digests, payloads, attachments, strict=True
+    ):
+        stream, sn, storage, kind, stamped, qos, encoding, stamp, seconds, fraction, received = row
+        add(
+            pack(
+                *(len(SAMPLE_COLUMNS), 8, stream, 8, sn, 8, storage, 2, kind, 1, stamped, 2, qos),
+                *(8, encoding, 8, stamp, 8, seconds, 8, fraction, 8, received),
+                *(16, digest, len(payload)),
+            )
+        )
+        add(payload)
+        if attachment is None:
+            add(_NULL)
+        else:
+            add(length(len(attachment)))
+            add(attachment)
+    add(_TRAILER)
+    return b"".join(pieces)
+
+
+def _ours(error: BaseException, subject: str) -> StorageError | ConfigError:
+    state = getattr(error, "sqlstate", None) or ""
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state in _FULL:
+        return StorageFull(f"{subject}: the server's disk is full ({said}); make room")
+    if state in _CORRUPT:
+        return StorageCorrupt(f"{subject}: {said}; restore it")
+    if state in _REFUSED:
+        return ConfigError(f"{subject}: {said}; correct user, password, database or grants")
+    return StorageUnavailable(f"{subject}: {said}")

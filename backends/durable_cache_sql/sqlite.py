@@ -1,0 +1,321 @@
+"""How the tables live in a SQLite file: WAL, one writing connection, pages packed into one row.
+
+The driver hands the interpreter to another thread at every row it inserts or fetches; beside a busy
+thread that leaves 200 rows a second. So a batch is one INSERT from one JSON text with the bytes cut
+out of one blob, and a page comes back as one row with a list for each column.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    QueuePool,
+    Select,
+    String,
+    Subquery,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    insert,
+    literal_column,
+    select,
+    type_coerce,
+)
+from sqlalchemy import (
+    cast as sql_cast,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.sql.expression import Executable
+
+from durable_cache.errors import StorageCorrupt, StorageError, StorageLocked, StorageUnavailable
+from durable_cache.storage.contract import Durability
+from durable_cache.storage.journal import sqlite_error
+from durable_cache_sql.database import (
+    SAMPLE_COLUMNS,
+    Columns,
+    Database,
+    Prepared,
+    Row,
+    Values,
+    kinds_of,
+)
+from durable_cache_sql.options import SqlOptions
+from durable_cache_sql.tables import samples
+
+__all__ = ["SqliteDatabase"]
+
+_TYPES = {int: Integer, bytes: LargeBinary, str: String}
+_PAGE_BYTES = 8192
+_WAL_PAGES = 8192
+"""64 MiB between checkpoints, which cost two fsyncs more."""
+_CACHE_KIB = 65_536
+_BUSY = "another connection holds it; try again"
+_NO_TABLE = "no such "
+_json = msgspec.json.Encoder()
+
+
+class SqliteDatabase(Database):
+    """A file; the lock beside it, `<file>.<storage>.lock`, dies with the process."""
+
+    lateral = False
+    durability = Durability.DISK
+
+    def __init__(self, path: Path, options: SqlOptions, storage: str, *, writer: bool) -> None:
+        super().__init__()
+        self.path = path
+        self.subject = f"SQLite file {path}"
+        self._lock_file = -1
+        self._lock = Lock()
+        if writer:
+            self._prepare_file(storage)
+        elif not path.is_file():
+            raise StorageUnavailable(f"{self.subject} does not exist yet; a writer creates it")
+        self.engine = _engine(path, options, writer=False)
+        self._writer = _engine(path, options, writer=True) if writer else None
+        try:
+            with self.translated(), (self._writer or self.engine).connect():
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare_file(self, storage: str) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.with_name(f"{self.path.name}.{storage}.lock")
+            self._lock_file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._lock_file, 0)
+            os.pwrite(self._lock_file, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError as error:
+            holder = os.pread(self._lock_file, 32, 0).decode("ascii", "replace").strip()
+            self.close()
+            raise StorageLocked(
+                f"{self.subject}: storage {storage!r} is being written by process "
+                f"{holder or 'unknown'}; stop it or choose another file"
+            ) from error
+        except OSError as error:
+            self.close()
+            raise StorageUnavailable(
+                f"{self.subject}: cannot be written ({error.strerror}); "
+                "check the directory and its permissions"
+            ) from error
+
+    def sync_directory(self) -> None:
+        """Make the file's name as durable as what is in it."""
+        handle = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self.translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        if self._writer is None:
+            raise StorageLocked(f"{self.subject} is open for reading only")
+        with self._lock, self.translated(), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def migrating(self) -> Iterator[Connection]:
+        if self._writer is None:
+            raise StorageLocked(f"{self.subject} is open for reading only")
+        lock = self.path.with_name(f"{self.path.name}.schema.lock")
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with self._lock, self.translated(), self._writer.connect() as connection:
+                yield connection
+            self.sync_directory()
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Let no error of the driver's out."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise _ours(error.orig or error, self.subject) from error
+        except sqlite3.Error as error:
+            raise _ours(error, self.subject) from error
+        except SQLAlchemyError as error:
+            raise StorageUnavailable(f"{self.subject}: {error}") from error
+
+    def _compile(self, statement: Executable) -> Prepared:
+        kinds = kinds_of(statement)
+        if isinstance(statement, Select):
+            statement = _packed(statement, kinds)
+        compiled = cast("Any", statement).compile(dialect=self.engine.dialect)
+        return Prepared(str(compiled), dict(compiled.params), kinds)
+
+    def rows(
+        self, connection: Connection, statement: Prepared, values: Values | None = None
+    ) -> list[Row]:
+        bound = {**statement.values, **(values or {})}
+        cursor = cast("Any", connection.exec_driver_sql(statement.text, bound).cursor)
+        packed = cursor.fetchone()
+        columns: list[Sequence[object]] = []
+        at = 0
+        for kind in statement.kinds:
+            if kind in (int, bool):
+                columns.append(msgspec.json.decode(packed[at]))
+                at += 1
+            else:
+                columns.append(_unpacked(packed[at], msgspec.json.decode(packed[at + 1]), kind))
+                at += 2
+        return list(zip(*columns, strict=True))
+
+    def insert_samples(self, connection: Connection, columns: Columns) -> bool:
+        kinds = (int,) * (len(SAMPLE_COLUMNS) - 3) + (bytes,) * 3
+        statement = self.prepare(
+            "insert samples",
+            lambda: insert(samples).from_select(
+                SAMPLE_COLUMNS, select(*self.table("rows", *kinds).c), include_defaults=False
+            ),
+        )
+        try:
+            self.run(connection, statement, self.bind("rows", kinds, columns))
+        except IntegrityError:
+            return False
+        return True
+
+    def table(self, name: str, *kinds: type) -> Subquery:
+        rows = func.json_each(bindparam(f"{name}_rows")).table_valued("value", name=f"{name}_each")
+        blob = bindparam(f"{name}_blob", type_=LargeBinary)
+        columns: list[Any] = []
+        place = 0
+
+        def number(at: int) -> Any:
+            return rows.c.value.op("->>")(literal_column(str(at)))
+
+        for at, kind in enumerate(kinds):
+            if kind is bytes:
+                piece = func.substr(blob, number(place), number(place + 1))
+                place += 2
+            else:
+                piece = number(place)
+                place += 1
+            columns.append(type_coerce(piece, _TYPES[kind]()).label(f"c{at}"))
+        return select(*columns).select_from(rows).subquery(name)
+
+    def bind(self, name: str, kinds: Sequence[type], columns: Columns) -> dict[str, object]:
+        flat: list[Sequence[object]] = []
+        pieces: list[bytes] = []
+        begin = 1
+        for kind, column in zip(kinds, columns, strict=True):
+            if kind is not bytes:
+                flat.append(column)
+                continue
+            values = cast("Sequence[bytes | None]", column)
+            lengths = [None if value is None else len(value) for value in values]
+            ends = list(accumulate((length or 0 for length in lengths), initial=begin))
+            begin = ends.pop()
+            pieces.extend(value for value in values if value)
+            flat.extend((ends, lengths))
+        rows = _json.encode(list(zip(*flat, strict=True))).decode()
+        return {f"{name}_rows": rows, f"{name}_blob": b"".join(pieces)}
+
+    def close(self) -> None:
+        for engine in (getattr(self, "engine", None), getattr(self, "_writer", None)):
+            if engine is not None:
+                engine.dispose()
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+
+def _engine(path: Path, options: SqlOptions, *, writer: bool) -> Engine:
+    mode = "rwc" if writer else "ro"
+    engine = create_engine(
+        "sqlite://",
+        creator=lambda: _connect(path, mode, options.lock_timeout_seconds),
+        paramstyle="named",
+        pool_size=1 if writer else options.pool_size,
+        max_overflow=0,
+        pool_timeout=options.pool_timeout_seconds,
+        poolclass=QueuePool,
+    )
+    begin = "BEGIN IMMEDIATE" if writer else "BEGIN"
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _connect(path: Path, mode: str, timeout_seconds: float) -> sqlite3.Connection:
+    name = path.absolute().as_uri() + f"?mode={mode}"
+    connection = sqlite3.connect(
+        name, uri=True, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        if mode == "ro":
+            connection.execute("PRAGMA query_only = ON")
+        else:
+            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _packed(statement: Select[Any], kinds: tuple[type, ...]) -> Select[Any]:
+    """Return the query whose one row has a list for each column of `statement`."""
+    page = statement.subquery("page")
+    columns: list[Any] = []
+    for kind, column in zip(kinds, page.c, strict=True):
+        if kind in (int, bool):
+            columns.append(func.json_group_array(column))
+        else:
+            data = column if kind is bytes else sql_cast(column, LargeBinary)
+            columns.append(func.group_concat(func.hex(data), literal_column("''")))
+            columns.append(func.json_group_array(func.length(data)))
+    return select(*columns)
+
+
+def _unpacked(text: str | None, lengths: list[int | None], kind: type) -> list[object]:
+    whole = bytes.fromhex(text or "")
+    ends = list(accumulate(length or 0 for length in lengths))
+    cut: list[object] = [
+        None if length is None else whole[end - length : end]
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+    return cut if kind is bytes else [cast("bytes", piece).decode() for piece in cut]
+
+
+def _ours(error: BaseException, subject: str) -> StorageError:
+    if not isinstance(error, sqlite3.Error):
+        return StorageUnavailable(f"{subject}: {error}")
+    text = str(error)
+    code = getattr(error, "sqlite_errorcode", 0) or 0
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageUnavailable(f"{subject}: {_BUSY}")
+    if text.startswith(_NO_TABLE):
+        return StorageCorrupt(f"{subject}: {text}; it is no storage of ours or was damaged")
+    return sqlite_error(error, subject)

@@ -1,0 +1,28 @@
+"""The SQL backend keeps the contract, on SQLite always and on PostgreSQL where there is one."""
+
+import sqlite3
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from durable_cache.model.sample import Sample
+from durable_cache.storage.contract import Storage
+from durable_cache.testing.samples import sample
+from durable_cache.testing.suite import StorageTests
+from durable_cache_sql import SqlBackend, SqlOptions
+
+
+class TestSqlite(StorageTests):
+    def open(self, tmp_path: Path, name: str = "suite", writer: bool = True) -> Storage:
+        options = SqlOptions(url=f"sqlite:///{tmp_path}/samples.db")
+        return SqlBackend().open(name, options, writer=writer)
+
+    def sabotage(self, tmp_path: Path, name: str, storage: Storage) -> bool:
+        with sqlite3.connect(tmp_path / "samples.db") as database:
+            for table in ("samples", "skips", "streams", "keys", "zids"):
+                database.execute(f"ALTER TABLE dc_{table} RENAME TO gone_{table}")
+        database.close()
+        return True
+
+    def unstorable(self) -> Sample:
+        return replace(sample(7), timestamp_id="no hexadecimal number")
