@@ -83,9 +83,9 @@ class JournaledStorage:
         self.conflicts_total = 0
         self.drained_samples = 0
         self.level = min(level, storage.capabilities.durability)
+        self.tail = Tail(0)
         if directory is None or self.level is Durability.MEMORY:
             self.index = StreamIndex(None)
-            self.tail = Tail(0)
             self._restore_index()
             return
         self._directory_lock = DirectoryLock(directory)
