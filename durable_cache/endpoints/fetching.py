@@ -53,33 +53,29 @@ class Fetching:
     def run(self) -> None:
         """Do fetches until `stop`."""
         while (fetch := self._fetches.get()) is not None:
-            found, more = 0, False
             try:
-                found, more = self._fetch(fetch)
+                self._fetch(fetch)
             except (DurableCacheError, ZError) as error:
                 self.error = str(error)
             if fetch is not _EVERYTHING_NATIVE:
                 now = Moment(time.monotonic_ns(), time.time_ns())
-                self._ended(FetchEnded(fetch.fetch_id, found, more, now))
+                self._ended(FetchEnded(fetch.fetch_id, now))
 
-    def _fetch(self, fetch: Fetch) -> tuple[int, bool]:
-        found, more = 0, False
+    def _fetch(self, fetch: Fetch) -> None:
         if fetch is _EVERYTHING_NATIVE:
             for key_expr in map(str, self._key_exprs):
                 self._take(self._asking.publisher(key_expr, None).native, Origin.NATIVE)
-            return found, more
+            return
         last = "" if fetch.last is None else str(fetch.last)
         parameters = f"_sn={fetch.first}..{last}"
         for key_expr in map(str, self._key_exprs):
-            gathered = self._asking.caches(key_expr, str(fetch.source), parameters)
-            found += self._take(list(gathered.samples.values()), Origin.RECOVERED)
+            for page in self._asking.history(key_expr, str(fetch.source), parameters):
+                self._take(page, Origin.RECOVERED)
             native = self._asking.publisher(key_expr, fetch.source, parameters).native
             own = [sample for sample in native if sample.source == fetch.source]
-            found += self._take(own, Origin.NATIVE)
-            more = more or gathered.cut_after is not None
-        return found, more
+            self._take(own, Origin.NATIVE)
 
-    def _take(self, samples: list[Sample], origin: Origin) -> int:
+    def _take(self, samples: list[Sample], origin: Origin) -> None:
         wanted = [
             sample
             for sample in samples
@@ -87,4 +83,3 @@ class Fetching:
             and any(key_expr.matches(sample.key) for key_expr in self._key_exprs)
         ]
         self._offer(wanted, origin)
-        return len(wanted)

@@ -104,8 +104,7 @@ class CacheEngine:
             case Verified():
                 return self._verified(event)
             case FetchEnded():
-                progress = event.more or event.found > 0
-                self._gaps.ended(event.fetch_id, progress, event.now.monotonic_ns)
+                self._gaps.ended(event.fetch_id, event.now.monotonic_ns)
                 return []
             case SourceLoaded():
                 return self._loaded(event)

@@ -172,10 +172,6 @@ class FetchEnded:
     """A `Fetch` is over; what it found came before as a `BatchReceived`."""
 
     fetch_id: int
-    found: int
-    """Samples it brought, new or not."""
-    more: bool
-    """Some answer was cut at its bound: asking again brings more."""
     now: Moment
 
 

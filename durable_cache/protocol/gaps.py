@@ -8,7 +8,7 @@ is over and no fetch for it is under way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
@@ -41,7 +41,10 @@ class Gap:
     due_ns: int
     state: GapState = GapState.OPEN
     pause_ns: int = 0
-    fetches: int = field(default=0)
+    fetches: int = 0
+    missing: int = 0
+    """How many numbers were awaited when last looked at."""
+    missing_when_asked: int = 0
 
     def narrow(self) -> bool:
         """Shrink to what is still awaited; False when nothing is."""
@@ -50,7 +53,7 @@ class Gap:
             missing.remove(first, last)
         if missing.first is None or missing.last is None:
             return False
-        self.first, self.last = missing.first, missing.last
+        self.first, self.last, self.missing = missing.first, missing.last, missing.count
         return True
 
 
@@ -95,11 +98,12 @@ class Gaps:
         self._fetching[fetch_id] = None
         return Fetch(fetch_id, source, epoch, sn, sn)
 
-    def ended(self, fetch_id: int, progress: bool, now_ns: int) -> None:
+    def ended(self, fetch_id: int, now_ns: int) -> None:
         """A fetch is over: ask again at once where it brought some, else after a pause."""
         gap = self._fetching.pop(fetch_id, None)
-        if gap is None:
+        if gap is None or not gap.narrow():
             return
+        progress = gap.missing < gap.missing_when_asked
         gap.state = GapState.OPEN
         retry_ns = round(self._options.fetch_retry_seconds * _SECOND_NS)
         most_ns = round(self._options.fetch_retry_seconds_max * _SECOND_NS)
@@ -121,6 +125,7 @@ class Gaps:
                 self._fetching[fetch_id] = gap
                 gap.state = GapState.FETCHING
                 gap.fetches += 1
+                gap.missing_when_asked = gap.missing
                 room -= 1
                 fetches.append(Fetch(fetch_id, gap.source, gap.epoch, gap.first, gap.last))
         return fetches
