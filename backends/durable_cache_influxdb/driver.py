@@ -37,7 +37,7 @@ class _Writes(Protocol):
 
 
 class _Deletes(Protocol):
-    def post_delete(self, delete_predicate_request: object, org: str, bucket: str) -> object: ...
+    def post_delete(self, delete_predicate_request: object, *, org: str, bucket: str) -> object: ...
 
 
 class _Queries(Protocol):
@@ -100,7 +100,7 @@ class Driver:
     def delete(self, predicate: str, start: str, stop: str) -> None:
         """Post a deletion between two RFC 3339 times, both included."""
         request = cast(_Make, DeletePredicateRequest)(start=start, stop=stop, predicate=predicate)
-        self._deletes.post_delete(request, self._org, self._bucket)
+        self._deletes.post_delete(request, org=self._org, bucket=self._bucket)
 
     def has_bucket(self) -> bool:
         """Tell whether the bucket exists and the token may see it."""

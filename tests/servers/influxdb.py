@@ -26,7 +26,7 @@ IMAGE = "influxdb:2.7"
 VERSION = "v2.7.12"
 START_SECONDS = 60
 _REPOSITORY = Path(__file__).parents[2]
-_TEN_YEARS_SECONDS = 10 * 365 * 86_400
+_SHARD_SECONDS = 40 * 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class InfluxServer:
             "token": self.token,
             "org": self.org,
             "bucket": self.bucket,
-            "shard_group_seconds": _TEN_YEARS_SECONDS,
+            "shard_group_seconds": _SHARD_SECONDS,
         }
         return InfluxDbOptions(**(settings | changes))  # type: ignore[arg-type]
 
