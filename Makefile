@@ -49,13 +49,13 @@ jars: venv ## fetch the Delta jars for Spark once
 influxd: ## build the InfluxDB server of the tests once
 	@tools/build_influxd.sh
 
-compose-up: ## router, caches, databases, Spark and dashboards in containers
+compose-up: ## router, caches, databases in containers; PROFILES="core lake ..."
 	@tools/compose.sh up
 
 compose-test: venv ## the same, with containers killed on the way; takes all down again
 	@$(BIN)/python tools/compose_test.py
 
-compose-down: ## stop the containers and forget their volumes
+compose-down: ## stop the containers; VOLUMES=forget deletes their data
 	@tools/compose.sh down
 
 lock: ## pin the dependencies anew

@@ -1,0 +1,7 @@
+#!/bin/bash
+set -e
+if [ -n "${DOCKER_INFLUXDB_INIT_ADMIN_TOKEN_FILE:-}" ]; then
+  DOCKER_INFLUXDB_INIT_ADMIN_TOKEN=$(<"$DOCKER_INFLUXDB_INIT_ADMIN_TOKEN_FILE")
+  export DOCKER_INFLUXDB_INIT_ADMIN_TOKEN
+fi
+exec /entrypoint.sh "$@"

@@ -1,0 +1,324 @@
+"""Does nothing get lost when containers of the compose environment are killed under load?
+
+Brings the profiles up as a project of its own (other ports, other volumes), publishes through the
+router, kills and restarts router, caches and databases on the way, then asks every cache, and Spark
+SQL, for every acknowledged sample. Takes all of it down again, also when interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from compose_load import Failed, Load, held, reader
+
+ROOT = Path(__file__).parents[1]
+PROJECT = "durable-cache-test"
+PROFILES = ("core", "influxdb", "lake", "observability")
+MAY_BE_ABSENT = ("grafana", "prometheus")
+CACHES = ("cache-sqlite", "cache-postgres", "cache-influxdb", "cache-lake")
+VICTIMS = ("router", "cache-sqlite", "postgres", "cache-postgres", "influxdb", "cache-influxdb")
+PORTS = ("ZENOH", "CACHE_SQLITE", "CACHE_POSTGRES", "CACHE_INFLUXDB", "CACHE_LAKE", "PROMETHEUS")
+WAIT_SECONDS = 180
+
+
+def say(text: str) -> None:
+    print(f"{time.monotonic() - BEGAN:6.1f} s  {text}", flush=True)
+
+
+@dataclass
+class Compose:
+    """The compose project of this test."""
+
+    profiles: Sequence[str]
+    environment: dict[str, str]
+    absent: list[str] = field(default_factory=list)
+
+    def run(self, *arguments: str, check: bool = True, timeout: float = 600) -> str:
+        chosen = [part for name in self.profiles for part in ("--profile", name)]
+        done = subprocess.run(
+            ["docker", "compose", *chosen, *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+            raise Failed(f"docker compose {' '.join(arguments[:3])}: {' | '.join(lines[-3:])}")
+        return done.stdout
+
+    @property
+    def services(self) -> list[str]:
+        return [
+            name for name in self.run("config", "--services").split() if name not in self.absent
+        ]
+
+    def container(self, service: str) -> str:
+        return self.run("ps", "-aq", service).strip()
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        return dict(json.loads(docker("inspect", self.container(service)))[0])
+
+    def port(self, name: str) -> int:
+        return int(self.environment[f"{name}_PORT"])
+
+
+def docker(*arguments: str, check: bool = True) -> str:
+    done = subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    if check and done.returncode != 0:
+        raise Failed(f"docker {' '.join(arguments[:3])}: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in taken]
+
+
+def prepare(profiles: Sequence[str]) -> Compose:
+    checked = subprocess.run(
+        ["tools/compose.sh", "check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if checked.returncode != 0:
+        raise Failed(checked.stderr.strip().removeprefix("compose: "))
+    subprocess.run(["tools/compose.sh", "secrets"], cwd=ROOT, check=True, timeout=30)
+    environment = {**os.environ, "COMPOSE_PROJECT_NAME": PROJECT}
+    names = [*(f"{name}_PORT" for name in PORTS), "GRAFANA_PORT"]
+    environment.update(zip(names, map(str, free_ports(len(names))), strict=True))
+    compose = Compose(profiles, environment)
+    settings = json.loads(compose.run("config", "--format", "json"))["services"]
+    for name, service in settings.items():
+        if "build" in service or docker("images", "-q", service["image"]).strip():
+            continue
+        try:
+            docker("pull", "--quiet", service["image"])
+        except Failed as error:
+            if name not in MAY_BE_ABSENT:
+                raise Failed(f"{name}: no image {service['image']}: {error}") from error
+            compose.absent.append(name)
+            say(f"without {name}: its image {service['image']} cannot be had here")
+    return compose
+
+
+def bring_up(compose: Compose) -> None:
+    began = time.monotonic()
+    compose.run("build", timeout=1800)
+    say(f"images built in {time.monotonic() - began:.0f} s")
+    began = time.monotonic()
+    without = [part for name in compose.absent for part in ("--scale", f"{name}=0")]
+    try:
+        compose.run(
+            *("up", "--detach", "--wait", "--wait-timeout", str(WAIT_SECONDS), *without),
+            timeout=WAIT_SECONDS + 120,
+        )
+    except Failed as error:
+        for line in compose.run("ps", "-a", "--format", "{{.Service}}: {{.Status}}").splitlines():
+            say(line)
+        say(compose.run("logs", "--tail", "5", "--no-color", check=False)[-4000:])
+        raise Failed(f"not everything became healthy: {error}") from error
+    say(f"up and healthy in {time.monotonic() - began:.0f} s: {', '.join(compose.services)}")
+
+
+def check_hardening(compose: Compose) -> None:
+    for service in CACHES:
+        if service not in compose.services:
+            continue
+        found = compose.inspect(service)
+        user = compose.run("exec", "-T", service, "id", "-u").strip()
+        if user != "10001" or not found["HostConfig"]["ReadonlyRootfs"]:
+            raise Failed(f"{service}: runs as user {user}, read-only root is not on")
+        written = compose.run(
+            "exec", "-T", service, "sh", "-c", "touch /here 2>&1 && echo yes", check=False
+        )
+        if "yes" in written:
+            raise Failed(f"{service}: its root file system can be written")
+    size = int(docker("image", "inspect", "-f", "{{.Size}}", "durable-cache:local"))
+    say(f"caches run as user 10001 on a read-only root; the image has {size / 1e6:.0f} MB")
+
+
+def kill_and_start(compose: Compose, service: str, down_seconds: float) -> None:
+    compose.run("kill", "--signal", "KILL", service)
+    time.sleep(down_seconds)
+    began = time.monotonic()
+    compose.run("start", service)
+    while True:
+        state = compose.inspect(service)["State"]
+        if state.get("Health", {}).get("Status", "healthy") == "healthy" and state["Running"]:
+            break
+        if time.monotonic() - began > WAIT_SECONDS:
+            raise Failed(f"{service} did not become healthy again: {state['Status']}")
+        time.sleep(0.2)
+    say(
+        f"killed {service}, away {down_seconds:.0f} s, "
+        f"healthy {time.monotonic() - began:.1f} s after its start"
+    )
+
+
+def zid_of(compose: Compose, cache: str) -> str:
+    port = compose.port(cache.upper().replace("-", "_"))
+    with urlopen(f"http://127.0.0.1:{port}/status.json", timeout=10) as answer:
+        return str(json.load(answer)["zid"])
+
+
+def check_caches(
+    compose: Compose, endpoint: str, load: dict[str, tuple[str, dict[int, bytes]]]
+) -> None:
+    caches = {zid_of(compose, name): name for name in CACHES if name in compose.services}
+    deadline = time.monotonic() + WAIT_SECONDS
+    with reader(endpoint) as session:
+        while True:
+            lacking: dict[str, int] = dict.fromkeys(caches.values(), 0)
+            for key, (source, acknowledged) in load.items():
+                found = held(session, key, source, max(acknowledged))
+                for zid, name in caches.items():
+                    has = found.get(zid, {})
+                    wrong = [
+                        sn
+                        for sn, payload in acknowledged.items()
+                        if has.get(sn, payload) != payload
+                    ]
+                    if wrong:
+                        raise Failed(f"{name}: {key} sn {wrong[0]} holds another payload")
+                    lacking[name] += sum(sn not in has for sn in acknowledged)
+            if not any(lacking.values()):
+                break
+            if time.monotonic() > deadline:
+                raise Failed(f"acknowledged samples missing after {WAIT_SECONDS} s: {lacking}")
+            time.sleep(1.0)
+    total = sum(len(acknowledged) for _, acknowledged in load.values())
+    say(f"all {total} acknowledged samples are in {', '.join(caches.values())}, byte for byte")
+
+
+def check_spark(compose: Compose, load: dict[str, tuple[str, dict[int, bytes]]]) -> None:
+    wanted = {(key, sn) for key, (_, acknowledged) in load.items() for sn in acknowledged}
+    query = "select key, sn from samples where key like 'demo/compose/%'"
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        began = time.monotonic()
+        said = compose.run(
+            *("exec", "-T", "spark", "spark-sql-views", query),
+            *("--format", "json", "--limit", "10000000"),
+        )
+        rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        lacking = wanted - {(row["key"], int(row["sn"])) for row in rows}
+        if not lacking:
+            break
+        if time.monotonic() > deadline:
+            raise Failed(f"Spark SQL does not see {len(lacking)} of {len(wanted)} samples")
+    say(
+        f"Spark SQL sees all {len(wanted)} of them; the query took {time.monotonic() - began:.0f} s"
+    )
+
+
+def check_prometheus(compose: Compose) -> None:
+    url = f"http://127.0.0.1:{compose.port('PROMETHEUS')}/api/v1/query?query="
+    url += "sum(durable_cache_samples_appended_total)by(instance)"
+    deadline = time.monotonic() + 60
+    while True:
+        with urlopen(url, timeout=10) as answer:  # noqa: S310
+            result = json.load(answer)["data"]["result"]
+        seen = {one["metric"]["instance"].split(":")[0] for one in result}
+        if seen >= {name for name in CACHES if name in compose.services}:
+            break
+        if time.monotonic() > deadline:
+            raise Failed(f"Prometheus sees only {sorted(seen)}")
+        time.sleep(1)
+    say(f"Prometheus scrapes {', '.join(sorted(seen))}")
+
+
+def check(compose: Compose, chosen: argparse.Namespace) -> None:
+    endpoint = f"tcp/127.0.0.1:{compose.port('ZENOH')}"
+    caches = [name for name in CACHES if name in compose.services]
+    check_hardening(compose)
+    load = Load(endpoint, chosen.rate)
+    try:
+        time.sleep(3)
+        for victim in [*VICTIMS, "cache-lake"]:
+            if victim in compose.services:
+                kill_and_start(compose, victim, chosen.down_seconds)
+                time.sleep(2)
+        began = time.monotonic()
+        compose.run("restart", "router", *caches)
+        say(f"router and caches restarted in order in {time.monotonic() - began:.1f} s")
+        load.finish({zid_of(compose, name): name for name in caches}, WAIT_SECONDS)
+        sources = {
+            key: (str(out.source), load.acknowledged(key)) for key, out in load.publishers.items()
+        }
+        published = sum(map(len, load.receipts.values()))
+    finally:
+        load.close()
+    acknowledged = sum(len(one) for _, one in sources.values())
+    say(
+        f"published {published} through the router, {acknowledged} acknowledged; "
+        "the publishers are gone"
+    )
+    check_caches(compose, endpoint, sources)
+    if "spark" in compose.services:
+        check_spark(compose, sources)
+    if "prometheus" in compose.services:
+        check_prometheus(compose)
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> int:
+    """Run the test and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profiles", default=",".join(PROFILES), help="separated by commas")
+    parser.add_argument("--rate", type=float, default=50.0, help="samples per second and publisher")
+    parser.add_argument("--down-seconds", type=float, default=3.0, help="how long a victim is away")
+    parser.add_argument("--keep", action="store_true", help="leave the containers up for a look")
+    chosen = parser.parse_args()
+    code = 1
+    compose: Compose | None = None
+    with signals_raise():
+        try:
+            compose = prepare(chosen.profiles.split(","))
+            bring_up(compose)
+            check(compose, chosen)
+            say("nothing acknowledged was lost")
+            code = 0
+        except Failed as error:
+            say(f"FAILED: {error}")
+        except KeyboardInterrupt:
+            say("interrupted")
+            code = 130
+        finally:
+            if compose is not None and not chosen.keep:
+                compose.run("down", "--volumes", "--remove-orphans", "--timeout", "15", check=False)
+                say("all taken down")
+    return code
+
+
+BEGAN = time.monotonic()
+
+if __name__ == "__main__":
+    sys.exit(main())
