@@ -89,8 +89,9 @@ class WriterLease:
                 token = secrets.token_hex(_TOKEN_BYTES).encode()
                 os.pwrite(self._file, token, 0)
         except BlockingIOError as error:
-            os.close(self._file or 0)
-            self._file = None
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
             raise StorageLocked(
                 f"storage {self._source.measurement!r}: another writer of this machine has"
                 f" {self._path}; close it, or open with writer=False"

@@ -19,7 +19,19 @@ from durable_cache.model.sample import Kind, Sample, SourceId, Stream, key_bytes
 from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.slots import SN_BITS, Slot
 
-__all__ = ["Meta", "Tags", "key_id", "line_of", "refusal_of", "sample_of", "tags_of"]
+__all__ = [
+    "Meta",
+    "Tags",
+    "is_whole",
+    "key_id",
+    "line_of",
+    "refusal_of",
+    "sample_of",
+    "series_of",
+    "stream_line",
+    "stream_of",
+    "tags_of",
+]
 
 DEFAULT_ENCODING = "zenoh/bytes"
 _CHUNK_BYTES = 600_000  # 800,000 as base64: below the server's 1 MiB a string, and a multiple of 3
@@ -140,16 +152,22 @@ def _chunks(name: str, data: bytes) -> str:
     return "".join(parts)
 
 
-def sample_of(stream: Stream, fields: dict[str, str]) -> Sample:
-    """Build the sample of one point's fields; StorageCorrupt when some are missing."""
+def is_whole(fields: dict[str, str]) -> bool:
+    """Tell whether one point's fields are all there."""
     if "meta" not in fields or "payload" not in fields:
-        raise StorageCorrupt(f"influxdb: a point of {stream.source} lacks its meta or payload")
+        return False
+    size = len(_whole("payload", fields))
+    if "attachment" in fields:
+        size += len(_whole("attachment", fields))
+    return size == Meta.parse(fields["meta"]).size
+
+
+def sample_of(stream: Stream, fields: dict[str, str]) -> Sample:
+    """Build the sample of one point's fields, which must be whole."""
     meta = Meta.parse(fields["meta"])
     encoding = fields.get("encoding")
     attachment = _whole("attachment", fields) if "attachment" in fields else None
     payload = _whole("payload", fields)
-    if len(payload) + len(attachment or b"") != meta.size:
-        raise StorageCorrupt(f"influxdb: sample {meta.sn} of {stream.source} is not whole")
     return Sample(
         stream.key,
         stream.source,

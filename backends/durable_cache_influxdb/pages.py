@@ -157,8 +157,12 @@ def read_by_meta(
     streams = {place.point.tags: place.state.stream for place in page}
     samples = fetch(client, source, streams, [place.point for place in page])
     samples.sort(key=selection.place)
-    more = len(chosen) > limit and samples
-    return Page(SampleBatch(samples), selection.place(samples[-1]) if more else None)
+    if len(chosen) <= limit:
+        return Page(SampleBatch(samples), None)
+    if not samples:  # all were removed meanwhile: what follows is the page
+        after = _key(selection, page[-1])
+        return read_by_meta(client, source, directory, selection, limit, after, lock)
+    return Page(SampleBatch(samples), selection.place(samples[-1]))
 
 
 def _key(selection: Selection, place: _Place) -> Cursor:

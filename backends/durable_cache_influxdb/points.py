@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from durable_cache.errors import StorageCorrupt
 from durable_cache.model.sample import Sample, Stream
 from durable_cache_influxdb.client import Client, Row
 from durable_cache_influxdb.flux import COLUMNS, TIME_MAX_NS, TIME_MIN_NS, Scan, Source
-from durable_cache_influxdb.lines import Tags, sample_of
+from durable_cache_influxdb.lines import Tags, is_whole, sample_of
 from durable_cache_influxdb.slots import Slot
 
 __all__ = ["Point", "Window", "fetch", "numbers", "scans_of", "unix_ns"]
@@ -144,14 +145,40 @@ def fetch(
     points: Collection[Point],
     whole_streams: Iterable[Tags] = (),
 ) -> list[Sample]:
-    """Return the samples of the given points, and all of the given streams, in no order."""
+    """Return the samples of the given points, and all of the given streams, in no order.
+
+    What is removed meanwhile is left out. Raises `StorageCorrupt` for a point there in part.
+    """
     everything = set(whole_streams)
     wanted = set(points)
     windows = [*windows_of(wanted), *map(whole, everything)]
+    found = _fields(client, source, windows, wanted, everything)
+    torn = {point for point, fields in found.items() if not is_whole(fields)}
+    if torn:
+        # A removal between the fields of one answer looks like this; a second look decides.
+        again = _fields(client, source, windows_of(torn), torn, set())
+        for point in torn:
+            del found[point]
+        found |= again
+        for point, fields in again.items():
+            if not is_whole(fields):
+                raise StorageCorrupt(
+                    f"{client.subject}: the point of {point.tags} at {point.slot} is not whole"
+                )
+    return [sample_of(streams[point.tags], fields) for point, fields in found.items()]
+
+
+def _fields(
+    client: Client,
+    source: Source,
+    windows: Iterable[Window],
+    wanted: Collection[Point],
+    everything: Collection[Tags],
+) -> dict[Point, dict[str, str]]:
     found: dict[Point, dict[str, str]] = {}
     pipelines = [source.rows(scan) for scan in scans_of(windows, ())]
     for row in client.rows(pipelines, COLUMNS):
         point = point_of(row)
         if point in wanted or point.tags in everything:
             found.setdefault(point, {})[row[2]] = row[1]
-    return [sample_of(streams[point.tags], fields) for point, fields in found.items()]
+    return found

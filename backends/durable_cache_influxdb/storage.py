@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
 
-from durable_cache.errors import Closed, StorageFull, StorageLocked
+from durable_cache.errors import Closed, StorageFull, StorageLocked, StorageUnavailable
 from durable_cache.model.sample import SampleBatch, Skip, Stream, sample_digest
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -138,6 +138,12 @@ class InfluxDbStorage(Storage):
             found = self._held_digests(wanted)
             for at in part:
                 place = (outcome.streams[at], outcome.batch.samples[at].sn)
+                if place not in found:
+                    self._unsure.update(wanted)
+                    raise StorageUnavailable(
+                        f"{self._client.subject}: sample {place[1]} of {place[0].source} vanished,"
+                        " removed by the bucket's retention or another program; append again"
+                    )
                 outcome.repeated.append((at, found[place]))
 
     def _held_digests(self, wanted: dict[Stream, set[int]]) -> dict[tuple[Stream, int], bytes]:
@@ -274,17 +280,15 @@ class InfluxDbStorage(Storage):
 
     def held(self) -> Iterator[Held]:
         self._open()
-        with self._lock:
-            directory = load(self._client, self._where, newest=True)
+        directory = load(self._client, self._where, newest=True)
         for state in directory:
             if state.runs:
                 yield Held(state.stream, state.runs, state.newest_ntp64, state.newest_received_ns)
 
     def skips(self) -> Iterator[Skip]:
         self._open()
-        with self._lock:
-            table = skips.load_skips(self._client, self._where.skips)
-            table.settle(load(self._client, self._where))
+        table = skips.load_skips(self._client, self._where.skips)
+        table.settle(load(self._client, self._where))
         return table.ordered()
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:

@@ -16,12 +16,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from durable_cache.errors import ConfigError, StorageError, StorageLocked, StorageUnavailable
+from durable_cache.errors import (
+    ConfigError,
+    StorageCorrupt,
+    StorageError,
+    StorageLocked,
+    StorageUnavailable,
+)
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.storage.contract import AppendResult, Storage
 from durable_cache.testing.conformance.hooks import read_all, runs_of
 from durable_cache.testing.samples import batch, run, sample
 from durable_cache_influxdb import InfluxDbBackend, InfluxDbOptions
+from durable_cache_influxdb.client import Client
 from durable_cache_influxdb.errors import InfluxBusy
 from tests.servers.influxdb import (
     InfluxProcess,
@@ -272,6 +279,25 @@ def test_a_field_of_another_type_never_costs_a_sample(server: InfluxServer) -> N
         assert storage.append(batch(samples)).new == 10
         assert storage.field_conflicts > 0  # type: ignore[attr-defined]
         assert [s for s in read_all(storage) if s.key.startswith("k/")] == samples
+
+
+def test_a_foreign_type_under_our_own_fields_stops_the_storage(server: InfluxServer) -> None:
+    name = fresh_name()
+    foreign(server, f"{name},n=9 sn=1.5 {sample(1).received_ns}")
+    with opened(server.options(), name) as storage:
+        with pytest.raises(StorageCorrupt, match="bucket of its own"):
+            storage.append(batch(sample(0)))
+
+
+def test_a_held_sample_that_vanished_is_stored_again(server: InfluxServer) -> None:
+    name = fresh_name()
+    with opened(server.options(), name) as storage:
+        storage.append(batch(run(0, 5)))
+        client = Client(server.options())
+        client.delete(f'_measurement="{name}"', 0, 1 << 62)
+        client.close()
+        assert append_until_done(storage, batch(run(0, 5))).new == 6
+        assert read_all(storage) == run(0, 5)
 
 
 def foreign(server: InfluxServer, line: str) -> None:
