@@ -42,7 +42,7 @@ class DeltaBackend(Backend[DeltaOptions]):
         try:
             for kind, schema in (("samples", SAMPLES), ("skips", SKIPS)):
                 tables.append(_open_table(storage, options, kind, schema, writer=writer))
-            return DeltaStorage(
+            opened = DeltaStorage(
                 Parts(
                     options,
                     tables[0].place,
@@ -52,6 +52,9 @@ class DeltaBackend(Backend[DeltaOptions]):
                     lock,
                 )
             )
+            if writer and options.maintenance_interval_seconds:
+                opened.start_upkeep()
+            return opened
         except BaseException:
             for table in tables:
                 table.close()

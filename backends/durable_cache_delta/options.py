@@ -28,7 +28,7 @@ class DeltaOptions(BackendOptions, frozen=True):
     """Size that compaction aims at: few files to plan over, each a fair task for Spark."""
     file_rows_max: int = 2_000_000
     """Rows of one file, so that one can be sorted in memory."""
-    row_group_rows: int = 16_384
+    row_group_rows: int = 8192
     """What is decoded to answer a gap of ten; larger ones are a little faster to scan in Spark."""
     compact_files_min: int = 16
     """Small files of one day that are worth a compaction; past days are compacted from two."""

@@ -111,6 +111,13 @@ class LocalPlace(Place):
             ) from error
         return self.version_file(version + 1).exists()
 
+    def sync_checkpoint(self, version: int) -> None:
+        """Make the checkpoint of a version and the hint that names it safe."""
+        for path in self.log.glob(f"{version:020}.checkpoint*"):
+            sync_file(path)
+        sync_file(self.log / "_last_checkpoint")
+        sync_folder(self.log)
+
     def versions(self) -> list[int]:
         """Return the versions whose commits are in the log, rising."""
         if not self.log.is_dir():

@@ -20,7 +20,7 @@ from durable_cache_delta.files import DataFile, day_text, stored_bytes
 from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.places import Place
 from durable_cache_delta.rows import DAY_NS, IDENTITY, unsigned
-from durable_cache_delta.scanning import Found, Scanner
+from durable_cache_delta.scanning import Found, Scanner, count_up
 from durable_cache_delta.schema import SAMPLES_IN_FILES
 from durable_cache_delta.streams import StreamState, Wanted
 from durable_cache_delta.writing import Written, discard, write_rows
@@ -81,7 +81,7 @@ def _below(catalog: Catalog, floors: Mapping[Stream, int]) -> list[Wanted]:
 
 def _without(rows: pa.Table, found: Found) -> pa.Table:
     gone = pc.is_in(
-        pa.array(range(rows.num_rows), pa.int64()),
+        count_up(rows.num_rows),
         value_set=found.rows.column("row").combine_chunks(),
     )
     return rows.filter(pc.invert(gone)).cast(SAMPLES_IN_FILES)

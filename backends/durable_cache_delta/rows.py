@@ -5,13 +5,13 @@ Column by column, never row by row: a dictionary per row would cost more than th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from durable_cache.model.sample import Kind, Qos, Sample, SourceId
+from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache_delta.schema import SAMPLES_IN_FILES, encoding_schema
 
 __all__ = ["DAY_NS", "IDENTITY", "refusal", "samples_of", "storable", "table_of", "unsigned"]
@@ -38,7 +38,9 @@ _SN_MAX = (1 << 35) - 2
 _EPOCH_MAX = (1 << 29) - 1
 _INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
-_ENUMS = ("DELETE", "PUT")
+_KIND_NAMES = (Kind.DELETE.name, Kind.PUT.name)
+_THREE = pa.scalar(3, pa.int32())
+_SEVEN = pa.scalar(7, pa.int32())
 _PACKED = pa.uint64()
 
 
@@ -76,10 +78,9 @@ def table_of(samples: Sequence[Sample], digests: Sequence[bytes]) -> pa.Table:
     sn = pa.array([s.sn for s in samples], pa.int64())
     received_ns = pa.array([s.received_ns for s in samples], pa.int64())
     ntp64 = pa.array([s.ntp64 for s in samples], pa.uint64())
-    packed = [_qos(s.qos) for s in samples]
-    payloads = [s.payload for s in samples]
-    encodings = [s.encoding for s in samples]
-    kinds = [s.kind for s in samples]
+    qos = pa.array([s.qos for s in samples], pa.int32())
+    payload = pa.array([s.payload for s in samples], pa.binary())
+    encoding = pa.array([s.encoding for s in samples], pa.string())
     columns = {
         "key_expr": pa.array([s.key for s in samples], pa.string()),
         "source_zid": pa.array([source.zid for source in sources], pa.string()),
@@ -87,10 +88,12 @@ def table_of(samples: Sequence[Sample], digests: Sequence[bytes]) -> pa.Table:
         "epoch": epoch,
         "sn": sn,
         "sequence": _sequences(epoch, sn),
-        "kind": pc.if_else(pa.array([bool(kind) for kind in kinds]), *_ENUMS),
-        "payload": pa.array(payloads, pa.binary()),
-        "encoding": pa.array(encodings, pa.string()),
-        "encoding_schema": pa.array([_schema(text) for text in encodings], pa.string()),
+        "kind": pc.if_else(
+            pc.equal(pa.array([s.kind for s in samples], pa.int8()), 1), *_KIND_NAMES
+        ),
+        "payload": payload,
+        "encoding": encoding,
+        "encoding_schema": _encoding_schemas(encoding),
         "attachment": pa.array([s.attachment for s in samples], pa.binary()),
         "ntp64": ntp64.cast(pa.decimal128(20, 0)),
         "timestamp_id": pa.array([s.timestamp_id for s in samples], pa.string()),
@@ -98,23 +101,20 @@ def table_of(samples: Sequence[Sample], digests: Sequence[bytes]) -> pa.Table:
         "stamped": pa.array([s.stamped for s in samples], pa.bool_()),
         "received_at": _microseconds(pc.divide(received_ns, 1000)),
         "received_ns": received_ns,
-        "priority": pa.array([qos[0] for qos in packed], pa.int32()),
-        "congestion_control": pa.array([qos[1] for qos in packed], pa.int32()),
-        "express": pa.array([qos[2] for qos in packed], pa.bool_()),
+        "priority": pc.bit_wise_and(qos, _SEVEN),
+        "congestion_control": pc.bit_wise_and(pc.shift_right(qos, _THREE), _THREE),
+        "express": pc.greater_equal(qos, 1 << 5),
         "payload_digest": pa.array(digests, pa.binary()),
-        "payload_bytes": pa.array(map(len, payloads), pa.int64(), size=len(samples)),
+        "payload_bytes": pc.binary_length(payload).cast(pa.int64()),
     }
     return pa.table([columns[name] for name in SAMPLES_IN_FILES.names], schema=SAMPLES_IN_FILES)
 
 
-@lru_cache(maxsize=64)
-def _qos(packed: int) -> Qos:
-    return Qos.unpack(packed)
-
-
-@lru_cache(maxsize=4096)
-def _schema(encoding: str) -> str | None:
-    return encoding_schema(encoding)
+def _encoding_schemas(encodings: pa.Array) -> pa.Array:
+    """Cut the schema out of each distinct encoding once."""
+    coded = encodings.dictionary_encode()
+    schemas = [encoding_schema(text) for text in coded.dictionary.to_pylist()]
+    return pa.array(schemas, pa.string()).take(coded.indices)
 
 
 def _sequences(epoch: pa.Array, sn: pa.Array) -> pa.Array:
@@ -196,18 +196,20 @@ def storable(samples: Sequence[Sample]) -> bool:
     """Tell quickly whether a table can hold all of `samples`; `refusal` says why not."""
     if not samples:
         return True
+    sources = {s.source for s in samples}
     return (
         _between([s.sn for s in samples], _SN_MAX)
         and _between([s.epoch for s in samples], _EPOCH_MAX)
         and _between([s.received_ns for s in samples], _INT64_MAX)
         and _between([s.ntp64 for s in samples], _UINT64_MAX)
-        and all(0 <= qos < 1 << 6 for qos in {s.qos for s in samples})
-        and all(0 <= eid < 1 << 32 and _is_utf8(zid) for zid, eid in {s.source for s in samples})
+        and _between({s.qos for s in samples}, (1 << 6) - 1)
+        and _between({source.eid for source in sources}, (1 << 32) - 1)
+        and all(map(_is_utf8, {source.zid for source in sources}))
         and all(map(_is_utf8, {s.key for s in samples}))
         and all(map(_is_utf8, {s.encoding for s in samples}))
         and all(map(_is_utf8, {s.timestamp_id for s in samples}))
     )
 
 
-def _between(numbers: list[int], last: int) -> bool:
+def _between(numbers: Collection[int], last: int) -> bool:
     return min(numbers) >= 0 and max(numbers) <= last

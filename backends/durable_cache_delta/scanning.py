@@ -7,9 +7,11 @@ becomes part of a query's text or of a path.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from threading import Lock
 from typing import NamedTuple
 
@@ -24,9 +26,10 @@ from durable_cache_delta.failures import translated
 from durable_cache_delta.files import DataFile
 from durable_cache_delta.places import Place
 from durable_cache_delta.rows import IDENTITY, unsigned
+from durable_cache_delta.schema import SAMPLES_IN_FILES
 from durable_cache_delta.streams import Wanted, numbering_of
 
-__all__ = ["Found", "Scanner"]
+__all__ = ["Found", "Scanner", "count_up"]
 
 _EXACT_MAX = 8
 """Up to so many streams are compared one by one; more are joined."""
@@ -142,7 +145,10 @@ class Scanner:
             self._place.reader(file.path) as source,
             pq.ParquetFile(source, metadata=footer, page_checksum_verification=True) as parquet,
         ):
-            return parquet.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+            rows = parquet.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+        # Another engine may have written views or large types.
+        wanted = pa.schema([SAMPLES_IN_FILES.field(name) for name in rows.column_names])
+        return rows if rows.schema.types == wanted.types else rows.cast(wanted)
 
     def _footer(self, file: DataFile) -> tuple[pq.FileMetaData, Sequence[_Group]]:
         with self._lock:
@@ -230,13 +236,14 @@ def _group_of(starts: Sequence[int], row: int) -> int:
 
 def _row_numbers(groups: Sequence[_Group], chosen: Sequence[int]) -> pa.Array:
     return pa.concat_arrays(
-        [
-            pa.array(
-                range(groups[at].first_row, groups[at].first_row + groups[at].rows), pa.int64()
-            )
-            for at in chosen
-        ]
+        [pc.add(count_up(groups[at].rows), groups[at].first_row) for at in chosen]
     )
+
+
+@lru_cache(maxsize=8)
+def count_up(rows: int) -> pa.Array:
+    """Return 0, 1, 2 … for so many rows."""
+    return pa.array(array("q", range(rows)))
 
 
 def _within(rows: pa.Table, times: TimeBounds) -> pa.ChunkedArray:

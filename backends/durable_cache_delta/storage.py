@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -29,6 +29,7 @@ from durable_cache.storage.contract import (
 )
 from durable_cache_delta.catalog import Catalog
 from durable_cache_delta.choosing import Choice, choose
+from durable_cache_delta.failures import translated
 from durable_cache_delta.files import DataFile, Numbering
 from durable_cache_delta.ledger import SkipLedger
 from durable_cache_delta.log import Added, TableLog
@@ -40,6 +41,9 @@ from durable_cache_delta.scanning import Scanner
 from durable_cache_delta.streams import Wanted, numbering_of
 from durable_cache_delta.writer_lock import WriterLock
 from durable_cache_delta.writing import Written, write_samples
+
+if TYPE_CHECKING:
+    from durable_cache_delta.upkeep import Upkeep
 
 __all__ = ["DeltaStorage", "Parts"]
 
@@ -62,17 +66,20 @@ class DeltaStorage(Storage):
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._options = parts.options
+        self.options = parts.options
+        self.place = parts.place
         self._log = parts.samples
-        self._scanner = Scanner(parts.place, parts.options.footers_max)
-        self.catalog = Catalog(parts.samples, self._scanner, parts.options.streams_max, parts.cache)
+        self.scanner = Scanner(parts.place, parts.options.footers_max)
+        self.catalog = Catalog(parts.samples, self.scanner, parts.options.streams_max, parts.cache)
         self._ledger = SkipLedger(parts.skips, parts.options.skips_max)
         self.lock = RLock()
         self._stale = False
         self._broken: StorageCorrupt | None = None
         self._closed = False
+        self._upkeep: Upkeep | None = None
         with self.lock:
-            self.catalog.load()
+            with translated(self._log.subject):
+                self.catalog.load()
             self._ledger.load()
             if parts.lock is not None:
                 self._settle_skips(self._ledger.numberings)
@@ -80,7 +87,7 @@ class DeltaStorage(Storage):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(self._parts.place.durability, time_resolution_ns=1000, exact_age=False)
+        return Capabilities(self.place.durability, time_resolution_ns=1000, exact_age=False)
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         with self.lock:
@@ -98,7 +105,7 @@ class DeltaStorage(Storage):
         )
 
     def _store(self, choice: Choice) -> None:
-        written = write_samples(self._parts.place, self._options, choice.samples, choice.digests)
+        written = write_samples(self.place, self.options, choice.samples, choice.digests)
         self._log.commit([one.action for one in written])
         self.catalog.add((one.file for one in written), choice.rows)
 
@@ -122,7 +129,7 @@ class DeltaStorage(Storage):
     def _held_digests(self, wanted: Sequence[Wanted]) -> Mapping[tuple[Stream, int], bytes]:
         found: dict[tuple[Stream, int], bytes] = {}
         for file in self.catalog.files:
-            rows = self._scanner.find(file, wanted, columns=("payload_digest",))
+            rows = self.scanner.find(file, wanted, columns=("payload_digest",))
             if rows is not None:
                 found.update(_digests(rows.rows))
         return found
@@ -131,7 +138,7 @@ class DeltaStorage(Storage):
         with self.lock:
             self._ready()
             files = self.catalog.files
-        return read_page(self._scanner, files, self._wanted, selection, limit, cursor)
+        return read_page(self.scanner, files, self._wanted, selection, limit, cursor)
 
     def _wanted(self, selection: Selection, cursor: Cursor | None) -> Iterator[Wanted]:
         """Plan under the lock, a part at a time, so that a long plan does not hold up appends."""
@@ -170,7 +177,7 @@ class DeltaStorage(Storage):
             self._ready(writing=True)
             if retention.unlimited:
                 return []
-            floors = floors_of(self._scanner, self.catalog, retention, now_ns)
+            floors = floors_of(self.scanner, self.catalog, retention, now_ns)
             self._remove(floors)
         return as_floors(floors)
 
@@ -184,29 +191,55 @@ class DeltaStorage(Storage):
             return self._remove(lowest)
 
     def _remove(self, floors: Mapping[Stream, int]) -> int:
-        removal = plan_removal(
-            self._parts.place, self._options, self._scanner, self.catalog, floors
-        )
+        removal = plan_removal(self.place, self.options, self.scanner, self.catalog, floors)
         if not removal.removed:
             return 0
-        states = states_after(self._scanner, self.catalog, floors, removal)
+        states = states_after(self.scanner, self.catalog, floors, removal)
         with self._unknown_on_failure():
-            self.replace(removal.removed, removal.written, new=True)
+            self._replace(removal.removed, removal.written, new=True)
         for stream, state in states.items():
             self.catalog.index.replace(stream, state)
         self.catalog.save()
         return removal.samples
 
-    def replace(
+    def _replace(
         self, removed: Sequence[DataFile], written: Sequence[Written], *, new: bool
     ) -> None:
-        """Commit files in the place of others; the caller holds the lock."""
+        """Commit files in the place of others."""
         self._log.commit(
             [one.action for one in written],
             [Added(file.path, file.size, file.day) for file in removed],
             new=new,
         )
         self.catalog.swap(removed, [one.file for one in written])
+
+    def swap_if_live(self, removed: Sequence[DataFile], written: Sequence[Written]) -> bool:
+        """Commit files that hold the rows of others; False when one of those is gone already."""
+        with self.lock:
+            self._ready(writing=True)
+            live = {file.path for file in self.catalog.files}
+            if not all(file.path in live for file in removed):
+                return False
+            with self._unknown_on_failure():
+                self._replace(removed, written, new=False)
+            self.catalog.save()
+        return True
+
+    def files(self) -> Sequence[DataFile]:
+        """Return the live files of the samples table."""
+        with self.lock:
+            self._ready()
+            return self.catalog.files
+
+    @property
+    def version(self) -> int:
+        """The version of the samples table."""
+        return self._log.version
+
+    @property
+    def streams(self) -> int:
+        """How many streams are held."""
+        return len(self.catalog.index.streams)
 
     @contextmanager
     def _unknown_on_failure(self) -> Iterator[None]:
@@ -234,7 +267,8 @@ class DeltaStorage(Storage):
         if self._stale or self._log.moved():
             self._stale = True
             self._log.refresh()
-            self.catalog.load()
+            with translated(self._log.subject):
+                self.catalog.load()
             self._log.acknowledge()
             self._ledger.refresh()
             self._parts.skips.acknowledge()
@@ -243,9 +277,17 @@ class DeltaStorage(Storage):
             self._ledger.refresh()
             self._parts.skips.acknowledge()
 
+    def start_upkeep(self) -> None:
+        """Look after the tables in the background until `close`."""
+        from durable_cache_delta.upkeep import Upkeep
+
+        self._upkeep = Upkeep(self)
+
     def close(self) -> None:
         if self._closed:
             return
+        if self._upkeep is not None:
+            self._upkeep.close()
         self._closed = True
         with self.lock:
             try:

@@ -71,15 +71,24 @@ def _parts(
         for at, moment in enumerate(received):
             by_day.setdefault(moment // DAY_NS, []).append(at)
         chosen = dict(sorted(by_day.items()))
+    bytes_max = 2 * options.file_bytes_target
+    whole = len(samples) <= options.file_rows_max and _bytes(samples) <= bytes_max
     for day, places in chosen.items():
+        if whole:
+            yield day_text(day), *_pick(samples, digests, places)
+            continue
         start = size = 0
         for count, at in enumerate(places):
-            size += len(samples[at].payload) + len(samples[at].attachment or b"")
-            if size > 2 * options.file_bytes_target or count - start >= options.file_rows_max:
+            size += _bytes(samples[at : at + 1])
+            if size > bytes_max or count - start >= options.file_rows_max:
                 yield day_text(day), *_pick(samples, digests, places[start : count + 1])
                 start, size = count + 1, 0
         if start < len(places):
             yield day_text(day), *_pick(samples, digests, places[start:])
+
+
+def _bytes(samples: Sequence[Sample]) -> int:
+    return sum([len(s.payload) + (len(s.attachment) if s.attachment else 0) for s in samples])
 
 
 def _pick(
