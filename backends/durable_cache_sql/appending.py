@@ -93,23 +93,12 @@ def _insert(
     offers: Sequence[_Offer],
 ) -> bool:
     """Insert all or, when one is held, nothing."""
-    with connection.begin_nested() if len(offers) > 1 else _Nothing() as nested:
+    with connection.begin_nested() as nested:
         for part in _parts(offers):
             if not database.insert_samples(connection, _columns(dictionary, storage_id, part)):
-                if nested is not None:
-                    nested.rollback()
+                nested.rollback()
                 return False
     return True
-
-
-class _Nothing:
-    """A block without a savepoint."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _parts(offers: Sequence[_Offer]) -> Iterator[Sequence[_Offer]]:

@@ -213,8 +213,8 @@ class PostgresDatabase(Database):
         self, connection: Connection, statement: Prepared, values: Values | None = None
     ) -> list[Row]:
         bound = {**statement.values, **(values or {})}
-        cursor = cast("Any", connection.exec_driver_sql(statement.text, bound).cursor)
-        return cast("list[Row]", cursor.fetchall())
+        with _driver(connection).cursor(binary=True) as cursor:
+            return cursor.execute(statement.text, bound).fetchall()
 
     def insert_samples(self, connection: Connection, columns: Columns) -> bool:
         with _driver(connection).cursor() as cursor:
@@ -248,7 +248,8 @@ class PostgresDatabase(Database):
 def _engine(url: URL, options: SqlOptions, *, pooled: bool) -> Engine:
     lock_ms = round(options.lock_timeout_seconds * 1000)
     statement_ms = round(options.statement_timeout_seconds * 1000)
-    settings = f"-c lock_timeout={lock_ms} -c statement_timeout={statement_ms}"
+    # Compiling a query costs tens of milliseconds; every statement here is short.
+    settings = f"-c jit=off -c lock_timeout={lock_ms} -c statement_timeout={statement_ms}"
     given = url.query.get("options", "")
     arguments = {
         "connect_timeout": max(1, round(options.connect_timeout_seconds)),
