@@ -20,19 +20,13 @@ subtrees are skipped when it begins again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from hashlib import blake2b
 from random import Random
 from typing import assert_never
 
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.protocol.aligner_answer import (
-    answer_blocks,
-    answer_diff,
-    answer_entries,
-    answer_pull,
-    pull_reply,
-)
+from durable_cache.protocol.aligner_announcing import Announcements, PeerStatus, status_of
+from durable_cache.protocol.aligner_answer import answer
+from durable_cache.protocol.aligner_choosing import Choice
 from durable_cache.protocol.aligner_events import (
     AlignerEvent,
     AlignerOptions,
@@ -46,7 +40,6 @@ from durable_cache.protocol.aligner_events import (
     Offer,
     PeerGone,
     PeerSeen,
-    PublishRoot,
     Purged,
     RaisePurge,
     ReplyReceived,
@@ -60,12 +53,12 @@ from durable_cache.protocol.aligner_events import (
     Tick,
     Trimmed,
 )
+from durable_cache.protocol.aligner_greeting import mismatch, own_hello, same_class
 from durable_cache.protocol.aligner_ledger import Ledger, View
 from durable_cache.protocol.aligner_peer import Peer
 from durable_cache.protocol.aligner_scope import Scope, common_scope
 from durable_cache.protocol.aligner_session import Session
 from durable_cache.protocol.aligner_wire import (
-    PROTOCOL,
     Blocks,
     BlocksReply,
     Diff,
@@ -74,58 +67,23 @@ from durable_cache.protocol.aligner_wire import (
     EntriesReply,
     Hello,
     Lane,
-    Parameters,
     Pull,
     PullReply,
     Refused,
     Reply,
     Request,
-    Root,
     WrongSlot,
     decode_reply,
     decode_request,
     decode_root,
     encode_reply,
     encode_request,
-    encode_root,
 )
-from durable_cache.protocol.knowledge import ranges
 
-__all__ = ["Aligner", "PeerStatus"]
+__all__ = ["Aligner"]
 
 _SECOND_NS = 1_000_000_000
 _PeerEvent = PeerSeen | PeerGone | RootReceived | RequestReceived | ReplyReceived | RequestFailed
-
-
-@dataclass(frozen=True, slots=True)
-class PeerStatus:
-    """How this cache stands with another, for people."""
-
-    cache_id: str
-    live: bool
-    refused: str
-    equal: bool | None
-    """None when that is not known yet."""
-    streams: int
-    """In common, here."""
-    streams_there: int
-    samples: int
-    samples_there: int
-    quiet: int
-    """Streams that differ without remedy: conflicts, samples the storage does not take."""
-    complete: bool
-    """Everything it had at the last comparison is here."""
-
-
-class _Announcement:
-    """What was published of a view, and when it is due again."""
-
-    __slots__ = ("due_ns", "repeats", "root")
-
-    def __init__(self) -> None:
-        self.root: tuple[int, int, bool] | None = None
-        self.repeats = 0
-        self.due_ns = 0
 
 
 class Aligner:
@@ -140,7 +98,7 @@ class Aligner:
         self.ledger = Ledger(options, profile)
         self.session: Session | None = None
         self._peers: OrderedDict[str, Peer] = OrderedDict()
-        self._announced: dict[int, _Announcement] = {}
+        self._announcements = Announcements(self.ledger, options, profile)
         self._requests: dict[int, tuple[Peer, Session | None]] = {}
         self._request_id = 0
         self._random = Random(options.random_seed)  # noqa: S311  spreads load, guards nothing
@@ -151,7 +109,8 @@ class Aligner:
         self._hold_slot = 0
         """What was pulled shows in the tree when this slot is applied; sessions wait for it."""
         self._loaded = False
-        self._hello = _hello(options, profile)
+        self._hello = own_hello(options, profile)
+        self._choice = Choice(self.ledger, options, profile, self._random)
         self._rebuilt_ns: dict[int, int] = {}
 
     def handle(self, event: AlignerEvent) -> list[AlignerOutput]:
@@ -202,25 +161,7 @@ class Aligner:
 
     def status(self) -> tuple[PeerStatus, ...]:
         """Return how this cache stands with each peer it knows."""
-        found = []
-        for peer in self._peers.values():
-            view, root = peer.view, peer.root
-            known = view is not None and root is not None and view.ready
-            found.append(
-                PeerStatus(
-                    peer.cache_id,
-                    peer.live,
-                    peer.refused,
-                    not peer.unequal(Lane.KNOWLEDGE, self.ledger.slot) if known else None,
-                    view.tree.root.streams if view else 0,
-                    root.streams if root else 0,
-                    view.samples if view else 0,
-                    root.samples if root else 0,
-                    len(peer.quiet[Lane.KNOWLEDGE]) + len(peer.quiet[Lane.CONTENT]),
-                    peer.complete,
-                )
-            )
-        return tuple(found)
+        return status_of(self._peers.values(), self.ledger.slot)
 
     def _peer_seen(self, cache_id: str, incarnation: str) -> None:
         if cache_id == self.profile.cache_id:
@@ -237,7 +178,7 @@ class Aligner:
         peer.hold_until_ns = 0
         peer.due_ns = None
         if peer.view is not None:
-            self._announced.pop(peer.view.name, None)
+            self._announcements.renew(peer.view)
 
     def _admit(self, cache_id: str) -> Peer | None:
         if len(self._peers) >= self.options.peers_max:
@@ -260,7 +201,7 @@ class Aligner:
             if session.peer is peer:
                 self._end(session, "the peer is gone", outputs)
             else:
-                session.drop_peer(cache_id)
+                session.pulls.drop_peer(cache_id)
 
     def _root_received(self, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
@@ -276,49 +217,20 @@ class Aligner:
     def _request_received(self, handle: int, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
             request = decode_request(payload)
-            if isinstance(request, Pull):
-                self._answer_pull(handle, request, outputs)
+            if isinstance(request, Hello):
+                reply = self._answer_hello(request, outputs)
+            elif not self._loaded or request.incarnation != self.profile.incarnation:
+                reply = Refused("not ready, or another incarnation was meant", retry=True)
+            else:
+                outputs.append(answer(self.ledger, request, handle, self.options))
                 return
-            reply = self._answer(request, outputs)
         except RemoteProtocolError as error:
             outputs.append(ReportRefusal("", str(error)))
             reply = Refused(str(error)[:512], retry=False)
         outputs.append(SendReply(handle, encode_reply(reply)))
 
-    def _answer(
-        self, request: Hello | Diff | Entries | Blocks, outputs: list[AlignerOutput]
-    ) -> Reply:
-        if isinstance(request, Hello):
-            return self._answer_hello(request, outputs)
-        view = self._view_for(request)
-        if isinstance(view, Refused):
-            return view
-        match request:
-            case Diff():
-                return answer_diff(self.ledger, view, request, self.options)
-            case Entries():
-                return answer_entries(self.ledger, view, request, self.options)
-            case Blocks():
-                return answer_blocks(self.ledger, view, request)
-
-    def _view_for(self, request: Diff | Entries | Blocks | Pull) -> View | Refused:
-        if request.incarnation != self.profile.incarnation:
-            return Refused("another incarnation was meant", retry=True)
-        view = self.ledger.views.get(request.view)
-        if view is None or not view.ready or self.ledger.applying or not self._loaded:
-            return Refused("not ready to compare yet", retry=True)
-        return view
-
-    def _answer_pull(self, handle: int, request: Pull, outputs: list[AlignerOutput]) -> None:
-        view = self._view_for(request)
-        if isinstance(view, Refused):
-            outputs.append(SendReply(handle, encode_reply(view)))
-            return
-        read = answer_pull(self.ledger, view, request, handle, self.options)
-        outputs.append(read if read.wanted else SendReply(handle, pull_reply(read)))
-
     def _answer_hello(self, hello: Hello, outputs: list[AlignerOutput]) -> Reply:
-        reason = _mismatch(hello.parameters, self._hello.parameters)
+        reason = mismatch(hello.parameters, self._hello.parameters)
         if reason:
             outputs.append(ReportRefusal(hello.cache_id, reason))
             return Refused(reason, retry=False)
@@ -331,14 +243,7 @@ class Aligner:
         """Take in who a peer is and agree with it on a view."""
         fresh = peer.hello is None
         peer.hello, peer.refused = hello, ""
-        mine = self._hello
-        peer.same_class = (
-            hello.include == mine.include
-            and hello.exclude == mine.exclude
-            and hello.age_seconds_max == mine.age_seconds_max
-            and hello.samples_max == mine.samples_max
-            and hello.bytes_max == mine.bytes_max
-        )
+        peer.same_class = same_class(hello, self._hello)
         scope = common_scope(self.ledger.scope, Scope.of(hello.include, hello.exclude))
         if scope is None:
             peer.view = None
@@ -347,7 +252,7 @@ class Aligner:
         if peer.view is None:
             peer.refused = f"more than {self.options.views_max} different common scopes"
         elif fresh:
-            self._announced.pop(peer.view.name, None)
+            self._announcements.renew(peer.view)
 
     def _send(
         self, peer: Peer, request: Request, session: Session | None, outputs: list[AlignerOutput]
@@ -392,7 +297,7 @@ class Aligner:
         peer.asking_hello = False
         match reply:
             case Hello() if reply.incarnation == peer.incarnation:
-                reason = _mismatch(reply.parameters, self._hello.parameters)
+                reason = mismatch(reply.parameters, self._hello.parameters)
                 if not reason:
                     peer.failures = 0
                     self._meet(peer, reply)
@@ -429,8 +334,10 @@ class Aligner:
         if session.purges:
             outputs.append(RaisePurge(session.peer.cache_id, tuple(session.purges)))
             session.purges = []
-        outputs.extend(ReportConflict(session.peer.cache_id, *found) for found in session.conflicts)
-        session.conflicts = []
+        outputs.extend(
+            ReportConflict(session.peer.cache_id, *found) for found in session.content.conflicts
+        )
+        session.content.conflicts = []
 
     def _request_failed(self, request_id: int, reason: str, outputs: list[AlignerOutput]) -> None:
         found = self._requests.pop(request_id, None)
@@ -513,9 +420,14 @@ class Aligner:
             if unmet and not peer.asking_hello and now_ns >= peer.hold_until_ns:
                 peer.asking_hello = True
                 self._send(peer, self._hello, None, outputs)
-        self._announce(outputs)
-        if self.session is None:
-            self.session = self._choose()
+        views = {
+            peer.view.name: peer.view
+            for peer in self._peers.values()
+            if peer.usable and peer.view is not None
+        }
+        outputs.extend(self._announcements.due(views.values(), now_ns))
+        if self.session is None and self.ledger.slot >= self._hold_slot:
+            self.session = self._choice.choose(self._peers.values(), now_ns, unix_ns)
         self._step(outputs)
 
     def _note_changes(self) -> None:
@@ -528,165 +440,3 @@ class Aligner:
                 if record is not None:
                     knowledge.changed(place, record.knowledge)
                     content.changed(place, record.content)
-
-    def _announce(self, outputs: list[AlignerOutput]) -> None:
-        views = {
-            peer.view.name: peer.view for peer in self._peers.values() if peer.usable and peer.view
-        }
-        for view in views.values():
-            if not view.ready:
-                continue
-            said = self._announced.setdefault(view.name, _Announcement())
-            node = view.tree.root
-            root = (node.knowledge, node.content, self.ledger.counted)
-            if root != said.root:
-                said.root, said.repeats = root, 0
-            elif said.repeats > len(self.options.announce_seconds) or self._now_ns < said.due_ns:
-                continue
-            pauses = self.options.announce_seconds
-            if said.repeats < len(pauses):
-                said.due_ns = self._now_ns + round(pauses[said.repeats] * _SECOND_NS)
-            said.repeats += 1
-            outputs.append(PublishRoot(f"{view.name:016x}", self._root(view)))
-
-    def _root(self, view: View) -> bytes:
-        node = view.tree.root
-        return encode_root(
-            Root(
-                self.profile.cache_id,
-                self.profile.incarnation,
-                view.name,
-                self.ledger.slot,
-                node.knowledge.to_bytes(16, "little"),
-                node.content,
-                node.streams,
-                max(0, view.samples),
-                self.ledger.counted,
-            )
-        )
-
-    def _choose(self) -> Session | None:
-        """Return the session to begin now, if any: voids of one that came back, then what differs,
-        the cache with most samples first, then content.
-        """
-        if self.ledger.slot < self._hold_slot:
-            return None
-        ready = [
-            peer
-            for peer in self._peers.values()
-            if peer.usable and self._now_ns >= peer.hold_until_ns
-        ]
-        for peer in ready:
-            if peer.reask and peer.view is not None and peer.view.ready:
-                session = self._reask(peer, peer.view)
-                if session is not None:
-                    return session
-        ready.sort(key=lambda peer: (peer.failures, -(peer.root.samples if peer.root else 0)))
-        for lane in Lane:
-            for peer in ready:
-                if lane is Lane.CONTENT and peer.due_ns is not None:
-                    continue
-                if peer.view is not None and self._due(peer, peer.view, lane):
-                    return self._session(peer, peer.view, lane)
-        return None
-
-    def _reask(self, peer: Peer, view: View) -> Session | None:
-        """Ask a peer that came back for what was found void without it."""
-        peer.reask = False
-        asked, peer.voids_asked = peer.voids_asked, self.ledger.void_serial
-        items = OrderedDict()
-        for place, serial in self.ledger.voided.items():
-            record = self.ledger.records.get(place)
-            if serial > asked and record is not None and record.views & view.bit and record.void:
-                items[place] = ranges(record.void)
-        if not items or not self.options.pull:
-            return None
-        session = Session.about_voids(self.ledger, peer, view, self.options, items)
-        session.voids_asked = asked
-        session.received_after_ns = self._received_after_ns()
-        return session
-
-    def _due(self, peer: Peer, view: View, lane: Lane) -> bool:
-        if not peer.unequal(lane, self.ledger.slot):
-            if lane is Lane.KNOWLEDGE:
-                peer.due_ns, peer.fruitless = None, 0
-            return False
-        if lane is Lane.CONTENT:
-            return self._content_due(peer)
-        root = peer.root
-        if root is None:
-            return False
-        if root.samples > view.samples or root.streams > view.tree.root.streams:
-            delay = self.options.start_delay_seconds * self._random.random()
-            first = self._now_ns + round(delay * _SECOND_NS)
-        else:
-            first = peer.root_at_ns + 3 * self.options.slot_seconds * _SECOND_NS
-        if peer.due_ns is None:
-            peer.due_ns = first
-        return self._now_ns >= peer.due_ns
-
-    def _content_due(self, peer: Peer) -> bool:
-        root = peer.root
-        if root is None or not root.counted or not self.ledger.counted or not self.options.pull:
-            return False
-        options = self.options
-        if peer.content_due_ns is None:
-            first = 3 * options.slot_seconds if peer.same_class else options.content_seconds
-            peer.content_due_ns = self._now_ns + round(first * _SECOND_NS)
-        if self._now_ns < peer.content_due_ns:
-            return False
-        pause = options.content_seconds if peer.same_class else options.audit_seconds
-        peer.content_due_ns = self._now_ns + round(pause * _SECOND_NS)
-        return True
-
-    def _session(self, peer: Peer, view: View, lane: Lane) -> Session:
-        others = [other for other in self._peers.values() if other.live and other is not peer]
-        # A cache that is not met yet may have what the peer has not; one without common keys or
-        # refused cannot be asked, ever.
-        conclusive = all(
-            other.refused or (other.hello is not None and (other.view is None or other.view.ready))
-            for other in others
-        )
-        session = Session(
-            self.ledger,
-            peer,
-            view,
-            lane,
-            self.options,
-            salt=self._random.getrandbits(64),
-            exact=True,
-            others=[other for other in others if other.usable] if conclusive else None,
-        )
-        session.received_after_ns = self._received_after_ns()
-        return session
-
-    def _received_after_ns(self) -> int:
-        age = self.profile.age_seconds_max
-        return 0 if age is None else max(0, self._unix_ns - round(age * _SECOND_NS))
-
-
-def _hello(options: AlignerOptions, profile: CacheProfile) -> Hello:
-    check = blake2b(b"durable-cache alignment", digest_size=4, key=options.secret).digest()
-    return Hello(
-        profile.cache_id,
-        profile.incarnation,
-        Parameters(PROTOCOL, options.slot_seconds, options.block, int.from_bytes(check, "little")),
-        tuple(sorted(set(profile.include))),
-        tuple(sorted(set(profile.exclude))),
-        profile.age_seconds_max,
-        profile.samples_max,
-        profile.bytes_max,
-    )
-
-
-def _mismatch(theirs: Parameters, mine: Parameters) -> str:
-    """Return why two caches cannot be compared; empty when they can."""
-    if theirs.protocol != mine.protocol:
-        return f"alignment versions {theirs.protocol} and {mine.protocol}; upgrade the older cache"
-    if theirs.slot_seconds != mine.slot_seconds:
-        return f"slot_seconds {theirs.slot_seconds} and {mine.slot_seconds}; make them the same"
-    if theirs.block != mine.block:
-        return f"content blocks of {theirs.block} and {mine.block}; make them the same"
-    if theirs.seed_check != mine.seed_check:
-        return "the alignment secrets differ; give all caches of the domain the same"
-    return ""

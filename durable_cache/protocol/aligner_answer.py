@@ -7,8 +7,15 @@ from collections.abc import Iterable
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
-from durable_cache.protocol.aligner_events import AlignerOptions, ReadSamples
+from durable_cache.protocol.aligner_events import AlignerOptions, ReadSamples, SendReply
 from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_packing import (
+    Entry,
+    NodeSums,
+    decode_nodes,
+    encode_entries,
+    encode_nodes,
+)
 from durable_cache.protocol.aligner_wire import (
     Blocks,
     BlocksReply,
@@ -16,15 +23,12 @@ from durable_cache.protocol.aligner_wire import (
     DiffReply,
     Entries,
     EntriesReply,
-    Entry,
     Lane,
-    NodeSums,
     Pull,
     PullReply,
+    Refused,
+    Reply,
     WrongSlot,
-    decode_nodes,
-    encode_entries,
-    encode_nodes,
     encode_reply,
 )
 from durable_cache.protocol.digest import (
@@ -38,6 +42,7 @@ from durable_cache.protocol.knowledge import FlatRuns, StreamKnowledge, flat, ov
 from durable_cache.protocol.wire import encode_batch
 
 __all__ = [
+    "answer",
     "answer_blocks",
     "answer_diff",
     "answer_entries",
@@ -70,6 +75,28 @@ def child_sums(
             if value:
                 sums[child] = short_content(value, salt)
     return sums
+
+
+def answer(
+    ledger: Ledger, request: Diff | Entries | Pull | Blocks, handle: int, options: AlignerOptions
+) -> SendReply | ReadSamples:
+    """Answer one question of another cache."""
+    reply: Reply
+    view = ledger.views.get(request.view)
+    if view is None or not view.ready or ledger.applying:
+        reply = Refused("not ready to compare yet", retry=True)
+        return SendReply(handle, encode_reply(reply))
+    match request:
+        case Diff():
+            reply = answer_diff(ledger, view, request, options)
+        case Entries():
+            reply = answer_entries(ledger, view, request, options)
+        case Blocks():
+            reply = answer_blocks(ledger, view, request)
+        case Pull():
+            read = answer_pull(ledger, view, request, handle, options)
+            return read if read.wanted else SendReply(handle, pull_reply(read))
+    return SendReply(handle, encode_reply(reply))
 
 
 def answer_diff(

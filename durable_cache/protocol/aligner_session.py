@@ -14,9 +14,18 @@ from durable_cache.errors import LocalProtocolError, RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
 from durable_cache.protocol.aligner_answer import child_sums
+from durable_cache.protocol.aligner_content import ContentSearch
 from durable_cache.protocol.aligner_events import AlignerOptions, SessionEnded
 from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_packing import (
+    Entry,
+    NodeSums,
+    decode_entries,
+    decode_nodes,
+    encode_nodes,
+)
 from durable_cache.protocol.aligner_peer import Peer
+from durable_cache.protocol.aligner_pulls import Items, Pulls
 from durable_cache.protocol.aligner_wire import (
     Blocks,
     BlocksReply,
@@ -24,42 +33,18 @@ from durable_cache.protocol.aligner_wire import (
     DiffReply,
     Entries,
     EntriesReply,
-    Entry,
     Lane,
-    NodeSums,
     Pull,
     PullReply,
     Request,
-    decode_entries,
-    decode_nodes,
-    encode_nodes,
 )
-from durable_cache.protocol.digest import ARITY, LEVELS_MAX, knowledge_fingerprint
-from durable_cache.protocol.knowledge import count_of, flat, known_of, overlap, ranges
-from durable_cache.protocol.wire import decode_batch
+from durable_cache.protocol.digest import ARITY, LEVELS_MAX, LEVELS_STORED, knowledge_fingerprint
+from durable_cache.protocol.knowledge import known_of
 
-__all__ = ["Conflict", "Session"]
+__all__ = ["Session"]
 
 _ALL = 0xFFFF
 _EXACT_TRIES = 3
-_RUNS_ASKED_MAX = 2048
-_Items = OrderedDict[int, RangeSet]
-
-
-class _Quest:
-    """Numbers that one peer knows and does not retain, until every other was asked."""
-
-    __slots__ = ("absent", "peers")
-
-    def __init__(self, absent: RangeSet, peers: set[str]) -> None:
-        self.absent = absent
-        self.peers = peers
-
-
-class Conflict(tuple[Stream, int, int]):
-    """(stream, first, last): a block whose content differs."""
-
-    __slots__ = ()
 
 
 class Session:
@@ -83,50 +68,52 @@ class Session:
         self.conclusive = others is not None
         """Every other live cache can be asked, so that nobody's having it can be known."""
         self.todo: dict[int, list[tuple[int, int]]] = {0: [(0, _ALL)]}
-        self.asks: dict[str, _Items] = {peer.cache_id: OrderedDict()}
-        self.latest: OrderedDict[int, int] = OrderedDict()
-        """Streams new here: their newest sample comes first, so that they are of use early."""
-        self.names: dict[int, Stream] = {}
+        self.pulls = Pulls(ledger, peer.cache_id, options)
         self.nameless: OrderedDict[int, Entry] = OrderedDict()
         self.cuts: OrderedDict[int, int] = OrderedDict()
-        self.quests: dict[int, _Quest] = {}
         self.settled: dict[int, tuple[int, int]] = {}
         """Streams looked into without effect: (theirs, mine)."""
         self.tried: dict[int, tuple[int, int]] = {}
         """Streams something was pulled of: (theirs, mine)."""
         self.stuck: dict[int, tuple[int, int]] = {}
         """Streams that pulling did not change the last time."""
-        self.blocks: list[tuple[int, int, int]] = []
-        self.remote_runs: dict[int, RangeSet] = {}
+        self.content = ContentSearch(ledger, self.pulls, options.block)
         self.purges: list[tuple[Stream, int]] = []
         self.offers: list[tuple[str, SampleBatch]] = []
-        self.conflicts: list[Conflict] = []
         self.asked: Request | None = None
         self.asked_peer = ""
         self.suspect = False
         """Sums differed above streams that are all equal: a tree is wrong."""
         self.voids_asked: int | None = None
         """For a session about voids: up to which serial the peer was asked before."""
+        self.received_after_ns = 0
+        """Older samples are not wanted."""
         self.wait_slot = 0
         """Nothing is asked before this slot is applied."""
         self.wrong_slots = 0
         self.requests = self.bytes_sent = self.bytes_received = 0
-        self.different = self.missing = self.offered = self.void = self.raised = 0
+        self.different = self.missing = self.raised = 0
 
     @classmethod
     def about_voids(
-        cls, ledger: Ledger, peer: Peer, view: View, options: AlignerOptions, items: _Items
+        cls,
+        ledger: Ledger,
+        peer: Peer,
+        view: View,
+        options: AlignerOptions,
+        items: dict[int, RangeSet],
     ) -> Session:
         """Return a session that only asks a peer which came back for what nobody had."""
         session = cls(ledger, peer, view, Lane.KNOWLEDGE, options, salt=1, exact=False)
         session.todo = {}
-        session.asks[peer.cache_id] = items
+        for place, runs in items.items():
+            session.pulls.want(place, runs)
         return session
 
     @property
     def effect(self) -> bool:
         """Whether anything changed here, or will when the storage has it."""
-        return bool(self.offered or self.void or self.raised)
+        return bool(self.pulls.offered or self.pulls.void or self.raised)
 
     def next(self, *, pull: bool) -> tuple[str, Request] | None:
         """Return the next request and whom to ask; None when it must wait or has ended.
@@ -137,26 +124,24 @@ class Session:
         request: Request | None
         if self.nameless or self.cuts:
             request = self._ask_entries()
-        elif self.latest and pull:
-            request = self._ask_latest()
-        elif self.todo and len(self.asks[peer]) < self.options.wants_max:
+        elif self.pulls.latest and pull:
+            request = self._pull(self.pulls.next_latest(), peer)
+        elif self.todo and not self.pulls.full:
             request = self._ask_diff()
-        elif self.blocks:
-            request, self.blocks = self._ask_blocks(), self.blocks[512:]
+        elif self.content.todo:
+            request = Blocks(self.view.name, self.peer.incarnation, self.content.next())
         else:
-            found = self._ask_pull() if pull else None
-            if found is None:
+            page = self.pulls.next_page() if pull else None
+            if page is None:
                 return None
-            peer, request = found
+            peer, request = page[0], self._pull(page[1], page[0])
         self.asked, self.asked_peer = request, peer
         return peer, request
 
     @property
     def ended(self) -> bool:
         """Whether there is nothing left to ask."""
-        return not (
-            self.nameless or self.cuts or self.todo or self.blocks or any(self.asks.values())
-        )
+        return not (self.nameless or self.cuts or self.todo or self.content.todo or self.pulls.left)
 
     def _ask_entries(self) -> Entries:
         limit = self.options.entries_per_reply_max
@@ -169,6 +154,8 @@ class Session:
         level = max(self.todo)
         nodes = self.todo[level]
         limit = self.options.nodes_per_request_max
+        if level >= LEVELS_STORED:  # the streams below come back, and must have room
+            limit = min(limit, max(1, self.options.entries_per_reply_max // 2))
         part, rest = nodes[:limit], nodes[limit:]
         if rest:
             self.todo[level] = rest
@@ -209,45 +196,17 @@ class Session:
         self.exact = self.wrong_slots < _EXACT_TRIES
         self.wait_slot = max(self.ledger.slot + 1, min(slot, self.ledger.slot + 2))
 
-    def _ask_latest(self) -> Pull:
-        chosen = [
-            self.latest.popitem(last=False)
-            for _ in range(min(len(self.latest), self.options.page_items_max))
-        ]
-        return self._pull(tuple((place, (sn, sn)) for place, sn in chosen))
-
-    def _ask_pull(self) -> tuple[str, Pull] | None:
-        for peer, asks in self.asks.items():
-            items = []
-            left = self.options.page_samples_max
-            for place, runs in islice(asks.items(), self.options.page_items_max):
-                if left <= 0:
-                    break
-                left -= runs.count
-                items.append((place, flat(runs)[-2 * _RUNS_ASKED_MAX :]))
-            if items:
-                return peer, self._pull(tuple(items), peer)
-        return None
-
-    def _pull(self, items: tuple[tuple[int, tuple[int, ...]], ...], peer: str = "") -> Pull:
-        incarnation = self.peer.incarnation
-        view = self.view
-        if peer and peer != self.peer.cache_id:
-            other = self.others[peer]
-            incarnation, view = other.incarnation, other.view or view
+    def _pull(self, items: Items, peer: str) -> Pull:
+        asked: Peer = self.others.get(peer, self.peer)
+        view = asked.view or self.view
         return Pull(
             view.name,
-            incarnation,
+            asked.incarnation,
             items,
             self.received_after_ns,
             self.options.page_bytes_max,
             self.options.page_samples_max,
         )
-
-    received_after_ns = 0
-
-    def _ask_blocks(self) -> Blocks:
-        return Blocks(self.view.name, self.peer.incarnation, tuple(self.blocks[:512]))
 
     def on_diff(self, reply: DiffReply) -> None:
         """Take the peer's answer to a comparison."""
@@ -339,7 +298,7 @@ class Session:
         for entry in entries:
             if entry.place not in allowed:
                 raise RemoteProtocolError("a stream that was not asked for")
-            if entry.place not in self.names:
+            if entry.place not in self.pulls.names:
                 raise RemoteProtocolError("a stream without its name")
             if entry.next and entry.next <= entry.first:
                 raise RemoteProtocolError("a stream that never ends")
@@ -348,11 +307,7 @@ class Session:
     def _name(self, names: Iterable[Stream]) -> None:
         for stream in names:
             if self.view.scope.holds(stream.key):
-                self.names[self.ledger.place(stream)] = stream
-
-    def _stream(self, place: int) -> Stream | None:
-        record = self.ledger.records.get(place)
-        return record.stream if record is not None else self.names.get(place)
+                self.pulls.names[self.ledger.place(stream)] = stream
 
     def examine(self, entry: Entry) -> bool:
         """Compare one stream and note what to do; tells whether it differs."""
@@ -369,7 +324,7 @@ class Session:
         self.different += not entry.first
         if entry.next:
             self.cuts[place] = entry.next
-        stream = self._stream(place)
+        stream = self.pulls.stream(place)
         if stream is None:
             if not entry.runs and not entry.purge:
                 self.settled[place] = (theirs, mine)
@@ -404,162 +359,50 @@ class Session:
             return
         if lacking.want:
             self.tried[place] = (theirs, mine)
-            asks = self.asks[self.peer.cache_id]
-            asks.setdefault(place, RangeSet()).update(lacking.want)
-            if record is None or not record.runs:
-                self.latest[place] = lacking.want.last or 0
+            fresh = record is None or not record.runs
+            self.pulls.want(place, lacking.want, fresh=fresh)
             acted = True
         if lacking.absent and self.conclusive:
-            self._seek(place, stream, lacking.absent)
+            self.pulls.seek(place, lacking.absent, self._holders(stream))
             acted = True
         if self.lane is Lane.CONTENT and not acted:
-            self._compare_blocks(entry, place)
+            self.content.add(entry)
         unsettled = lacking.absent and not self.conclusive
         if (not acted or self.lane is Lane.CONTENT) and theirs >= 0 and not unsettled:
             self.settled[place] = (theirs, mine)
 
-    def _seek(self, place: int, stream: Stream, absent: RangeSet) -> None:
-        """Ask every other peer that may have it; when none has, it is void."""
-        peers = {
+    def _holders(self, stream: Stream) -> set[str]:
+        """Return the other peers that may have a stream."""
+        return {
             other.cache_id
             for other in self.others.values()
             if other.view is not None and other.view.scope.holds(stream.key)
         }
-        if not peers:
-            self._add_void(place, absent)
-            return
-        quest = self.quests.get(place)
-        if quest is not None:
-            quest.absent.update(absent)
-        else:
-            self.quests[place] = _Quest(absent.copy(), peers)
-        for other in peers:
-            self.asks.setdefault(other, OrderedDict()).setdefault(place, RangeSet()).update(absent)
 
     def on_pull(self, reply: PullReply) -> SampleBatch:
         """Take samples; returns those that were asked for."""
-        asked, peer = self.asked, self.asked_peer
+        asked = self.asked
         if not isinstance(asked, Pull):
             raise LocalProtocolError("samples came that were not asked for")
-        asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
-        need = {place: ranges(runs) for place, runs in asked.items}
-        batch = self._asked_for(reply.batch, need)
-        served: dict[int, RangeSet] = {}
-        for stream, samples in batch.by_stream.items():
-            served[self.ledger.place(stream)] = RangeSet.of(sample.sn for sample in samples)
-        absent = _clipped(reply.absent, need)
-        old = _clipped(reply.old, need)
-        progress = bool(len(batch) or absent or old)
-        for place in need:
-            left = asks.get(place)
-            if left is None:
-                continue
-            for runs in (served.get(place), absent.get(place), old.get(place)):
-                for first, last in runs or ():
-                    left.remove(first, last)
-            if not left or not progress:
-                del asks[place]
-                self.latest.pop(place, None)
-            self._conclude(place, peer, served.get(place), left, progress=progress)
-        for place, runs in old.items():
-            self._add_void(place, runs)
-        self.offered += len(batch)
-        return batch
-
-    def _asked_for(self, packed: bytes, need: dict[int, RangeSet]) -> SampleBatch:
-        if not packed:
-            return SampleBatch()
-        batch = decode_batch(packed, samples_max=self.options.page_samples_max)
-        chosen = []
-        for stream, samples in batch.by_stream.items():
-            place = self.ledger.place(stream)
-            runs = need.get(place)
-            if runs is None or not self.ledger.scope.holds(stream.key):
-                continue
-            self.names[place] = stream
-            chosen += [sample for sample in samples if sample.sn in runs]
-        return SampleBatch(chosen)
-
-    def _conclude(
-        self, place: int, peer: str, served: RangeSet | None, left: RangeSet, *, progress: bool
-    ) -> None:
-        quest = self.quests.get(place)
-        if quest is None or peer == self.peer.cache_id:
-            return
-        for first, last in served or ():
-            quest.absent.remove(first, last)
-        if left and not progress:
-            del self.quests[place]  # no answer is not "I have none"
-        elif not left:
-            quest.peers.discard(peer)
+        return self.pulls.take(self.asked_peer, asked.items, reply)
 
     def on_failed(self) -> bool:
         """Give up what the peer just asked was to answer; True when the session is over."""
         if self.asked_peer == self.peer.cache_id:
             return True
-        self.drop_peer(self.asked_peer)
+        self.pulls.drop_peer(self.asked_peer)
         return False
 
-    def drop_peer(self, cache_id: str) -> None:
-        """Do not ask another peer any more; what it was to be asked for stays open."""
-        for place in self.asks.pop(cache_id, {}):
-            self.quests.pop(place, None)
-
-    def _compare_blocks(self, entry: Entry, place: int) -> None:
-        record = self.ledger.records.get(place)
-        if record is None or entry.first:
-            return
-        floor = max(entry.floor, record.effective_floor(self.ledger.depth))
-        first = max(entry.blocks[0], record.blocks[0], -(-floor // self.options.block))
-        last = min(entry.blocks[1], record.blocks[1])
-        if first <= last:
-            self.blocks.append((place, first, last))
-            if not entry.next:
-                self.remote_runs[place] = ranges(entry.runs)
-
     def on_blocks(self, reply: BlocksReply) -> None:
-        """Take sums of parts: go on where they differ, down to one block."""
+        """Take the content sums of parts of streams."""
         asked = self.asked
         if not isinstance(asked, Blocks):
             raise LocalProtocolError("sums came that were not asked for")
-        allowed = set(asked.items)
-        for place, first, last, width, packed in reply.parts:
-            record = self.ledger.records.get(place)
-            if (place, first, last) not in allowed or record is None:
-                raise RemoteProtocolError("blocks that were not asked for")
-            if width > 1 and width >= last - first + 1:
-                raise RemoteProtocolError("parts that are no parts")
-            for at in range(first, last + 1, width):
-                end = min(at + width - 1, last)
-                place_in = 8 * ((at - first) // width)
-                theirs = int.from_bytes(packed[place_in : place_in + 8], "little")
-                if theirs == record.block_sum(at, end):
-                    continue
-                if end > at:
-                    self.blocks.append((place, at, end))
-                else:
-                    self._suspect_block(place, record.stream, at)
-
-    def _suspect_block(self, place: int, stream: Stream, number: int) -> None:
-        """Pull what both retain of a block whose sums differ: the door finds the conflict.
-
-        Where one retains more of the block than the other, there may be none.
-        """
-        size = self.options.block
-        first, last = number * size, (number + 1) * size - 1
-        mine = ranges(self.ledger.records[place].runs).clip(first, last)
-        theirs = self.remote_runs.get(place, mine).clip(first, last)
-        if theirs == mine and place in self.remote_runs:
-            self.conflicts.append(Conflict((stream, first, last)))
-        both = overlap(mine, theirs)
-        if both:
-            self.asks[self.peer.cache_id].setdefault(place, RangeSet()).update(both)
+        self.content.take(asked.items, reply)
 
     def finish(self, now_ns: int) -> None:
         """Draw the conclusions of a session that went through."""
-        for place, quest in self.quests.items():
-            if not quest.peers:
-                self._add_void(place, quest.absent)
+        self.pulls.conclude()
         quiet = self.peer.quiet[self.lane]
         for place, (theirs, mine) in self.settled.items():
             quiet.add(place, theirs, mine)
@@ -570,11 +413,6 @@ class Session:
                 quiet.add(place, theirs, mine, expires_ns)
         self.peer.tried = self.tried
         self.peer.complete = not self.missing
-
-    def _add_void(self, place: int, runs: RangeSet) -> None:
-        stream = self._stream(place)
-        if stream is not None and self.options.pull:
-            self.void += self.ledger.add_void(stream, runs)
 
     def report(self, error: str) -> SessionEnded:
         """Return what the session did, for people and metrics."""
@@ -587,19 +425,6 @@ class Session:
             self.bytes_received,
             self.different,
             self.missing,
-            self.offered,
-            self.void,
+            self.pulls.offered,
+            self.pulls.void,
         )
-
-
-def _clipped(
-    items: tuple[tuple[int, tuple[int, ...]], ...], need: dict[int, RangeSet]
-) -> dict[int, RangeSet]:
-    """Return what of an answer was asked for: never believe more."""
-    found = {}
-    for place, runs in items:
-        if place in need and count_of(runs):
-            part = overlap(need[place], ranges(runs))
-            if part:
-                found[place] = part
-    return found

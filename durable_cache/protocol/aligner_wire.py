@@ -1,26 +1,22 @@
 """How caches write what they say to each other about what they know.
 
 Every message is a frame of `durable_cache.protocol.wire`: version, content, checksum, msgpack of
-one typed value. Sums of nodes and the runs of streams travel packed, for there are many. Whatever
+one typed value. Sums of nodes and the runs of streams travel
+packed (`aligner_packing`). Whatever
 a peer sends, decoding returns a value within the bounds here or raises `RemoteProtocolError`.
 """
 
 from __future__ import annotations
 
-import struct
-from array import array
-from dataclasses import dataclass
 from enum import IntEnum
-from struct import Struct as Layout
-from typing import NamedTuple
 
 import msgspec
 
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Stream
+from durable_cache.protocol.aligner_packing import ENTRIES_MAX, NODES_MAX, check, check_runs
 from durable_cache.protocol.digest import ARITY, LEVELS_MAX
-from durable_cache.protocol.knowledge import FlatRuns
 from durable_cache.protocol.wire import check_identity, seal, unseal
 
 __all__ = [
@@ -30,10 +26,8 @@ __all__ = [
     "DiffReply",
     "Entries",
     "EntriesReply",
-    "Entry",
     "Hello",
     "Lane",
-    "NodeSums",
     "Parameters",
     "Pull",
     "PullReply",
@@ -42,13 +36,9 @@ __all__ = [
     "Request",
     "Root",
     "WrongSlot",
-    "decode_entries",
-    "decode_nodes",
     "decode_reply",
     "decode_request",
     "decode_root",
-    "encode_entries",
-    "encode_nodes",
     "encode_reply",
     "encode_request",
     "encode_root",
@@ -59,13 +49,9 @@ _ROOT, _REQUEST, _REPLY = 16, 17, 18
 ROOT_BYTES_MAX = 1024
 REQUEST_BYTES_MAX = 512 * 1024
 REPLY_BYTES_MAX = 1 << 30
-NODES_MAX = 4096
-ENTRIES_MAX = 4096
-RUNS_MAX = 1 << 16
 NAMES_MAX = 4096
 ID_LENGTH_MAX = 64
 SCOPE_MAX = 1024
-_NUMBER_MAX = 1 << 36
 
 
 class Lane(IntEnum):
@@ -231,7 +217,7 @@ def decode_root(frame: bytes) -> Root:
     """Read a root."""
     root = unseal(frame, _ROOT, _roots, ROOT_BYTES_MAX)
     _check_ids(root.cache_id, root.incarnation)
-    _check(len(root.knowledge) == 16, "a root's sum has 16 bytes")
+    check(len(root.knowledge) == 16, "a root's sum has 16 bytes")
     _check_numbers(root.view, root.slot, root.content, root.streams, root.samples)
     return root
 
@@ -249,15 +235,15 @@ def decode_request(frame: bytes) -> Request:
             _check_hello(request)
         case Diff():
             _check_numbers(request.view, request.slot, request.changed, request.salt)
-            _check(0 <= request.level < LEVELS_MAX, "no such level")
+            check(0 <= request.level < LEVELS_MAX, "no such level")
         case Entries():
-            _check(len(request.items) <= ENTRIES_MAX, "too many streams asked for")
+            check(len(request.items) <= ENTRIES_MAX, "too many streams asked for")
             _check_numbers(*(number for item in request.items for number in item))
         case Pull():
             _check_items(request.items)
             _check_numbers(request.received_after_ns, request.bytes_max, request.samples_max)
         case Blocks():
-            _check(len(request.items) <= ENTRIES_MAX, "too many blocks asked for")
+            check(len(request.items) <= ENTRIES_MAX, "too many blocks asked for")
             _check_numbers(*(number for item in request.items for number in item))
     return request
 
@@ -275,7 +261,7 @@ def decode_reply(frame: bytes, bytes_max: int = REPLY_BYTES_MAX) -> Reply:
             _check_hello(reply)
         case DiffReply():
             _check_names(reply.names)
-            _check(len(reply.leaves) + len(reply.rest) <= NODES_MAX * ARITY, "too many nodes")
+            check(len(reply.leaves) + len(reply.rest) <= NODES_MAX * ARITY, "too many nodes")
         case EntriesReply():
             _check_names(reply.names)
         case PullReply():
@@ -284,32 +270,27 @@ def decode_reply(frame: bytes, bytes_max: int = REPLY_BYTES_MAX) -> Reply:
         case BlocksReply():
             for place, first, last, width, sums in reply.parts:
                 _check_numbers(place, first, last)
-                _check(width > 0 and len(sums) == 8 * -(-(last - first + 1) // width), "parts")
+                check(width > 0 and len(sums) == 8 * -(-(last - first + 1) // width), "parts")
         case WrongSlot():
             _check_numbers(reply.slot, reply.changed)
         case Refused():
-            _check(len(reply.reason) <= 1024, "a long reason")
+            check(len(reply.reason) <= 1024, "a long reason")
     return reply
 
 
-def _check(right: bool, what: str) -> None:
-    if not right:
-        raise RemoteProtocolError(f"a message of alignment that is not allowed: {what}")
-
-
 def _check_numbers(*numbers: int) -> None:
-    _check(all(0 <= number < 1 << 64 for number in numbers), "a number out of range")
+    check(all(0 <= number < 1 << 64 for number in numbers), "a number out of range")
 
 
 def _check_ids(*ids: str) -> None:
     for text in ids:
-        _check(0 < len(text) <= ID_LENGTH_MAX and text.isascii() and text.isprintable(), "an id")
-        _check(not set(text) & set("/*$?#"), "an id that is no chunk of a key")
+        check(0 < len(text) <= ID_LENGTH_MAX and text.isascii() and text.isprintable(), "an id")
+        check(not set(text) & set("/*$?#"), "an id that is no chunk of a key")
 
 
 def _check_hello(hello: Hello) -> None:
     _check_ids(hello.cache_id, hello.incarnation)
-    _check(len(hello.include) > 0 and len(hello.include + hello.exclude) <= SCOPE_MAX, "a scope")
+    check(len(hello.include) > 0 and len(hello.include + hello.exclude) <= SCOPE_MAX, "a scope")
     try:
         for text in hello.include + hello.exclude:
             KeyExpression(text)
@@ -318,200 +299,13 @@ def _check_hello(hello: Hello) -> None:
 
 
 def _check_names(names: tuple[Stream, ...]) -> None:
-    _check(len(names) <= NAMES_MAX, "too many names")
+    check(len(names) <= NAMES_MAX, "too many names")
     for stream in names:
         check_identity(stream.source, stream.epoch, 0, 0)
 
 
 def _check_items(items: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
-    _check(len(items) <= ENTRIES_MAX, "too many streams")
+    check(len(items) <= ENTRIES_MAX, "too many streams")
     for place, runs in items:
         _check_numbers(place)
         check_runs(runs)
-
-
-def check_runs(runs: FlatRuns) -> None:
-    """Raise RemoteProtocolError unless flat runs are sorted, disjoint and in range."""
-    _check(len(runs) % 2 == 0 and len(runs) <= 2 * RUNS_MAX, "runs")
-    before = -2
-    for first, last in zip(runs[::2], runs[1::2], strict=True):
-        _check(before + 1 < first <= last < _NUMBER_MAX, "runs out of order")
-        before = last
-
-
-class NodeSums(NamedTuple):
-    """A node and the cut sums of those of its children that are there."""
-
-    path: int
-    asked: int
-    """One bit a child: which are to be compared."""
-    sums: dict[int, int]
-    """By child; absent children have no sum."""
-
-
-_NODE = Layout("<IHH")
-_DEEP_NODE = Layout("<QHH")
-
-
-def encode_nodes(nodes: list[NodeSums], level: int) -> bytes:
-    """Pack nodes of one level: 8 bytes each, and 4 for each child that is there."""
-    parts = []
-    layout = _NODE if level <= 8 else _DEEP_NODE
-    for path, asked, sums in nodes:
-        present = sum(1 << child for child in sums)
-        parts.append(layout.pack(path, asked, present))
-        parts.append(array("I", [sums[child] for child in sorted(sums)]).tobytes())
-    return b"".join(parts)
-
-
-def decode_nodes(packed: bytes, level: int) -> list[NodeSums]:
-    """Read packed nodes of one level, at most 4,096."""
-    nodes: list[NodeSums] = []
-    at = 0
-    layout = _NODE if level <= 8 else _DEEP_NODE
-    while at < len(packed):
-        _check(len(nodes) < NODES_MAX, "too many nodes")
-        try:
-            path, asked, present = layout.unpack_from(packed, at)
-        except struct.error as error:
-            raise RemoteProtocolError("nodes that end too soon") from error
-        at += layout.size
-        children = [child for child in range(ARITY) if present >> child & 1]
-        _check(path < 1 << 4 * level and at + 4 * len(children) <= len(packed), "nodes")
-        values = array("I", packed[at : at + 4 * len(children)])
-        at += 4 * len(children)
-        nodes.append(NodeSums(path, asked, dict(zip(children, values, strict=True))))
-    return nodes
-
-
-@dataclass(slots=True)
-class Entry:
-    """What a cache knows of one stream, as of its slot, from `first` up to `next`."""
-
-    place: int
-    floor: int
-    purge: int
-    runs: FlatRuns
-    void: FlatRuns
-    first: int = 0
-    next: int = 0
-    """Where the rest begins; 0 when this is all."""
-    content: int = 0
-    """The content fingerprint; 0 in the lane of knowledge."""
-    blocks: tuple[int, int] = (0, -1)
-
-
-_PLACE = Layout("<QB")
-_CUT, _PURGE, _CONTENT, _VOID, _ONE = 1, 2, 4, 8, 16
-
-
-def encode_entries(entries: list[Entry]) -> bytes:
-    """Pack entries; about 16 bytes of a stream with one run."""
-    out = bytearray()
-    for entry in entries:
-        one = len(entry.runs) == 2 and entry.runs[0] == entry.floor
-        flags = (
-            (_CUT if entry.first or entry.next else 0)
-            | (_PURGE if entry.purge else 0)
-            | (_CONTENT if entry.content else 0)
-            | (_VOID if entry.void else 0)
-            | (_ONE if one else 0)
-        )
-        out += _PLACE.pack(entry.place, flags)
-        numbers = [entry.floor]
-        if entry.purge:
-            numbers.append(entry.purge)
-        if flags & _CUT:
-            numbers += (entry.first, entry.next)
-        if flags & _CONTENT:
-            numbers += (entry.content, entry.blocks[0], entry.blocks[1] + 1)
-        if one:
-            numbers.append(entry.runs[1] - entry.runs[0])
-        else:
-            numbers += _steps(entry.runs)
-        if entry.void:
-            numbers += _steps(entry.void)
-        _put_numbers(out, numbers)
-    return bytes(out)
-
-
-def _steps(runs: FlatRuns) -> list[int]:
-    before, steps = 0, [len(runs) // 2]
-    for number in runs:
-        steps.append(number - before)
-        before = number
-    return steps
-
-
-def _put_numbers(out: bytearray, numbers: list[int]) -> None:
-    for number in numbers:
-        rest = number
-        while rest > 127:
-            out.append(rest & 127 | 128)
-            rest >>= 7
-        out.append(rest)
-
-
-class _Reader:
-    """Reads packed numbers; never beyond the end, never above 64 bits."""
-
-    __slots__ = ("at", "packed")
-
-    def __init__(self, packed: bytes) -> None:
-        self.packed = packed
-        self.at = 0
-
-    def number(self) -> int:
-        value = shift = 0
-        while True:
-            _check(self.at < len(self.packed) and shift < 70, "entries that end too soon")
-            byte = self.packed[self.at]
-            self.at += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-
-    def runs(self) -> FlatRuns:
-        count = self.number()
-        _check(count <= RUNS_MAX and 2 * count <= len(self.packed) - self.at, "too many runs")
-        before = 0
-        numbers = []
-        for _ in range(2 * count):
-            before += self.number()
-            numbers.append(before)
-        found = tuple(numbers)
-        check_runs(found)
-        return found
-
-
-def decode_entries(packed: bytes) -> list[Entry]:
-    """Read packed entries, at most 4,096."""
-    reader = _Reader(packed)
-    entries: list[Entry] = []
-    while reader.at < len(packed):
-        _check(len(entries) < ENTRIES_MAX, "too many entries")
-        _check(reader.at + _PLACE.size <= len(packed), "entries that end too soon")
-        place, flags = _PLACE.unpack_from(packed, reader.at)
-        reader.at += _PLACE.size
-        entries.append(_entry(reader, place, flags))
-    return entries
-
-
-def _entry(reader: _Reader, place: int, flags: int) -> Entry:
-    entry = Entry(place, reader.number(), 0, (), ())
-    if flags & _PURGE:
-        entry.purge = reader.number()
-    if flags & _CUT:
-        entry.first, entry.next = reader.number(), reader.number()
-    if flags & _CONTENT:
-        entry.content = reader.number()
-        entry.blocks = (reader.number(), reader.number() - 1)
-    if flags & _ONE:
-        entry.runs = (entry.floor, entry.floor + reader.number())
-    else:
-        entry.runs = reader.runs()
-    if flags & _VOID:
-        entry.void = reader.runs()
-    _check(max((entry.floor, entry.purge, *entry.runs[-1:])) < _NUMBER_MAX, "entry out of range")
-    return entry

@@ -18,6 +18,7 @@ from durable_cache.model.sample import Stream
 __all__ = [
     "ARITY",
     "LEVELS_MAX",
+    "LEVELS_STORED",
     "Leaf",
     "Node",
     "PrefixTree",

@@ -12,8 +12,8 @@ import pytest
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol import aligner, aligner_answer
-from durable_cache.protocol.aligner import Aligner
+from durable_cache.protocol import aligner_answer
+from durable_cache.protocol.aligner_choosing import Choice
 from durable_cache.protocol.aligner_events import (
     Appended,
     CacheProfile,
@@ -22,6 +22,7 @@ from durable_cache.protocol.aligner_events import (
 )
 from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_peer import Peer, Quiet
+from durable_cache.protocol.aligner_pulls import Pulls
 from durable_cache.protocol.aligner_session import Session
 from durable_cache.protocol.aligner_wire import Pull, decode_request, decode_root
 from durable_cache.protocol.knowledge import flat
@@ -275,12 +276,12 @@ def no_quiet_list(patch: pytest.MonkeyPatch) -> None:
 
 
 def voids_never_asked_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Aligner, "_reask", lambda *_: None)
-    patch.setattr(Aligner, "_content_due", lambda *_: False)
+    patch.setattr(Choice, "_reask", lambda *_: None)
+    patch.setattr(Choice, "_content_due", lambda *_: False)
 
 
 def no_content_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Aligner, "_content_due", lambda *_: False)
+    patch.setattr(Choice, "_content_due", lambda *_: False)
 
 
 def floor_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -326,14 +327,12 @@ def absent_beyond_the_question(patch: pytest.MonkeyPatch) -> None:
         read = honest(*arguments)
         return replace(read, absent=tuple((place, (0, 1 << 20)) for place, _ in read.absent))
 
-    patch.setattr(aligner, "answer_pull", answer)
+    patch.setattr(aligner_answer, "answer_pull", answer)
 
 
 def one_absence_is_void(patch: pytest.MonkeyPatch) -> None:
     """What one peer does not retain is called void before the others are asked."""
-    patch.setattr(
-        Session, "_seek", lambda session, place, stream, runs: session._add_void(place, runs)
-    )
+    patch.setattr(Pulls, "seek", lambda pulls, place, runs, _: pulls.add_void(place, runs))
 
 
 def silence_is_absence(patch: pytest.MonkeyPatch) -> None:
@@ -341,8 +340,8 @@ def silence_is_absence(patch: pytest.MonkeyPatch) -> None:
     honest = Session.on_failed
 
     def on_failed(session: Session) -> bool:
-        for place, runs in list(session.asks.get(session.asked_peer, {}).items()):
-            session._add_void(place, runs.copy())
+        for place, runs in list(session.pulls.asks.get(session.asked_peer, {}).items()):
+            session.pulls.add_void(place, runs.copy())
         return honest(session)
 
     patch.setattr(Session, "on_failed", on_failed)
@@ -351,8 +350,8 @@ def silence_is_absence(patch: pytest.MonkeyPatch) -> None:
 def ranges_end_too_soon(patch: pytest.MonkeyPatch) -> None:
     honest = Session._pull
 
-    def pull(session: Session, items: Any, peer: str = "") -> Any:
-        asks = session.asks[peer or session.peer.cache_id]
+    def pull(session: Session, items: Any, peer: str) -> Any:
+        asks = session.pulls.asks[peer]
         for place, runs in items:
             asks[place].remove(runs[-1], runs[-1])
             if not asks[place]:
@@ -407,7 +406,9 @@ def late_samples_left_out(patch: pytest.MonkeyPatch) -> None:
 
 def pages_without_bounds(patch: pytest.MonkeyPatch) -> None:
     honest = aligner_answer.answer_pull
-    patch.setattr(aligner, "answer_pull", lambda *given: replace(honest(*given), bytes_max=1 << 30))
+    patch.setattr(
+        aligner_answer, "answer_pull", lambda *given: replace(honest(*given), bytes_max=1 << 30)
+    )
 
 
 def other_roots_taken(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,124 @@
+"""Which session a cache begins next, with whom, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
+from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_peer import Peer
+from durable_cache.protocol.aligner_session import Session
+from durable_cache.protocol.aligner_wire import Lane
+from durable_cache.protocol.knowledge import ranges
+
+__all__ = ["Choice"]
+
+_SECOND_NS = 1_000_000_000
+
+
+class Choice:
+    """The rules of who asks whom; the cache that has less begins, the others wait three slots."""
+
+    def __init__(
+        self, ledger: Ledger, options: AlignerOptions, profile: CacheProfile, random: Random
+    ) -> None:
+        self._ledger, self._options, self._profile = ledger, options, profile
+        self._random = random
+        self._now_ns = self._unix_ns = 0
+
+    def choose(self, peers: Iterable[Peer], now_ns: int, unix_ns: int) -> Session | None:
+        """Return the session to begin now, if any: voids of one that came back, then what differs,
+        the cache with most samples first, then content.
+        """
+        self._now_ns, self._unix_ns = now_ns, unix_ns
+        known = list(peers)
+        ready = [peer for peer in known if peer.usable and now_ns >= peer.hold_until_ns]
+        for peer in ready:
+            if peer.reask and peer.view is not None and peer.view.ready:
+                session = self._reask(peer, peer.view)
+                if session is not None:
+                    return session
+        ready.sort(key=lambda peer: (peer.failures, -(peer.root.samples if peer.root else 0)))
+        for lane in Lane:
+            for peer in ready:
+                if lane is Lane.CONTENT and peer.due_ns is not None:
+                    continue
+                if peer.view is not None and self._due(peer, peer.view, lane):
+                    return self._session(peer, peer.view, lane, known)
+        return None
+
+    def _reask(self, peer: Peer, view: View) -> Session | None:
+        """Ask a peer that came back for what was found void without it."""
+        peer.reask = False
+        asked, peer.voids_asked = peer.voids_asked, self._ledger.void_serial
+        items: dict[int, RangeSet] = {}
+        for place, serial in self._ledger.voided.items():
+            record = self._ledger.records.get(place)
+            if serial > asked and record is not None and record.views & view.bit and record.void:
+                items[place] = ranges(record.void)
+        if not items or not self._options.pull:
+            return None
+        session = Session.about_voids(self._ledger, peer, view, self._options, items)
+        session.voids_asked = asked
+        session.received_after_ns = self._received_after_ns()
+        return session
+
+    def _due(self, peer: Peer, view: View, lane: Lane) -> bool:
+        if not peer.unequal(lane, self._ledger.slot):
+            if lane is Lane.KNOWLEDGE:
+                peer.due_ns, peer.fruitless = None, 0
+            return False
+        if lane is Lane.CONTENT:
+            return self._content_due(peer)
+        root = peer.root
+        if root is None:
+            return False
+        if root.samples > view.samples or root.streams > view.tree.root.streams:
+            delay = self._options.start_delay_seconds * self._random.random()
+            first = self._now_ns + round(delay * _SECOND_NS)
+        else:
+            first = peer.root_at_ns + 3 * self._options.slot_seconds * _SECOND_NS
+        if peer.due_ns is None:
+            peer.due_ns = first
+        return self._now_ns >= peer.due_ns
+
+    def _content_due(self, peer: Peer) -> bool:
+        root = peer.root
+        if root is None or not root.counted or not self._ledger.counted or not self._options.pull:
+            return False
+        options = self._options
+        if peer.content_due_ns is None:
+            first = 3 * options.slot_seconds if peer.same_class else options.content_seconds
+            peer.content_due_ns = self._now_ns + round(first * _SECOND_NS)
+        if self._now_ns < peer.content_due_ns:
+            return False
+        pause = options.content_seconds if peer.same_class else options.audit_seconds
+        peer.content_due_ns = self._now_ns + round(pause * _SECOND_NS)
+        return True
+
+    def _session(self, peer: Peer, view: View, lane: Lane, known: list[Peer]) -> Session:
+        others = [other for other in known if other.live and other is not peer]
+        # A cache that is not met yet may have what the peer has not; one without common keys or
+        # refused cannot be asked, ever.
+        conclusive = all(
+            other.refused or (other.hello is not None and (other.view is None or other.view.ready))
+            for other in others
+        )
+        session = Session(
+            self._ledger,
+            peer,
+            view,
+            lane,
+            self._options,
+            salt=self._random.getrandbits(64),
+            exact=True,
+            others=[other for other in others if other.usable] if conclusive else None,
+        )
+        session.received_after_ns = self._received_after_ns()
+        return session
+
+    def _received_after_ns(self) -> int:
+        age = self._profile.age_seconds_max
+        return 0 if age is None else max(0, self._unix_ns - round(age * _SECOND_NS))

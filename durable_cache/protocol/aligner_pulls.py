@@ -1,0 +1,192 @@
+"""What a session still has to get: from its peer, and from whoever else may have it.
+
+Newest first. What a peer says it has not is believed as far as it was asked; what it does not
+mention means nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import SampleBatch, Stream
+from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.aligner_ledger import Ledger
+from durable_cache.protocol.aligner_wire import PullReply
+from durable_cache.protocol.knowledge import FlatRuns, count_of, flat, overlap, ranges
+from durable_cache.protocol.wire import decode_batch
+
+__all__ = ["Items", "Pulls"]
+
+Items = tuple[tuple[int, FlatRuns], ...]
+"""(place, flat runs) of what is asked for."""
+_RUNS_ASKED_MAX = 2048
+
+
+class _Quest:
+    """Numbers that one peer knows and does not retain, until every other was asked."""
+
+    __slots__ = ("absent", "peers")
+
+    def __init__(self, absent: RangeSet, peers: set[str]) -> None:
+        self.absent = absent
+        self.peers = peers
+
+
+class Pulls:
+    """Runs to ask for, by peer; owned by its session."""
+
+    def __init__(self, ledger: Ledger, peer: str, options: AlignerOptions) -> None:
+        self._ledger, self._peer, self._options = ledger, peer, options
+        self.asks: dict[str, OrderedDict[int, RangeSet]] = {peer: OrderedDict()}
+        self.latest: OrderedDict[int, int] = OrderedDict()
+        """Streams new here: their newest sample comes first, so that they are of use early."""
+        self.quests: dict[int, _Quest] = {}
+        self.names: dict[int, Stream] = {}
+        self.offered = self.void = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be looked for before some of this has come."""
+        return len(self.asks[self._peer]) >= self._options.wants_max
+
+    @property
+    def left(self) -> bool:
+        """Whether there is anything to ask for."""
+        return any(self.asks.values())
+
+    def stream(self, place: int) -> Stream | None:
+        """Return the stream at a place, as far as it is known by name."""
+        record = self._ledger.records.get(place)
+        return record.stream if record is not None else self.names.get(place)
+
+    def want(self, place: int, runs: RangeSet, *, fresh: bool = False) -> None:
+        """Ask the session's peer for runs; the newest of them first where the stream is fresh."""
+        self.asks[self._peer].setdefault(place, RangeSet()).update(runs)
+        if fresh:
+            self.latest[place] = runs.last or 0
+
+    def seek(self, place: int, absent: RangeSet, peers: set[str]) -> None:
+        """Ask every other peer that may have what this one has not; when none has, it is void."""
+        if not peers:
+            self.add_void(place, absent)
+            return
+        quest = self.quests.get(place)
+        if quest is not None:
+            quest.absent.update(absent)
+        else:
+            self.quests[place] = _Quest(absent.copy(), peers)
+        for peer in peers:
+            items = self.asks.setdefault(peer, OrderedDict())
+            items.setdefault(place, RangeSet()).update(absent)
+
+    def next_latest(self) -> Items:
+        """Take the newest samples of fresh streams, one page of them."""
+        count = min(len(self.latest), self._options.page_items_max)
+        chosen = [self.latest.popitem(last=False) for _ in range(count)]
+        return tuple((place, (sn, sn)) for place, sn in chosen)
+
+    def next_page(self) -> tuple[str, Items] | None:
+        """Return whom to ask for what next; it stays asked for until it came."""
+        for peer, asks in self.asks.items():
+            items = []
+            left = self._options.page_samples_max
+            for place, runs in islice(asks.items(), self._options.page_items_max):
+                if left <= 0:
+                    break
+                left -= runs.count
+                items.append((place, flat(runs)[-2 * _RUNS_ASKED_MAX :]))
+            if items:
+                return peer, tuple(items)
+        return None
+
+    def take(self, peer: str, items: Items, reply: PullReply) -> SampleBatch:
+        """Take a page that was asked for with `items`; returns its samples."""
+        asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
+        need = {place: ranges(runs) for place, runs in items}
+        batch = self._asked_for(reply.batch, need)
+        served = {
+            self._ledger.place(stream): RangeSet.of(sample.sn for sample in samples)
+            for stream, samples in batch.by_stream.items()
+        }
+        absent = _clipped(reply.absent, need)
+        old = _clipped(reply.old, need)
+        progress = bool(len(batch) or absent or old)
+        for place in need:
+            left = asks.get(place)
+            if left is None:
+                continue
+            for runs in (served.get(place), absent.get(place), old.get(place)):
+                for first, last in runs or ():
+                    left.remove(first, last)
+            if not left or not progress:
+                del asks[place]
+                self.latest.pop(place, None)
+            self._answered(place, peer, served.get(place), open_still=bool(left and not progress))
+            if not left:
+                self._lacks(place, peer)
+        for place, runs in old.items():
+            self.add_void(place, runs)
+        self.offered += len(batch)
+        return batch
+
+    def _asked_for(self, packed: bytes, need: dict[int, RangeSet]) -> SampleBatch:
+        if not packed:
+            return SampleBatch()
+        batch = decode_batch(packed, samples_max=self._options.page_samples_max)
+        chosen = []
+        for stream, samples in batch.by_stream.items():
+            place = self._ledger.place(stream)
+            runs = need.get(place)
+            if runs is None or not self._ledger.scope.holds(stream.key):
+                continue
+            self.names[place] = stream
+            chosen += [sample for sample in samples if sample.sn in runs]
+        return SampleBatch(chosen)
+
+    def _answered(
+        self, place: int, peer: str, served: RangeSet | None, *, open_still: bool
+    ) -> None:
+        quest = self.quests.get(place)
+        if quest is None or peer == self._peer:
+            return
+        for first, last in served or ():
+            quest.absent.remove(first, last)
+        if open_still:
+            del self.quests[place]  # no answer is not "I have none"
+
+    def _lacks(self, place: int, peer: str) -> None:
+        quest = self.quests.get(place)
+        if quest is not None and peer != self._peer:
+            quest.peers.discard(peer)
+
+    def drop_peer(self, cache_id: str) -> None:
+        """Do not ask another peer any more; what it was to be asked for stays open."""
+        for place in self.asks.pop(cache_id, {}):
+            self.quests.pop(place, None)
+
+    def conclude(self) -> None:
+        """Call void what every other peer was asked for in vain."""
+        for place, quest in self.quests.items():
+            if not quest.peers:
+                self.add_void(place, quest.absent)
+
+    def add_void(self, place: int, runs: RangeSet) -> None:
+        """Note that nobody reachable has `runs`."""
+        stream = self.stream(place)
+        if stream is not None and self._options.pull:
+            self.void += self._ledger.add_void(stream, runs)
+
+
+def _clipped(
+    items: tuple[tuple[int, tuple[int, ...]], ...], need: dict[int, RangeSet]
+) -> dict[int, RangeSet]:
+    """Return what of an answer was asked for: never believe more."""
+    found = {}
+    for place, runs in items:
+        if place in need and count_of(runs):
+            part = overlap(need[place], ranges(runs))
+            if part:
+                found[place] = part
+    return found
