@@ -36,7 +36,7 @@ _VERB_MODULES = (
     "demo",
 )
 _FAMILIES = {
-    "lake": ("durable_cache_delta.verbs", "add_lake_verbs", "look after Delta tables"),
+    "lake": ("durable_cache.service.verbs.lake", "add_lake_verbs", "look after Delta tables"),
     "spark": ("durable_cache.spark.verbs", "add_spark_verbs", "query the history with Spark"),
 }
 
