@@ -13,7 +13,9 @@ from durable_cache.testing.strategies import ranges
 
 TOP = 60
 HUGE = 1 << 40
-sets = st.sets(st.integers(0, TOP))
+sets = st.sets(st.integers(0, TOP), max_size=6) | st.lists(ranges(TOP), max_size=5).map(
+    lambda runs: {sn for first, last in runs for sn in range(first, last + 1)}
+)
 operations = st.lists(st.tuples(st.sampled_from(["add", "remove"]), ranges(TOP)), max_size=25)
 
 
