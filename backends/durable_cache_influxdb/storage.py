@@ -12,12 +12,10 @@ from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.storage.contract import (
     AppendResult,
     Capabilities,
-    Conflict,
     Durability,
     Floor,
     Held,
     Page,
-    Refusal,
     Retention,
     Storage,
 )
@@ -28,6 +26,7 @@ from durable_cache_influxdb.flux import COLUMNS
 from durable_cache_influxdb.lease import WriterLease
 from durable_cache_influxdb.lines import line_of, refusal_of, series_of, stream_line, tags_of
 from durable_cache_influxdb.options import InfluxDbOptions
+from durable_cache_influxdb.outcome import Outcome
 from durable_cache_influxdb.pages import is_by_number, plan_by_number, read_by_meta, read_planned
 from durable_cache_influxdb.points import Point, fetch, numbers, point_of, scans_of, windows_of
 from durable_cache_influxdb.slots import Slot, choose, slots_of
@@ -99,7 +98,7 @@ class InfluxDbStorage(Storage):
         with self._lock:
             self._writable()
             self._skips.add(skips, self._directory)
-            outcome = _Outcome(batch)
+            outcome = Outcome(batch)
             self._sort_out(outcome)
             if outcome.held:
                 self._compare(outcome)
@@ -108,11 +107,10 @@ class InfluxDbStorage(Storage):
             self._write_skips()
         return outcome.result()
 
-    def _sort_out(self, outcome: _Outcome) -> None:
+    def _sort_out(self, outcome: Outcome) -> None:
         states = self._directory.states
-        offered: dict[tuple[Stream, int], bytes] = {}
-        batch = outcome.batch
-        for at, (sample, digest) in enumerate(zip(batch.samples, batch.digests, strict=True)):
+        offered: dict[tuple[Stream, int], int] = {}
+        for at, sample in enumerate(outcome.batch.samples):
             stream = outcome.streams[at]
             reason = refusal_of(sample)
             if reason is not None:
@@ -122,13 +120,13 @@ class InfluxDbStorage(Storage):
             if state is not None and sample.sn in state.runs:
                 outcome.held.append(at)
                 continue
-            first = offered.setdefault((stream, sample.sn), digest)
-            if first is digest:
+            first = offered.setdefault((stream, sample.sn), at)
+            if first == at:
                 outcome.fresh.append(at)
             else:
-                outcome.repeated.append((at, first))
+                outcome.repeated.append((at, sample_digest(outcome.batch.samples[first])))
 
-    def _compare(self, outcome: _Outcome) -> None:
+    def _compare(self, outcome: Outcome) -> None:
         """Tell duplicates from conflicts by what is held."""
         for start in range(0, len(outcome.held), _CHECKED_AT_ONCE):
             part = outcome.held[start : start + _CHECKED_AT_ONCE]
@@ -158,7 +156,7 @@ class InfluxDbStorage(Storage):
         samples = fetch(self._client, source, streams, points)
         return {(sample.stream, sample.sn): sample_digest(sample) for sample in samples}
 
-    def _store(self, outcome: _Outcome) -> None:
+    def _store(self, outcome: Outcome) -> None:
         groups = dict.fromkeys(outcome.streams[at] for at in outcome.fresh)
         added = [stream for stream in groups if stream not in self._directory.states]
         if len(self._directory) + len(added) > self._options.streams_max:
@@ -185,7 +183,7 @@ class InfluxDbStorage(Storage):
         self._record(outcome, slots)
         self._unsure.difference_update(groups)
 
-    def _record(self, outcome: _Outcome, slots: dict[int, Slot]) -> None:
+    def _record(self, outcome: Outcome, slots: dict[int, Slot]) -> None:
         states, some_skipped = self._directory.states, bool(self._skips.runs)
         for at in outcome.fresh:
             if at in outcome.refused:
@@ -202,7 +200,7 @@ class InfluxDbStorage(Storage):
             if some_skipped:
                 self._skips.replace((stream.source, stream.epoch), sn)
 
-    def _slots(self, outcome: _Outcome) -> dict[int, Slot]:
+    def _slots(self, outcome: Outcome) -> dict[int, Slot]:
         """Give every new sample its point, asking the server only about times not above all."""
         states, samples = self._directory.states, outcome.batch.samples
         tops: dict[Stream, int] = {}
@@ -225,7 +223,7 @@ class InfluxDbStorage(Storage):
         return chosen
 
     def _settle(
-        self, outcome: _Outcome, doubtful: list[tuple[int, int]], chosen: dict[int, Slot]
+        self, outcome: Outcome, doubtful: list[tuple[int, int]], chosen: dict[int, Slot]
     ) -> None:
         samples, streams = outcome.batch.samples, outcome.streams
         taken = self._taken([(streams[at], samples[at].sn, time_ns) for at, time_ns in doubtful])
@@ -366,33 +364,3 @@ class InfluxDbStorage(Storage):
         with self._lock:
             self._make_sure()
         return self._directory, self._lock
-
-
-class _Outcome:
-    """What becomes of the samples of one batch, by their places in it."""
-
-    __slots__ = ("batch", "fresh", "held", "refused", "repeated", "streams")
-
-    def __init__(self, batch: SampleBatch) -> None:
-        self.batch = batch
-        self.streams = [Stream(s.key, s.source, s.epoch) for s in batch.samples]
-        self.fresh: list[int] = []
-        self.held: list[int] = []
-        self.repeated: list[tuple[int, bytes]] = []
-        """A sample and the digest of the one that came first."""
-        self.refused: dict[int, str] = {}
-
-    def result(self) -> AppendResult:
-        digests = self.batch.digests
-        conflicts = [
-            Conflict(self.batch.samples[at].identity, first, digests[at])
-            for at, first in sorted(self.repeated)
-            if first != digests[at]
-        ]
-        new = sum(at not in self.refused for at in self.fresh)
-        return AppendResult(
-            new,
-            len(self.repeated) - len(conflicts),
-            tuple(conflicts),
-            tuple(Refusal(self.batch.samples[at], why) for at, why in sorted(self.refused.items())),
-        )

@@ -68,7 +68,7 @@ class TypedFields:
         kind = _kind(sample.encoding)
         if kind is None:
             return ""
-        parts: list[str] = []
+        parts: dict[str, str] = {}
         for leaf, value in _leaves(kind, sample.payload):
             name = _UNSAFE.sub("_", options.field_prefix + leaf)[:_NAME_LENGTH_MAX]
             if len(parts) >= options.fields_per_sample_max or not self._admits(name):
@@ -78,8 +78,8 @@ class TypedFields:
             if written is None:
                 self.omitted += 1
             else:
-                parts.append(f",{name}={written}")
-        return "".join(dict.fromkeys(parts))
+                parts.setdefault(name, f",{name}={written}")
+        return "".join(parts.values())
 
     def _admits(self, name: str) -> bool:
         if name in self._barred:
