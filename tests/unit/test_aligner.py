@@ -1,0 +1,358 @@
+"""Does the aligner answer every event as it says, whatever a peer sends?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.timestamp import ntp64_from_ns
+from durable_cache.protocol.aligner import Aligner
+from durable_cache.protocol.aligner_answer import pull_reply
+from durable_cache.protocol.aligner_events import (
+    AlignerEvent,
+    AlignerOptions,
+    AlignerOutput,
+    Appended,
+    CacheProfile,
+    ContentEnded,
+    ContentRead,
+    Loaded,
+    LoadEnded,
+    Offer,
+    PeerGone,
+    PeerSeen,
+    PublishRoot,
+    Purged,
+    RaisePurge,
+    ReadSamples,
+    ReplyReceived,
+    ReportRefusal,
+    RequestFailed,
+    RequestReceived,
+    RootReceived,
+    SendReply,
+    SendRequest,
+    SessionEnded,
+    StreamLoaded,
+    Tick,
+    Trimmed,
+)
+from durable_cache.protocol.aligner_scope import Scope, common_scope
+from durable_cache.protocol.aligner_wire import Refused, decode_reply
+from durable_cache.protocol.events import Moment
+
+SECOND_NS = 10**9
+START_NS = 1_800_000_000 * SECOND_NS
+SOURCE = SourceId("a1", 1)
+
+
+def sample_of(key: str, sn: int, now_ns: int = 0, payload: bytes = b"x") -> Sample:
+    at_ns = START_NS + now_ns
+    return Sample(
+        key, SOURCE, 0, sn, payload, ntp64=ntp64_from_ns(at_ns), timestamp_id="1", received_ns=at_ns
+    )
+
+
+class Side:
+    """One aligner with a plain store, joined to another; what it says goes over at once."""
+
+    def __init__(self, name: str, include: str = "**", **changes: Any) -> None:
+        options = replace(AlignerOptions(secret=b"unit"), **changes)
+        self.aligner = Aligner(options, CacheProfile(name, "1", (include,)))
+        self.name = name
+        self.other: Side | None = None
+        self.store: dict[tuple[Stream, int], Sample] = {}
+        self.sent: list[AlignerOutput] = []
+        self.deaf = False
+        self.feed(LoadEnded())
+
+    def feed(self, event: AlignerEvent) -> None:
+        for output in self.aligner.handle(event):
+            self.sent.append(output)
+            other = self.other
+            match output:
+                case SendRequest(_, request_id, payload, _):
+                    if other is None or other.deaf:
+                        self.feed(RequestFailed(request_id, "timeout"))
+                    else:
+                        self.feed(ReplyReceived(request_id, other.answer(payload)))
+                case PublishRoot(_, payload) if other is not None:
+                    other.feed(RootReceived(payload))
+                case Offer(_, batch):
+                    self.take(batch)
+                case RaisePurge(_, floors):
+                    self.feed(Purged(floors))
+
+    def answer(self, payload: bytes) -> bytes:
+        for output in self.aligner.handle(RequestReceived(1, payload)):
+            self.sent.append(output)
+            match output:
+                case SendReply(_, packed):
+                    return packed
+                case ReadSamples():
+                    return pull_reply(
+                        output,
+                        (
+                            self.store[stream, sn]
+                            for stream, runs in output.wanted
+                            for first, last in zip(runs[::2], runs[1::2], strict=True)
+                            for sn in range(first, last + 1)
+                        ),
+                    )
+        raise AssertionError("no reply")
+
+    def take(self, batch: SampleBatch) -> None:
+        for sample in batch:
+            self.store.setdefault((sample.stream, sample.sn), sample)
+        self.feed(Appended(batch))
+
+    def refusals(self) -> list[str]:
+        return [output.reason for output in self.sent if isinstance(output, ReportRefusal)]
+
+
+class Pair:
+    """Two sides and one clock."""
+
+    def __init__(self, one: Side, two: Side) -> None:
+        self.sides = (one, two)
+        self.now_ns = 0
+        one.other, two.other = two, one
+        self.run(10)
+        one.feed(PeerSeen(two.name, "1"))
+        two.feed(PeerSeen(one.name, "1"))
+
+    def run(self, seconds: float) -> None:
+        end_ns = self.now_ns + round(seconds * SECOND_NS)
+        while self.now_ns < end_ns:
+            self.now_ns += SECOND_NS // 2
+            for side in self.sides:
+                side.feed(Tick(Moment(self.now_ns, START_NS + self.now_ns)))
+
+
+def test_one_missing_sample_costs_three_questions_and_comes_once() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    for key in range(50):
+        batch = SampleBatch(sample_of(f"k/{key}", sn, pair.now_ns) for sn in range(5))
+        one.take(batch)
+        two.take(batch)
+    pair.run(30)
+    one.sent.clear()
+    two.sent.clear()
+    one.take(SampleBatch([sample_of("k/7", 5, pair.now_ns)]))
+    pair.run(60)
+    assert two.store == one.store
+    assert sum(isinstance(output, SendRequest) for output in two.sent) <= 4
+    assert not any(isinstance(output, SendRequest) for output in one.sent)
+    (ended,) = [output for output in two.sent if isinstance(output, SessionEnded)]
+    assert (ended.samples_missing, ended.samples_offered, ended.error) == (1, 1, "")
+    assert ended.bytes_sent + ended.bytes_received < 1024
+
+
+def test_equal_caches_fall_silent() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    batch = SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(5))
+    one.take(batch)
+    two.take(batch)
+    pair.run(400)
+    one.sent.clear()
+    two.sent.clear()
+    pair.run(3600)
+    assert one.sent == two.sent == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"secret": b"other"}, "secrets differ"),
+        ({"slot_seconds": 10}, "slot_seconds"),
+        ({"block": 4}, "content blocks"),
+    ],
+)
+def test_other_parameters_are_refused_on_both_sides(changes: dict[str, Any], reason: str) -> None:
+    one, two = Side("one"), Side("two", **changes)
+    pair = Pair(one, two)
+    one.take(SampleBatch([sample_of("k", 1)]))
+    pair.run(60)
+    assert any(reason in said for said in one.refusals())
+    assert any(reason in said for said in two.refusals())
+    assert not two.store
+    assert reason in one.aligner.status()[0].refused
+
+
+def test_a_dry_run_counts_and_takes_nothing() -> None:
+    one, two = Side("one"), Side("two", pull=False)
+    pair = Pair(one, two)
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(7)))
+    pair.run(60)
+    ended = [output for output in two.sent if isinstance(output, SessionEnded)]
+    assert ended[0].samples_missing == 7
+    assert not two.store
+    assert not two.aligner.status()[0].equal
+    assert not two.aligner.status()[0].complete
+
+
+def test_nothing_is_pulled_while_ingest_is_behind() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(7)))
+    for _ in range(120):
+        pair.now_ns += SECOND_NS // 2
+        one.feed(Tick(Moment(pair.now_ns, START_NS + pair.now_ns)))
+        two.feed(Tick(Moment(pair.now_ns, START_NS + pair.now_ns), busy=True))
+    assert not two.store
+    pair.run(10)
+    assert len(two.store) == 7
+
+
+def test_a_rate_bounds_what_comes_in() -> None:
+    one, two = Side("one"), Side("two", rate_bytes_per_second=1000, page_samples_max=4)
+    pair = Pair(one, two)
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns, bytes(1000)) for sn in range(40)))
+    pair.run(30)
+    assert 0 < len(two.store) < 40
+    pair.run(120)
+    assert len(two.store) == 40
+
+
+def test_an_oversized_sample_comes_alone() -> None:
+    one, two = Side("one"), Side("two", page_bytes_max=1000)
+    pair = Pair(one, two)
+    sizes = [10, 50_000, 10]
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns, bytes(n)) for sn, n in enumerate(sizes)))
+    pair.run(60)
+    assert two.store == one.store
+
+
+def test_a_peer_that_does_not_answer_is_asked_less_and_less() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    pair.run(5)
+    one.deaf = True
+    one.take(SampleBatch([sample_of("k", 1, pair.now_ns)]))
+    two.sent.clear()
+    pair.run(1200)
+    asked = sum(isinstance(output, SendRequest) for output in two.sent)
+    assert 3 < asked < 12
+    one.deaf = False
+    pair.run(900)
+    assert two.store == one.store
+
+
+def test_content_read_in_the_background_makes_the_sums_of_live_samples() -> None:
+    batch = SampleBatch(sample_of("k", sn) for sn in range(40))
+    live, loaded = Side("live"), Side("loaded")
+    live.take(batch)
+    stream = batch.samples[0].stream
+    loaded.aligner.handle(Loaded((StreamLoaded(stream, RangeSet([(0, 39)])),)))
+    loaded.feed(Appended(SampleBatch(batch.samples[30:])))
+    loaded.feed(ContentRead(batch))
+    loaded.feed(ContentEnded())
+    pair = Pair(live, loaded)
+    pair.run(30)
+    one, two = (next(iter(s.aligner.ledger.views.values())).tree.root for s in pair.sides)
+    assert one == two
+    assert one.content
+
+
+def test_floors_and_purges_come_from_the_storage() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    batch = SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(10))
+    stream = batch.samples[0].stream
+    one.take(batch)
+    two.feed(Trimmed(((stream, 6),)))
+    pair.run(60)
+    assert sorted(sn for _, sn in two.store) == [6, 7, 8, 9]
+    one.feed(Purged(((stream, 8),)))
+    two.sent.clear()
+    pair.run(60)
+    assert RaisePurge("one", ((stream, 8),)) in two.sent
+
+
+def test_two_caches_with_nothing_in_common_say_nothing() -> None:
+    one, two = Side("one", "a/**"), Side("two", "b/**")
+    pair = Pair(one, two)
+    one.take(SampleBatch([sample_of("a/1", 1)]))
+    pair.run(60)
+    assert not any(isinstance(output, PublishRoot) for output in one.sent + two.sent)
+
+
+def test_views_are_named_alike_from_both_sides() -> None:
+    pairs = [
+        (("a/**",), ("a/b/**",)),
+        (("a/**",), ("**",)),
+        (("a/*", "b/**"), ("b/*", "a/**")),
+        (("a/$*x/**",), ("a/b$*/**",)),
+    ]
+    for one, two in pairs:
+        left, right = Scope.of(one), Scope.of(two)
+        there, back = common_scope(left, right), common_scope(right, left)
+        assert there is not None
+        assert back is not None
+        assert there.name == back.name
+        for key in ("a/b", "a/b/c", "b/c", "a/bx", "a/bx/1", "c"):
+            assert there.holds(key) == (left.holds(key) and right.holds(key))
+    assert common_scope(Scope.of(("a/**",)), Scope.of(("b/**",))) is None
+    hollow = Scope.of(("a/**",), ("a/x/**",))
+    common = common_scope(hollow, Scope.of(("a/**",)))
+    assert common is not None
+    assert common.holds("a/b")
+    assert not common.holds("a/x/1")
+
+
+def test_another_incarnation_begins_anew() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    pair.run(10)
+    two.feed(PeerGone("one", "1"))
+    assert not two.aligner.status()[0].live
+    two.feed(PeerSeen("one", "2"))
+    pair.run(20)
+    assert two.aligner.status()[0].equal is None
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.integers(0, 1000))
+def test_no_payload_makes_it_raise(payloads: list[bytes], seed: int) -> None:
+    """Every event with noise or with a real message, cut or garbled or out of place, is taken."""
+    random = Random(seed)
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(3)))
+    pair.run(8)
+    requests = [output.payload for output in two.sent if isinstance(output, SendRequest)]
+    real = requests + [output.payload for output in one.sent if isinstance(output, SendReply)]
+    for payload in payloads + random.sample(real, min(3, len(real))):
+        cut = payload[: random.randint(0, len(payload))] if random.random() < 0.3 else payload
+        for outputs in (
+            two.aligner.handle(RootReceived(cut)),
+            two.aligner.handle(RequestReceived(9, cut)),
+        ):
+            for output in outputs:
+                if isinstance(output, SendReply):
+                    assert decode_reply(output.payload)
+        two.aligner.handle(ReplyReceived(random.randint(0, 9), cut))
+        two.aligner.handle(RequestFailed(random.randint(0, 9), "x"))
+    pair.run(60)
+
+
+def test_a_reply_out_of_place_ends_the_session_with_its_reason() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    pair.run(5)
+    honest = one.answer
+    one.answer = lambda _: honest(b"noise")  # type: ignore[method-assign]
+    one.take(SampleBatch([sample_of("k", 1, pair.now_ns)]))
+    pair.run(20)
+    failed = [output for output in two.sent if isinstance(output, SessionEnded)]
+    assert failed
+    assert "frame" in failed[0].error
+    assert isinstance(decode_reply(honest(b"noise")), Refused)
