@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from durable_cache import declare_reliable_publisher, open_session
+from durable_cache import ReliablePublisher, declare_reliable_publisher, open_session
 from durable_cache.testing.faults import full_disk
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -36,8 +37,8 @@ def serve(start: Start, endpoint: str, *more: str) -> Any:
     return process
 
 
-def publish(endpoint: str, key: str, count: int, history: bool = False) -> None:
-    """Publish and wait until a cache has every sample on its disk; then the publisher is gone."""
+@contextmanager
+def reliable(endpoint: str, key: str, **options: Any) -> Iterator[ReliablePublisher]:
     session = open_session(
         {
             "mode": "client",
@@ -46,16 +47,46 @@ def publish(endpoint: str, key: str, count: int, history: bool = False) -> None:
         }
     )
     try:
-        with declare_reliable_publisher(session, key, acknowledgements=1, cache=history) as out:
-            receipts = [
-                out.put(f"{number}".encode(), attachment=b"\x00note", encoding="text/plain;utf8")
-                for number in range(count)
-            ]
-            for receipt in receipts:
-                assert receipt is not None
-                assert receipt.wait(20), "not acknowledged at level disk"
+        with declare_reliable_publisher(session, key, acknowledgements=1, **options) as out:
+            yield out
     finally:
         session.close()  # type: ignore[no-untyped-call]
+
+
+def publish(endpoint: str, key: str, count: int) -> None:
+    """Publish and wait until a cache has every sample on its disk; then the publisher is gone."""
+    with reliable(endpoint, key, cache=False) as out:
+        receipts = [
+            out.put(f"{number}".encode(), attachment=b"\x00note", encoding="text/plain;utf8")
+            for number in range(count)
+        ]
+        for receipt in receipts:
+            assert receipt is not None
+            assert receipt.wait(20), "not acknowledged at level disk"
+
+
+def fill(path: Path) -> None:
+    """Write a file until there is no room left."""
+    with path.open("wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(b"x" * 4096)
+        except OSError:
+            return
+
+
+def status_of(
+    process: Any, run: Run, endpoint: str, until: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Ask for the only storage's status until it is so; the last answer when time is up."""
+    deadline = time.monotonic() + 20
+    while True:
+        result = run("status", "--connect", endpoint, "--format", "json")
+        assert result.stdout, result.stderr + process.stderr
+        (report,) = json.loads(result.stdout)
+        (storage,) = report["storages"]
+        if until(storage) or time.monotonic() > deadline:
+            return dict(storage)
 
 
 def stored(run: Run, endpoint: str, selector: str = "**") -> list[dict[str, Any]]:
@@ -91,7 +122,7 @@ def test_the_state_directory_is_made_for_its_owner_alone(
     assert mode == 0o700
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_acknowledged_samples_are_there_after_a_restart(
     number: signal.Signals, start: Start, run: Run, endpoint: str
 ) -> None:
@@ -129,6 +160,7 @@ def test_a_state_directory_that_is_a_file_is_named(run: Run, tmp_path: Path, end
     assert (tmp_path / DATA).read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["journal.db", "index.db"])
 def test_damaged_files_are_named_and_left_alone(
     name: str, start: Start, run: Run, endpoint: str, tmp_path: Path
@@ -177,17 +209,60 @@ def test_a_read_only_directory_is_named(run: Run, tmp_path: Path, endpoint: str)
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root")
 def test_a_full_disk_at_start_is_named(run: Run, endpoint: str, tmp_path: Path) -> None:
     with full_disk(tmp_path / "small") as folder:
-        with (folder / "filler").open("wb") as filler:
-            try:
-                while True:
-                    filler.write(b"x" * 65536)
-                    filler.flush()
-            except OSError:
-                pass
+        fill(folder / "filler")
         result = run("serve", "--listen", endpoint, "--state-dir", str(folder / "data"))
     assert result.returncode == 1
     said = one_line(result)
     assert "full" in said or "No space left" in said
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root")
+def test_a_disk_that_fills_while_serving_refuses_visibly_and_recovers(
+    start: Start, run: Run, endpoint: str, tmp_path: Path
+) -> None:
+    with full_disk(tmp_path / "small", 8 << 20) as folder:
+        process = serve(start, endpoint, "--state-dir", str(folder / "data"))
+        with reliable(endpoint, "key") as out:
+            first = out.put(b"there is room")
+            assert first is not None
+            assert first.wait(20)
+            fill(folder / "filler")
+            receipts = [out.put(os.urandom(4096)) for _ in range(20)]
+            told = status_of(process, run, endpoint, lambda storage: bool(storage["last_error"]))
+            assert "the disk is full; make room" in told["last_error"]
+            assert not all(receipt is not None and receipt.done for receipt in receipts)
+            (folder / "filler").unlink()
+            for receipt in receipts:
+                assert receipt is not None
+                assert receipt.wait(60), "not recovered from the publisher once there was room"
+        assert [row["sn"] for row in stored(run, endpoint)] == list(range(21))
+        process.send(signal.SIGTERM)
+        assert process.end() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.delta
+def test_delta_tables_are_looked_after(
+    start: Start, run: Run, endpoint: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("deltalake")
+    (tmp_path / "cache.json5").write_text(
+        """{ plugins: { durable_cache: { volumes: { lake: { backend: "delta", path: "delta" } },
+             storages: { fleet: { key_expr: "**" } } } } }"""
+    )
+    config = ("--config", "cache.json5")
+    process = serve(start, endpoint, *config)
+    publish(endpoint, "fleet/a", 30)
+    locked = run("lake", "optimize", "fleet", *config)
+    assert locked.returncode == 1
+    process.send(signal.SIGTERM)
+    assert process.end() == 0
+    told = run("lake", "status", "fleet", *config, "--format", "json")
+    assert json.loads(told.stdout)["rows"] == 30
+    assert "files -> " in run("lake", "optimize", "fleet", *config).stdout
+    assert run("lake", "vacuum", "fleet", "--dry-run", *config).returncode == 0
 
 
 CONFIG = """{ plugins: { durable_cache: {
@@ -197,6 +272,7 @@ CONFIG = """{ plugins: { durable_cache: {
   storages: { fleet: { key_expr: "**", volume: "main" } } } } }"""
 
 
+@pytest.mark.slow
 def test_history_moves_between_backends_and_files_unchanged(
     start: Start, run: Run, endpoint: str, tmp_path: Path
 ) -> None:
@@ -233,6 +309,7 @@ def test_history_moves_between_backends_and_files_unchanged(
     assert "line 102: " in bad.stderr
 
 
+@pytest.mark.slow
 def test_imported_history_is_served(start: Start, run: Run, endpoint: str, tmp_path: Path) -> None:
     (tmp_path / "cache.json5").write_text(CONFIG)
     config = ("--config", "cache.json5")
