@@ -15,7 +15,7 @@ from durable_cache_sql.dictionary import Dictionary
 from durable_cache_sql.streams import StreamRow
 from durable_cache_sql.tables import samples
 
-__all__ = ["SN_END", "Snapshot", "bounds_of"]
+__all__ = ["SN_END", "Snapshot", "bounds_of", "filtered_by_time", "is_ranged", "is_timed"]
 
 SN_END = (1 << 63) - 1
 SPREAD_MAX = 100_000
@@ -42,16 +42,32 @@ def is_timed(selection: Selection) -> bool:
     return selection.times.first > 0 or selection.times.last < NTP64_MAX
 
 
-def filtered(statement: Select[Any], timed: bool, table: Any = c) -> Select[Any]:
-    """Add the bounds of sn, and of time where there are some."""
-    statement = statement.where(table.sn.between(bindparam("first"), bindparam("last")))
-    if timed:
-        statement = statement.where(
-            tuple_(table.seconds, table.fraction) >= tuple_(bindparam("low_s"), bindparam("low_f")),
-            tuple_(table.seconds, table.fraction)
-            <= tuple_(bindparam("high_s"), bindparam("high_f")),
-        )
-    return statement
+def is_ranged(selection: Selection) -> bool:
+    """Tell whether the selection bounds the sn."""
+    return selection.sns.first is not None or selection.sns.last is not None
+
+
+def filtered(statement: Select[Any], timed: bool) -> Select[Any]:
+    """Bound the sn, the way to the rows, and the time, which is only looked at (hence the + 0)."""
+    statement = statement.where(c.sn.between(bindparam("first"), bindparam("last")))
+    return _between(statement, c.seconds + 0, c.fraction) if timed else statement
+
+
+def filtered_by_time(
+    statement: Select[Any], ranged: bool, timed: bool = True, table: Any = c
+) -> Select[Any]:
+    """Bound the time, the way to the rows, and the sn, which is only looked at."""
+    if ranged:
+        statement = statement.where((table.sn + 0).between(bindparam("first"), bindparam("last")))
+    return _between(statement, table.seconds, table.fraction) if timed else statement
+
+
+def _between(statement: Select[Any], seconds: Any, fraction: Any) -> Select[Any]:
+    time = tuple_(seconds, fraction)
+    return statement.where(
+        time >= tuple_(bindparam("low_s"), bindparam("low_f")),
+        time <= tuple_(bindparam("high_s"), bindparam("high_f")),
+    )
 
 
 def _whole() -> Select[Any]:
@@ -104,7 +120,7 @@ class Snapshot:
         """Learn from the index which sns a time range covers; False when it covers none."""
 
         def build() -> Select[Any]:
-            inner = filtered(select(c.sn).where(c.stream_id == bindparam("stream")), True)
+            inner = filtered_by_time(select(c.sn).where(c.stream_id == bindparam("stream")), True)
             return inner.order_by(c.seconds, c.fraction).limit(SPREAD_MAX + 1)
 
         found = [sn for (sn,) in self.rows(self.database.prepare("spread", build), bounds)]

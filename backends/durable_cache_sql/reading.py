@@ -11,12 +11,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Select, bindparam, select, tuple_
+from sqlalchemy import Select, bindparam, select, true
 
 from durable_cache.model.sample import Sample, SampleBatch, Stream, timestamp_id_number
 from durable_cache.model.selection import Cursor, Order, Selection
 from durable_cache.storage.contract import Page
-from durable_cache_sql.pages import Snapshot, bounds_of, c, filtered, is_timed
+from durable_cache_sql.pages import (
+    Snapshot,
+    bounds_of,
+    c,
+    filtered_by_time,
+    is_ranged,
+    is_timed,
+)
 from durable_cache_sql.streams import StreamRow, find_streams, names, streams_by_id
 from durable_cache_sql.tables import samples, zids
 
@@ -179,8 +186,9 @@ def _walk(
         low = max(low, cast("int", cursor[0]))
     owner = snapshot.storage_id if stream_id is None else stream_id
     single = stream_id is not None
-    edge = snapshot.database.prepare(("edge", single), lambda: _edge(single))
-    scan = snapshot.database.prepare(("scan", single), lambda: _scan(single))
+    ranged = is_ranged(selection)
+    edge = snapshot.database.prepare(("edge", single, ranged), lambda: _edge(single, ranged))
+    scan = snapshot.database.prepare(("scan", single, ranged), lambda: _scan(single, ranged))
     while low <= selection.times.last:
         bounds = bounds_of(selection)
         bounds |= {"low_s": low >> 32, "low_f": low & 0xFFFFFFFF, "owner": owner, "n": chunk}
@@ -195,19 +203,20 @@ def _walk(
         low = (end[0][0] << 32 | end[0][1]) + 1
 
 
-def _owned(statement: Select[Any], single: bool) -> Select[Any]:
+def _owned(statement: Select[Any], single: bool, ranged: bool) -> Select[Any]:
     owner = c.stream_id if single else c.storage_id
-    return filtered(statement.where(owner == bindparam("owner")), True)
+    return filtered_by_time(statement.where(owner == bindparam("owner")), ranged)
 
 
-def _edge(single: bool) -> Select[Any]:
+def _edge(single: bool, ranged: bool) -> Select[Any]:
     """The time of the last row of a chunk; none when fewer are left."""
-    found = _owned(select(c.seconds, c.fraction), single)
+    found = _owned(select(c.seconds, c.fraction), single, ranged)
     return found.order_by(c.seconds, c.fraction).limit(1).offset(bindparam("n"))
 
 
-def _scan(single: bool) -> Select[Any]:
-    return _owned(select(c.seconds, c.fraction, c.stamp_id, c.stream_id, c.sn), single)
+def _scan(single: bool, ranged: bool) -> Select[Any]:
+    places = (c.seconds, c.fraction, c.stamp_id, c.stream_id, c.sn)
+    return _owned(select(*places), single, ranged)
 
 
 def _picks(
@@ -284,9 +293,9 @@ def _groups_of_keys(
 def _newest_of(
     snapshot: Snapshot, selection: Selection, streams: dict[int, StreamRow]
 ) -> Iterator[Pick]:
-    timed = is_timed(selection)
+    ranged, timed = is_ranged(selection), is_timed(selection)
     statement = snapshot.database.prepare(
-        ("newest", timed), lambda: _newest_places(snapshot, timed)
+        ("newest", ranged, timed), lambda: _newest_places(snapshot, ranged, timed)
     )
     newest = selection.newest or 1
     bound = bounds_of(selection) | {"n": newest}
@@ -298,22 +307,27 @@ def _newest_of(
         yield from heapq.nlargest(newest, picks)
 
 
-def _newest_places(snapshot: Snapshot, timed: bool) -> Select[Any]:
+def _newest_places(snapshot: Snapshot, ranged: bool, timed: bool) -> Select[Any]:
     """The newest `n` of each stream in `ids`, through the index of its times."""
     ids = snapshot.database.table("ids", int)
     own = samples.alias("own")
-    inner = filtered(
-        select(own.c.seconds, own.c.fraction, own.c.stamp_id, own.c.stream_id, own.c.sn)
-        .join_from(own, zids, own.c.stamp_id == zids.c.id)
-        .where(own.c.stream_id == ids.c.c0),
-        timed,
-        own.c,
-    ).order_by(own.c.seconds.desc(), own.c.fraction.desc(), zids.c.number.desc(), own.c.sn.desc())
-    inner = inner.limit(bindparam("n"))
+    number = select(zids.c.number).where(zids.c.id == own.c.stamp_id).correlate(own)
+    columns = (own.c.seconds, own.c.fraction, own.c.stamp_id, own.c.stream_id, own.c.sn)
+    inner = (
+        filtered_by_time(select(*columns).where(own.c.stream_id == ids.c.c0), ranged, timed, own.c)
+        .order_by(
+            own.c.seconds.desc(),
+            own.c.fraction.desc(),
+            number.scalar_subquery().desc(),
+            own.c.sn.desc(),
+        )
+        .limit(bindparam("n"))
+        .correlate(ids)
+    )
     if snapshot.database.lateral:
         top = inner.lateral("top")
-        return select(*top.c).select_from(ids).join(top, tuple_(1) == tuple_(1))
-    numbers = inner.with_only_columns(own.c.sn, maintain_column_froms=True).correlate(ids)
+        return select(*top.c).select_from(ids).join(top, true())
+    numbers = inner.with_only_columns(own.c.sn, maintain_column_froms=True)
     return select(c.seconds, c.fraction, c.stamp_id, c.stream_id, c.sn).join_from(
         ids, samples, (c.stream_id == ids.c.c0) & c.sn.in_(numbers.scalar_subquery())
     )
