@@ -20,6 +20,7 @@ from durable_cache.endpoints.session import (
     declare_queryable,
     declare_token,
     hear,
+    is_matched,
     new_timestamp,
     query_parts,
     raw_timestamp,
@@ -75,6 +76,10 @@ class _History:
             self._samples[sample.epoch, sample.sn] = sample
             if len(self._samples) > self._depth:
                 self._samples.popitem(last=False)
+
+    def samples(self) -> list[Sample]:
+        with self._lock:
+            return list(self._samples.values())
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
         """Return a page; the samples are of one source, so order is their own."""
@@ -139,6 +144,11 @@ class ReliablePublisher:
         """The number the next sample will have."""
         return self._sn
 
+    @property
+    def matched(self) -> bool:
+        """Whether some subscriber or cache listens to this publisher now."""
+        return is_matched(self._publisher)
+
     def put(
         self,
         payload: bytes | str,
@@ -158,6 +168,10 @@ class ReliablePublisher:
     def delete(self, *, attachment: bytes | None = None, key: str | None = None) -> Receipt | None:
         """Publish that the key has no value any more; numbered and stored like a put."""
         return self._publish(Kind.DELETE, b"", None, attachment, key)
+
+    def kept(self) -> list[Sample]:
+        """Return the samples of the publisher's own cache, oldest first."""
+        return [] if self._history is None else self._history.samples()
 
     def _publish(
         self,

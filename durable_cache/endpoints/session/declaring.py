@@ -24,6 +24,7 @@ __all__ = [
     "declare_subscriber",
     "declare_token",
     "hear",
+    "is_matched",
     "is_zenoh_channel",
     "put_own",
     "receive",
@@ -147,7 +148,7 @@ class Listening:
         self._publisher = session.declare_publisher(key_expr)
         self._now = False
         self._listener = self._publisher.declare_matching_listener(self._changed)
-        if getattr(self._publisher.matching_status, "matching", False):
+        if is_matched(self._publisher):
             self._now = True
 
     def now(self) -> bool:
@@ -175,6 +176,11 @@ def declare_own_publisher(
         priority=_PRIORITY[qos.priority],
         express=qos.express,
     )
+
+
+def is_matched(publisher: Publisher) -> bool:
+    """Tell whether somebody listens to a publisher."""
+    return bool(getattr(publisher.matching_status, "matching", False))
 
 
 def source_of(publisher: Publisher) -> SourceId:
