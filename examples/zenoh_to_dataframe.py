@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import durable_cache as dc
-from durable_cache.spark import history, register_views, spark_session
+from durable_cache.spark import history, register_views, spark_session, with_value
 
 SAMPLES = 100
 ALONE = {"scouting": {"multicast": {"enabled": False}}, "listen": {"endpoints": []}}
@@ -42,7 +42,8 @@ def main() -> None:
     record(folder)
     spark = spark_session()
     table = folder / "delta" / "demo"
-    history(spark, table, "fleet/*/battery").orderBy("sn").show(5)
+    charge = with_value(history(spark, table, "fleet/*/battery"))
+    charge.select("key_expr", "sn", "timestamp", "number").orderBy("sn").show(5, truncate=False)
     register_views(spark, table)
     spark.sql("select key_expr, source, samples, runs, first_sn, last_sn from streams").show()
     spark.stop()
