@@ -23,8 +23,7 @@ has_libclang() {
   [ -n "${LIBCLANG_PATH:-}" ] && return 0
   compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
     compgen -G '/usr/lib/*-linux-gnu/libclang-[0-9]*.so*' >/dev/null ||
-    compgen -G '/usr/lib64/libclang.so*' >/dev/null ||
-    compgen -G '/opt/homebrew/opt/llvm/lib/libclang.dylib' >/dev/null
+    compgen -G '/usr/lib64/libclang.so*' >/dev/null
 }
 
 missing() {

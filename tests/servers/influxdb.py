@@ -96,13 +96,17 @@ def _in_container() -> InfluxServer | None:
         subprocess.run(
             [docker, "image", "inspect", IMAGE], check=True, capture_output=True, timeout=10
         )
+        from docker.errors import DockerException
         from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
     except (subprocess.SubprocessError, OSError, ImportError):
         return None
     testcontainers_config.ryuk_disabled = True  # its image would be pulled; we stop it ourselves
-    container = DockerContainer(IMAGE).with_exposed_ports(8086)
-    container.start()
+    try:
+        container = DockerContainer(IMAGE).with_exposed_ports(8086)
+        container.start()
+    except DockerException:
+        return None
     atexit.register(container.stop)
     url = f"http://{container.get_container_host_ip()}:{container.get_exposed_port(8086)}"
     return set_up(url)
