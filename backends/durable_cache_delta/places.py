@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Protocol, cast
 from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -140,6 +140,18 @@ class LocalPlace(Place):
         sync_folder(path.parent)
 
 
+class _Sink(Protocol):
+    """What deltalake gives to write an object with; its stubs leave `close` out."""
+
+    def write(self, data: bytes) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class _Opener(Protocol):
+    def open_output_stream(self, path: str, metadata: None) -> _Sink: ...
+
+
 class RemotePlace(Place):
     """A folder on an object store, reached as deltalake reaches it."""
 
@@ -148,8 +160,8 @@ class RemotePlace(Place):
     def __init__(self, uri: str, storage_options: Mapping[str, str]) -> None:
         self.uri = uri
         self.storage_options = dict(storage_options)
-        handler = DeltaStorageHandler(uri, self.storage_options)
-        self._files = pafs.PyFileSystem(handler)
+        self._handler = DeltaStorageHandler(uri, self.storage_options)
+        self._files = pafs.PyFileSystem(self._handler)
 
     def reader(self, path: str) -> pa.NativeFile:
         return self._files.open_input_file(inside(path))
@@ -158,8 +170,11 @@ class RemotePlace(Place):
         buffer = pa.BufferOutputStream()
         fill(buffer)
         data = buffer.getvalue()
-        with self._files.open_output_stream(path) as sink:
-            sink.write(data)
+        # Through pyarrow it would be given a buffer, which it does not take.
+        raw = cast(_Opener, self._handler._handler)
+        sink = raw.open_output_stream(path, None)
+        sink.write(data.to_pybytes())
+        sink.close()
         return cast(int, data.size)
 
     def sync_version(self, version: int) -> None:
