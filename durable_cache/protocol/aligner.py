@@ -19,7 +19,6 @@ subtrees are skipped when it begins again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from random import Random
 from typing import assert_never
 
@@ -55,7 +54,7 @@ from durable_cache.protocol.aligner_events import (
 )
 from durable_cache.protocol.aligner_greeting import mismatch, own_hello, same_class
 from durable_cache.protocol.aligner_ledger import Ledger, View
-from durable_cache.protocol.aligner_peer import Peer
+from durable_cache.protocol.aligner_peer import Peer, Peers
 from durable_cache.protocol.aligner_scope import Scope, common_scope
 from durable_cache.protocol.aligner_session import Session
 from durable_cache.protocol.aligner_wire import (
@@ -66,7 +65,6 @@ from durable_cache.protocol.aligner_wire import (
     Entries,
     EntriesReply,
     Hello,
-    Lane,
     Pull,
     PullReply,
     Refused,
@@ -97,13 +95,12 @@ class Aligner:
         self.profile = profile
         self.ledger = Ledger(options, profile)
         self.session: Session | None = None
-        self._peers: OrderedDict[str, Peer] = OrderedDict()
+        self._peers = Peers(options, profile.cache_id)
         self._announcements = Announcements(self.ledger, options, profile)
         self._requests: dict[int, tuple[Peer, Session | None]] = {}
         self._request_id = 0
         self._random = Random(options.random_seed)  # noqa: S311  spreads load, guards nothing
-        self._now_ns = 0
-        self._unix_ns = 0
+        self._now_ns = self._unix_ns = 0
         self._busy = False
         self._credit = options.rate_bytes_per_second
         self._hold_slot = 0
@@ -140,7 +137,9 @@ class Aligner:
     def _heard(self, event: _PeerEvent, outputs: list[AlignerOutput]) -> None:
         match event:
             case PeerSeen(cache_id, incarnation):
-                self._peer_seen(cache_id, incarnation)
+                peer = self._peers.seen(cache_id, incarnation)
+                if peer is not None and peer.view is not None:
+                    self._announcements.renew(peer.view)
             case PeerGone(cache_id, incarnation):
                 self._peer_gone(cache_id, incarnation, outputs)
             case RootReceived(payload):
@@ -161,33 +160,7 @@ class Aligner:
 
     def status(self) -> tuple[PeerStatus, ...]:
         """Return how this cache stands with each peer it knows."""
-        return status_of(self._peers.values(), self.ledger.slot)
-
-    def _peer_seen(self, cache_id: str, incarnation: str) -> None:
-        if cache_id == self.profile.cache_id:
-            return
-        peer = self._peers.get(cache_id)
-        if peer is None:
-            peer = self._admit(cache_id)
-            if peer is None:
-                return
-        if peer.incarnation != incarnation:
-            peer.reset(incarnation)
-        peer.live = True
-        peer.reask = True
-        peer.hold_until_ns = 0
-        peer.due_ns = None
-        if peer.view is not None:
-            self._announcements.renew(peer.view)
-
-    def _admit(self, cache_id: str) -> Peer | None:
-        if len(self._peers) >= self.options.peers_max:
-            gone = next((known for known, peer in self._peers.items() if not peer.live), None)
-            if gone is None:
-                return None
-            del self._peers[gone]
-        peer = self._peers[cache_id] = Peer(cache_id, self.options.quiet_max)
-        return peer
+        return status_of(self._peers, self.ledger.slot)
 
     def _peer_gone(self, cache_id: str, incarnation: str, outputs: list[AlignerOutput]) -> None:
         peer = self._peers.get(cache_id)
@@ -196,12 +169,11 @@ class Aligner:
         peer.live = False
         if not peer.reask:
             peer.voids_asked = self.ledger.void_serial
-        session = self.session
-        if session is not None:
-            if session.peer is peer:
-                self._end(session, "the peer is gone", outputs)
+        if self.session is not None:
+            if self.session.peer is peer:
+                self._end(self.session, "the peer is gone", outputs)
             else:
-                session.pulls.drop_peer(cache_id)
+                self.session.pulls.drop_peer(cache_id)
 
     def _root_received(self, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
@@ -210,9 +182,8 @@ class Aligner:
             outputs.append(ReportRefusal("", str(error)))
             return
         peer = self._peers.get(root.cache_id)
-        if peer is None or peer.incarnation != root.incarnation:
-            return
-        peer.announced(root, self._now_ns, self.options.views_max)
+        if peer is not None and peer.incarnation == root.incarnation:
+            peer.announced(root, self._now_ns, self.options.views_max)
 
     def _request_received(self, handle: int, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
@@ -263,11 +234,8 @@ class Aligner:
         if session is not None:
             session.requests += 1
             session.bytes_sent += len(payload)
-        outputs.append(
-            SendRequest(
-                peer.cache_id, self._request_id, payload, self.options.request_timeout_seconds
-            )
-        )
+        timeout_seconds = self.options.request_timeout_seconds
+        outputs.append(SendRequest(peer.cache_id, self._request_id, payload, timeout_seconds))
 
     def _reply_received(
         self, request_id: int, payload: bytes, outputs: list[AlignerOutput]
@@ -289,7 +257,9 @@ class Aligner:
         except RemoteProtocolError as error:
             outputs.append(ReportRefusal(peer.cache_id, str(error)))
             self._failed(peer, session, str(error), outputs)
-            return
+            if session is None:
+                peer.asking_hello, peer.refused = False, str(error)
+                return
         session.asked = None
         self._step(outputs)
 
@@ -329,6 +299,8 @@ class Aligner:
                 session.on_wrong_slot(reply.slot)
             case Refused():
                 self._failed(peer, session, reply.reason, outputs)
+                if reply.retry:  # it answers: it is not to be left alone for long
+                    peer.failures = min(peer.failures, 2)
             case _:
                 raise RemoteProtocolError("a reply of another kind than the request")
         if session.purges:
@@ -374,11 +346,11 @@ class Aligner:
             session.finish(self._now_ns)
             self._end(session, "", outputs)
             return
-        if self.ledger.slot < session.wait_slot:
+        if 0 < session.wait_slot - self.ledger.slot < self.options.ring_max:
             return
         found = session.next(pull=not self._busy and self._credit > 0)
         if found is not None:
-            self._send(self._peers[found[0]], found[1], session, outputs)
+            self._send(self._peers.named(found[0]), found[1], session, outputs)
 
     def _end(self, session: Session, error: str, outputs: list[AlignerOutput]) -> None:
         peer = session.peer
@@ -400,8 +372,7 @@ class Aligner:
 
     def _rebuild(self, view: View) -> None:
         last = self._rebuilt_ns.get(view.name)
-        hour = 3600 * _SECOND_NS
-        if last is None or self._now_ns - last > hour:
+        if last is None or self._now_ns - last > 3600 * _SECOND_NS:
             self._rebuilt_ns[view.name] = self._now_ns
             self.ledger.rebuild(view)
 
@@ -411,32 +382,18 @@ class Aligner:
         self._credit = min(self._credit + earned, rate)
         self._now_ns, self._unix_ns, self._busy = now_ns, unix_ns, busy
         self.ledger.advance(unix_ns)
-        self._note_changes()
+        changed, self.ledger.changed = self.ledger.changed, []
+        self._peers.streams_changed(changed, self.ledger, now_ns)
         if not self._loaded or self.ledger.applying:
             return
         self.ledger.forget()
-        for peer in self._peers.values():
+        for peer in self._peers:
             unmet = peer.live and peer.hello is None and not peer.refused
             if unmet and not peer.asking_hello and now_ns >= peer.hold_until_ns:
                 peer.asking_hello = True
                 self._send(peer, self._hello, None, outputs)
-        views = {
-            peer.view.name: peer.view
-            for peer in self._peers.values()
-            if peer.usable and peer.view is not None
-        }
-        outputs.extend(self._announcements.due(views.values(), now_ns))
-        if self.session is None and self.ledger.slot >= self._hold_slot:
-            self.session = self._choice.choose(self._peers.values(), now_ns, unix_ns)
+        outputs.extend(self._announcements.due(self._peers.views(), now_ns))
+        held = 0 < self._hold_slot - self.ledger.slot < self.options.ring_max
+        if self.session is None and not held:
+            self.session = self._choice.choose(self._peers, now_ns, unix_ns)
         self._step(outputs)
-
-    def _note_changes(self) -> None:
-        changed, self.ledger.changed = self.ledger.changed, []
-        for peer in self._peers.values():
-            knowledge, content = peer.quiet[Lane.KNOWLEDGE], peer.quiet[Lane.CONTENT]
-            knowledge.expire(self._now_ns)
-            for place in changed if len(knowledge) or len(content) else ():
-                record = self.ledger.records.get(place)
-                if record is not None:
-                    knowledge.changed(place, record.knowledge)
-                    content.changed(place, record.content)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from durable_cache.protocol.aligner_ledger import View
+from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.aligner_ledger import Ledger, View
 from durable_cache.protocol.aligner_wire import Hello, Lane, Root
 from durable_cache.protocol.digest import ARITY
 
-__all__ = ["Peer", "Quiet"]
+__all__ = ["Peer", "Peers", "Quiet"]
 
 
 class _Difference(NamedTuple):
@@ -169,8 +170,8 @@ class Peer:
         root, view = self.root, self.view
         if root is None or view is None or not view.ready:
             return False
-        if root.slot > slot:
-            return False
+        if slot < root.slot <= slot + (view.ring.maxlen or 0):
+            return False  # our own slot of that number is still to come
         node = view.tree.root
         mine = [(node.knowledge, node.content)]
         then = view.root_at(root.slot)
@@ -183,3 +184,62 @@ class Peer:
                 theirs not in (k & (1 << 128) - 1, k + offset & (1 << 128) - 1) for k, _ in mine
             )
         return all(root.content not in (c, c + offset & (1 << 64) - 1) for _, c in mine)
+
+
+class Peers:
+    """The caches that were seen, a bounded number; owned by the aligner."""
+
+    def __init__(self, options: AlignerOptions, own_id: str) -> None:
+        self._options, self._own_id = options, own_id
+        self._known: dict[str, Peer] = {}
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._known.values())
+
+    def get(self, cache_id: str) -> Peer | None:
+        return self._known.get(cache_id)
+
+    def named(self, cache_id: str) -> Peer:
+        return self._known[cache_id]
+
+    def seen(self, cache_id: str, incarnation: str) -> Peer | None:
+        """Note that a cache is in reach; None when it is this one, or one too many."""
+        if cache_id == self._own_id:
+            return None
+        peer = self._known.get(cache_id) or self._admit(cache_id)
+        if peer is None:
+            return None
+        if peer.incarnation != incarnation:
+            peer.reset(incarnation)
+        peer.live = peer.reask = True
+        peer.refused = ""
+        peer.hold_until_ns = 0
+        peer.due_ns = None
+        return peer
+
+    def _admit(self, cache_id: str) -> Peer | None:
+        if len(self._known) >= self._options.peers_max:
+            gone = next((known for known, peer in self._known.items() if not peer.live), None)
+            if gone is None:
+                return None
+            del self._known[gone]
+        peer = self._known[cache_id] = Peer(cache_id, self._options.quiet_max)
+        return peer
+
+    def views(self) -> list[View]:
+        """Return every view that is shared with somebody in reach, once."""
+        views = {peer.view.name: peer.view for peer in self if peer.usable and peer.view}
+        return list(views.values())
+
+    def streams_changed(self, places: list[int], ledger: Ledger, now_ns: int) -> None:
+        """End the quiet of streams that are not what they were."""
+        for peer in self:
+            knowledge, content = peer.quiet[Lane.KNOWLEDGE], peer.quiet[Lane.CONTENT]
+            if not len(knowledge) and not len(content):
+                continue
+            knowledge.expire(now_ns)
+            for place in places:
+                record = ledger.records.get(place)
+                if record is not None:
+                    knowledge.changed(place, record.knowledge)
+                    content.changed(place, record.content)

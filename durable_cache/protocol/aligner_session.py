@@ -13,19 +13,16 @@ from itertools import islice
 from durable_cache.errors import LocalProtocolError, RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
-from durable_cache.protocol.aligner_answer import child_sums
 from durable_cache.protocol.aligner_content import ContentSearch
 from durable_cache.protocol.aligner_events import AlignerOptions, SessionEnded
 from durable_cache.protocol.aligner_ledger import Ledger, View
 from durable_cache.protocol.aligner_packing import (
     Entry,
-    NodeSums,
     decode_entries,
-    decode_nodes,
-    encode_nodes,
 )
 from durable_cache.protocol.aligner_peer import Peer
 from durable_cache.protocol.aligner_pulls import Items, Pulls
+from durable_cache.protocol.aligner_walk import Walk
 from durable_cache.protocol.aligner_wire import (
     Blocks,
     BlocksReply,
@@ -38,12 +35,11 @@ from durable_cache.protocol.aligner_wire import (
     PullReply,
     Request,
 )
-from durable_cache.protocol.digest import ARITY, LEVELS_MAX, LEVELS_STORED, knowledge_fingerprint
+from durable_cache.protocol.digest import knowledge_fingerprint
 from durable_cache.protocol.knowledge import known_of
 
 __all__ = ["Session"]
 
-_ALL = 0xFFFF
 _EXACT_TRIES = 3
 
 
@@ -67,7 +63,7 @@ class Session:
         self.others = {other.cache_id: other for other in others or ()}
         self.conclusive = others is not None
         """Every other live cache can be asked, so that nobody's having it can be known."""
-        self.todo: dict[int, list[tuple[int, int]]] = {0: [(0, _ALL)]}
+        self.walk = Walk(view, peer.quiet[lane], lane, salt, options)
         self.pulls = Pulls(ledger, peer.cache_id, options)
         self.nameless: OrderedDict[int, Entry] = OrderedDict()
         self.cuts: OrderedDict[int, int] = OrderedDict()
@@ -105,7 +101,7 @@ class Session:
     ) -> Session:
         """Return a session that only asks a peer which came back for what nobody had."""
         session = cls(ledger, peer, view, Lane.KNOWLEDGE, options, salt=1, exact=False)
-        session.todo = {}
+        session.walk.todo.clear()
         for place, runs in items.items():
             session.pulls.want(place, runs)
         return session
@@ -126,7 +122,7 @@ class Session:
             request = self._ask_entries()
         elif self.pulls.latest and pull:
             request = self._pull(self.pulls.next_latest(), peer)
-        elif self.todo and not self.pulls.full:
+        elif self.walk.todo and not self.pulls.full:
             request = self._ask_diff()
         elif self.content.todo:
             request = Blocks(self.view.name, self.peer.incarnation, self.content.next())
@@ -141,7 +137,9 @@ class Session:
     @property
     def ended(self) -> bool:
         """Whether there is nothing left to ask."""
-        return not (self.nameless or self.cuts or self.todo or self.content.todo or self.pulls.left)
+        return not (
+            self.nameless or self.cuts or self.walk.todo or self.content.todo or self.pulls.left
+        )
 
     def _ask_entries(self) -> Entries:
         limit = self.options.entries_per_reply_max
@@ -151,28 +149,7 @@ class Session:
         return Entries(self.view.name, self.peer.incarnation, self.lane, tuple(items))
 
     def _ask_diff(self) -> Diff:
-        level = max(self.todo)
-        nodes = self.todo[level]
-        limit = self.options.nodes_per_request_max
-        if level >= LEVELS_STORED:  # the streams below come back, and must have room
-            limit = min(limit, max(1, self.options.entries_per_reply_max // 2))
-        part, rest = nodes[:limit], nodes[limit:]
-        if rest:
-            self.todo[level] = rest
-        else:
-            del self.todo[level]
-        offsets = self.peer.quiet[self.lane].offsets(level, (index for index, _ in part))
-        tree = self.view.tree
-        packed = [
-            NodeSums(
-                index,
-                asked,
-                child_sums(
-                    tree.children(level, index), self.lane, self.salt, offsets.get(index, {})
-                ),
-            )
-            for index, asked in part
-        ]
+        level, nodes = self.walk.next()
         return Diff(
             self.view.name,
             self.peer.incarnation,
@@ -182,16 +159,14 @@ class Session:
             self.lane,
             self.salt,
             level,
-            encode_nodes(packed, level),
+            nodes,
         )
 
     def on_wrong_slot(self, slot: int) -> None:
         """Put back the comparison that was refused for its slot; it is exact for three times."""
         if not isinstance(self.asked, Diff):
             raise RemoteProtocolError("a wrong slot where none was named")
-        nodes = decode_nodes(self.asked.nodes, self.asked.level)
-        back = [(node.path, node.asked) for node in nodes]
-        self.todo[self.asked.level] = back + self.todo.get(self.asked.level, [])
+        self.walk.put_back(self.asked)
         self.wrong_slots += 1
         self.exact = self.wrong_slots < _EXACT_TRIES
         self.wait_slot = max(self.ledger.slot + 1, min(slot, self.ledger.slot + 2))
@@ -214,13 +189,10 @@ class Session:
         if not isinstance(asked, Diff):
             raise LocalProtocolError("a comparison was answered that was not asked for")
         level = asked.level + 1
-        if reply.nodes and level >= LEVELS_MAX - 1:
-            raise RemoteProtocolError("nodes below the last level")
-        sent = {node.path: node.asked for node in decode_nodes(asked.nodes, asked.level)}
         self._name(reply.names)
-        self._check_children(sent, (*reply.leaves, *reply.rest))
-        self._again(asked.level, sent, reply.rest)
-        self._descend(level, sent, decode_nodes(reply.nodes, level))
+        for at, path in self.walk.take(asked, reply):
+            self._only_mine(at, path, set())
+            self.peer.quiet[self.lane].prune(at, {path: set()})
         entries = decode_entries(reply.entries)
         leaves = set(reply.leaves)
         shift = 64 - 4 * level
@@ -238,36 +210,6 @@ class Session:
             known = self._only_mine(level, leaf, found[leaf]) or leaf in differing | pruned
             if not known and asked.changed == self.view.changed and self.exact:
                 self.suspect = True
-
-    def _check_children(self, sent: dict[int, int], children: Iterable[int]) -> None:
-        for child in children:
-            if not sent.get(child // ARITY, 0) >> child % ARITY & 1:
-                raise RemoteProtocolError("an answer about a node that was not asked for")
-
-    def _again(self, level: int, sent: dict[int, int], rest: tuple[int, ...]) -> None:
-        masks: dict[int, int] = {}
-        for child in rest:
-            masks[child // ARITY] = masks.get(child // ARITY, 0) | 1 << child % ARITY
-        if masks == sent:
-            raise RemoteProtocolError("an answer that answers nothing")
-        if masks:
-            self.todo.setdefault(level, []).extend(masks.items())
-
-    def _descend(self, level: int, sent: dict[int, int], nodes: list[NodeSums]) -> None:
-        self._check_children(sent, (node.path for node in nodes))
-        offsets = self.peer.quiet[self.lane].offsets(level, (node.path for node in nodes))
-        for index, _, theirs in nodes:
-            children = self.view.tree.children(level, index)
-            mine = child_sums(children, self.lane, self.salt, offsets.get(index, {}))
-            for child in range(ARITY):
-                if mine.get(child) == theirs.get(child):
-                    continue
-                below = index * ARITY + child
-                if child in theirs:
-                    self.todo.setdefault(level + 1, []).append((below, _ALL))
-                else:
-                    self._only_mine(level + 1, below, set())
-                    self.peer.quiet[self.lane].prune(level + 1, {below: set()})
 
     def _only_mine(self, level: int, index: int, theirs: set[int]) -> bool:
         """Note streams that the peer does not know: it will find them; tell if there are any."""
