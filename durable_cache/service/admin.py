@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 ROWS_DEFAULT = 1000
 ROWS_MAX = 100_000
 _QUERIES_WAITING_MAX = 64
+_DRAIN_SECONDS_MAX = 2.0
+"""Under load the journal never runs empty; what is missing then is a moment old."""
 Values = object
 
 
@@ -115,6 +117,7 @@ class AdminSpace:
                 "purging is not allowed here; set adminspace: {permissions: {write: true}} in the "
                 "service's configuration"
             )
+        cache.wait_drained(_DRAIN_SECONDS_MAX)  # the index knows what the backend has
         below = parameters.get("below")
         floors = []
         samples = 0
@@ -162,6 +165,7 @@ def _whole(text: str, name: str) -> int:
 
 
 def _streams(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
+    cache.wait_drained(_DRAIN_SECONDS_MAX)
     chosen = itertools.islice(_chosen(cache, parameters), _limit(parameters))
     return [
         {

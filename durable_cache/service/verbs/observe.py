@@ -132,8 +132,11 @@ def _listing(arguments: argparse.Namespace, page: str, parameters: Mapping[str, 
         raise ConfigError("--limit: expected a number above 0")
     path = f"storages/{_storage(arguments.storage)}/{page}"
     with client_session(arguments) as session:
-        _ask_reports(session)
+        reports = _ask_reports(session)
         found = admin_values(session, path, {**parameters, "limit": str(arguments.limit)})
+    awaited = sum(_number(row["gaps_open"]) for row in _status_rows(reports))
+    if awaited:
+        say(f"{awaited:.0f} gaps are being recovered")
     return [row for _, rows in found for row in cast("Sequence[Row]", rows)]
 
 
