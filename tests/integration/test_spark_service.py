@@ -141,6 +141,7 @@ def test_spark_reads_whole_commits_while_the_service_writes(
     assert all(count % 100 == 0 for count in counts)
 
 
+@pytest.mark.slow
 def test_the_service_goes_on_after_an_operators_optimize_and_delete(
     spark: SparkSession, lake: Path
 ) -> None:
