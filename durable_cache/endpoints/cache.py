@@ -8,7 +8,6 @@ first to fail stops the others, and its error leaves `close`.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
+from durable_cache.endpoints.aligning import Aligning
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
@@ -40,7 +40,6 @@ from durable_cache.endpoints.session import (
     ZError,
     declare_queryable,
     declare_subscriber,
-    declare_token,
     query_parts,
     receive,
     receive_query,
@@ -54,7 +53,7 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.wire import cache_token, own_key, parse_publisher_token
+from durable_cache.protocol.wire import own_key, parse_publisher_token
 from durable_cache.storage.contract import Floor, Page, Storage
 from durable_cache.storage.journaled import JournaledStorage
 from durable_cache.storage.plugins import open_storage
@@ -103,6 +102,18 @@ class ReliabilityCache:
             asker=self.cache_id,
         )
         self.ingest = Ingest(session, self.store, options, self.key_exprs, asking, self._excluded)
+        self.aligning = (
+            Aligning(
+                session,
+                self.store,
+                self.ingest,
+                options,
+                tuple(map(str, self.key_exprs)),
+                tuple(map(str, self._exclude)),
+            )
+            if options.align
+            else None
+        )
         self._threads: list[Thread] = []
         self._declared: list[object] = []
         self._queryables: list[Queryable] = []
@@ -139,8 +150,8 @@ class ReliabilityCache:
             for key_expr in self.key_exprs:
                 self._declared.append(self.ingest.hear_native(f"{key_expr}/@adv/pub/**"))
             self.ingest.fetching.catch_up()
-        token = cache_token(options.domain, self.cache_id, secrets.token_hex(4))
-        self._declared.append(declare_token(session, token))
+        if self.aligning is not None:
+            self.aligning.start()
 
     def _answer_on(self, key_expr: str, form: Form) -> None:
         queryable = declare_queryable(self._session, key_expr, 1024)
@@ -240,14 +251,23 @@ class ReliabilityCache:
 
     def purge(self, floors: Sequence[Floor]) -> int:
         """Remove samples below the floors for good; returns how many. Idempotent."""
-        return self.store.purge(floors)
+        removed = self.store.purge(floors)
+        if self.aligning is not None:
+            self.aligning.trimmed(floors, purged=True)
+        return removed
 
     def _run_retention(self) -> None:
         while not self.ingest.stopped.wait(self.options.retention_seconds):
             try:
-                self.store.trim(self.options.retention, time.time_ns())
+                floors = self.store.trim(self.options.retention, time.time_ns())
+                if self.aligning is not None:
+                    self.aligning.trimmed(floors)
             except DurableCacheError as error:
                 self._error = f"retention: {error}"
+
+    @property
+    def _misaligned(self) -> int:
+        return 0 if self.aligning is None else self.aligning.counts.conflicts
 
     def status(self) -> CacheStatus:
         """Return the figures of this moment; cheap."""
@@ -263,7 +283,7 @@ class ReliabilityCache:
             received=ingest.received,
             appended=ingest.appended,
             duplicates=counts.duplicates,
-            conflicts=counts.conflicts + store.conflicts_total,
+            conflicts=counts.conflicts + store.conflicts_total + self._misaligned,
             ignored=self._decoder.without_source,
             refused=ingest.refused + self._decoder.oversized,
             missed=counts.missed,
@@ -300,6 +320,8 @@ class ReliabilityCache:
         if self._closing:
             return
         deadline = time.monotonic() + timeout_seconds
+        if self.aligning is not None:
+            self.aligning.close()
         for declared in (*self._declared, *self._queryables):
             undeclare(declared)
         receivers = [thread for thread in self._threads if thread.name.endswith("receive")]

@@ -32,6 +32,7 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.engine import CacheEngine
 from durable_cache.protocol.events import (
+    Alias,
     Append,
     Appended,
     AppendFailed,
@@ -108,6 +109,7 @@ class Ingest:
         self.append_seconds = 0.0
         self.error = ""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
+        self.on_learned: list[Callable[[Alias], None]] = []
 
     @property
     def gaps_open(self) -> int:
@@ -116,6 +118,11 @@ class Ingest:
     @property
     def sources(self) -> int:
         return self._engine.sources
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes received and not committed yet."""
+        return self._queued_bytes
 
     @property
     def waiting(self) -> bool:
@@ -272,6 +279,8 @@ class Ingest:
             case Learned(alias):
                 self._aliases[alias.source, alias.stored] = alias
                 self._store.index.learn(alias)
+                for told in self.on_learned:
+                    told(alias)
             case _:
                 assert_never(output)
         return []
@@ -328,16 +337,32 @@ class Ingest:
 
     def canonical(self, page: Page) -> Page:
         """Give the samples of a page the epochs that were learned for them later."""
-        if not self._aliases:
-            return page
-        samples = []
-        for sample in page.samples:
-            alias = self._aliases.get((sample.source, sample.epoch))
-            if alias is not None and sample.sn >= alias.from_sn:
-                samples.append(msgspec.structs.replace(sample, epoch=alias.epoch))
-            else:
-                samples.append(sample)
-        return Page(SampleBatch(samples), page.cursor)
+        return Page(self.canonical_batch(page.samples), page.cursor) if self._aliases else page
+
+    def canonical_batch(self, batch: SampleBatch) -> SampleBatch:
+        """Give samples the epochs that were learned for them later."""
+        return SampleBatch(
+            sample
+            if (epoch := self._epoch(sample.source, sample.epoch, sample.sn)) == sample.epoch
+            else msgspec.structs.replace(sample, epoch=epoch)
+            for sample in batch
+        )
+
+    def canonical_stream(self, stream: Stream) -> Stream:
+        """Return a stream under the epoch that was learned for it later."""
+        return stream._replace(epoch=self._epoch(stream.source, stream.epoch, 0))
+
+    def stored_epochs(self, source: SourceId, epoch: int) -> list[int]:
+        """Return the epochs under which samples of an epoch may be stored."""
+        aliases = self._aliases.values()
+        return [
+            epoch,
+            *(a.stored for a in aliases if a.source == source and a.epoch == epoch),
+        ]
+
+    def _epoch(self, source: SourceId, epoch: int, sn: int) -> int:
+        alias = self._aliases.get((source, epoch))
+        return epoch if alias is None or sn < alias.from_sn else alias.epoch
 
     def finish(self, timeout_seconds: float) -> None:
         """Commit and acknowledge what was received, then stop."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from durable_cache.endpoints.session import Origins
+from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled import JournalOptions
@@ -54,5 +55,8 @@ class CacheOptions:
     fetch_timeout_seconds: float = 5.0
     """How long other caches and the publisher are waited for."""
     fetch_threads: int = 4
+    align: bool = False
+    """Come to hold what the other caches of the domain hold, and let them."""
+    aligner: AlignerOptions = field(default_factory=AlignerOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
     journal: JournalOptions = field(default_factory=JournalOptions)

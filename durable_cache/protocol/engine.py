@@ -129,7 +129,7 @@ class CacheEngine:
                 group.append(sample)
         for source, samples in groups.items():
             known = self._known(source)
-            if event.origin is Origin.RECOVERED:
+            if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
                 self._recovered(known, samples, accepted)
             elif event.origin is Origin.NATIVE:
                 epoch = known.current

@@ -53,6 +53,8 @@ class Origin(Enum):
     """Published just now: the epoch is for the engine to decide, a far jump must be confirmed."""
     RECOVERED = "recovered"
     """From another cache's answer: its epoch is known and it is confirmed."""
+    ALIGNED = "aligned"
+    """Pulled by the aligner: as RECOVERED."""
     NATIVE = "native"
     """From a foreign publisher's own cache: confirmed, of the source's current epoch."""
 

@@ -58,6 +58,7 @@ def cache_options(settings: Settings, name: str) -> CacheOptions:
         acknowledge=storage.level,
         allowed_origin=Origins(storage.allowed_origin),
         resources_limit=storage.resources_limit,
+        align=storage.alignment.enabled,
         engine=_changed(EngineOptions(), changes),
         journal=_changed(JournalOptions(), changes),
     )

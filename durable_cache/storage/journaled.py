@@ -214,6 +214,10 @@ class JournaledStorage:
                 by_epoch[skip.epoch].skipped.add(skip.first, skip.last)
         return tuple(by_epoch.values()), aliases
 
+    def tail_runs(self) -> dict[Stream, RangeSet]:
+        """Return what is committed and not drained yet, per stream."""
+        return SampleBatch(self.tail.matching(Selection())).runs()
+
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page as `Storage.read` does, of the backend and the tail together."""
         recent = self.tail.matching(selection)  # before the backend: never neither of both

@@ -47,7 +47,7 @@ class Load:
                     receipt = self._publisher.put(payload, encoding=encoding, attachment=attachment)
                 assert receipt is not None
                 self.receipts.append(receipt)
-            time.sleep(chance.random() * 0.01)
+            time.sleep(0.01 + chance.random() * 0.03)
 
     def stop(self) -> None:
         self._stop.set()
@@ -93,7 +93,7 @@ def test_no_acknowledged_sample_is_lost_when_the_service_is_killed(tmp_path: Pat
     service = ModuleProcess(
         "durable_cache.service",
         ["serve", "--config", str(config)],
-        ready="to try",
+        ready="try from another terminal",
         folder=tmp_path,
     )
     publisher = declare_reliable_publisher(

@@ -17,6 +17,7 @@ __all__ = [
     "Answer",
     "QueryParts",
     "ask",
+    "ask_peer",
     "query_parts",
     "reply_bytes",
     "reply_error",
@@ -84,6 +85,28 @@ class Answer(NamedTuple):
     """Decoded as it stands: an envelope, if any, is still in its attachment."""
     error: str
     replier: str
+
+
+def ask_peer(session: Session, key: str, payload: bytes, timeout_seconds: float) -> bytes | str:
+    """Ask one cache by its own key; the payload of its reply, or why there is none."""
+    try:
+        replies = session.get(
+            key,
+            handlers.FifoChannel(4),
+            target=zenoh.QueryTarget.ALL,
+            consolidation=zenoh.ConsolidationMode.NONE,
+            timeout=timeout_seconds,
+            payload=payload,
+        )
+    except ZError as error:
+        raise Closed(f"query {key!r}: {error}") from error
+    reason = "no answer"
+    for reply in replies:
+        if reply.ok is not None:
+            return reply.ok.payload.to_bytes()
+        if reply.err is not None:
+            reason = reply.err.payload.to_bytes().decode("utf-8", "replace")[:200]
+    return reason
 
 
 def ask(

@@ -1,0 +1,440 @@
+"""Alignment on a session: carries the aligner's messages, reads for it, and takes what it pulls.
+
+One thread owns the pure aligner; two more ask peers and read the storage for them. What is pulled
+goes through the same door as live samples and counts when it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import assert_never
+
+from durable_cache.endpoints.ingest import Ingest
+from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.session import (
+    Query,
+    Queryable,
+    Session,
+    ZError,
+    ask_peer,
+    declare_queryable,
+    declare_token,
+    hear,
+    put_own,
+    query_parts,
+    receive_query,
+    reply_bytes,
+    reply_error,
+    undeclare,
+    watch_tokens,
+)
+from durable_cache.errors import Closed, DurableCacheError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
+from durable_cache.model.selection import Selection, SnBounds
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.aligner import Aligner
+from durable_cache.protocol.aligner_announcing import PeerStatus
+from durable_cache.protocol.aligner_answer import pull_reply
+from durable_cache.protocol.aligner_events import (
+    AlignerEvent,
+    AlignerOutput,
+    Appended,
+    CacheProfile,
+    ContentEnded,
+    ContentRead,
+    Loaded,
+    LoadEnded,
+    Offer,
+    PeerGone,
+    PeerSeen,
+    PublishRoot,
+    Purged,
+    RaisePurge,
+    ReadSamples,
+    ReplyReceived,
+    ReportConflict,
+    ReportRefusal,
+    RequestFailed,
+    RequestReceived,
+    RootReceived,
+    SendReply,
+    SendRequest,
+    SessionEnded,
+    StreamLoaded,
+    Tick,
+    Trimmed,
+)
+from durable_cache.protocol.events import Moment, Origin
+from durable_cache.protocol.knowledge import ranges
+from durable_cache.protocol.wire import cache_token, own_key
+from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled import JournaledStorage
+
+__all__ = ["Aligning", "AlignmentCounts"]
+
+_Job = SendRequest | ReadSamples | RaisePurge | Offer
+
+_log = logging.getLogger(__name__)
+_TICK_SECONDS = 0.5
+_SETTLE_EPOCH_SECONDS = 2.0
+"""A publisher's token may come a little after its first samples: they wait for their epoch."""
+_QUERIES_MAX = 64
+_PAGE_SAMPLES = 2_000
+_BUSY_BYTES = 16 << 20
+
+
+@dataclass(slots=True)
+class AlignmentCounts:
+    """What alignment did since the cache was declared."""
+
+    sessions: int = 0
+    failed_sessions: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    pulled: int = 0
+    conflicts: int = 0
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
+
+
+class Aligning:
+    """Keeps one cache aligned with the others of its domain."""
+
+    def __init__(
+        self,
+        session: Session,
+        store: JournaledStorage,
+        ingest: Ingest,
+        options: CacheOptions,
+        include: Sequence[str],
+        exclude: Sequence[str],
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._ingest = ingest
+        self._domain = options.domain
+        self._cache_id = store.index.cache_id
+        self._incarnation = secrets.token_hex(4)
+        profile = CacheProfile(
+            self._cache_id,
+            self._incarnation,
+            tuple(include),
+            tuple(exclude),
+            options.retention.age_seconds_max,
+            options.retention.samples_max,
+            options.retention.bytes_max,
+        )
+        chosen = replace(options.aligner, random_seed=secrets.randbits(63))
+        self._aligner = Aligner(chosen, profile)
+        self._events: SimpleQueue[AlignerEvent | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queries: OrderedDict[int, Query] = OrderedDict()
+        self._handle = 0
+        self._young: deque[tuple[float, SampleBatch]] = deque()
+        self._stopped = Event()
+        self._declared: list[object] = []
+        self._threads: list[Thread] = []
+        self._status: tuple[PeerStatus, ...] = ()
+        self.counts = AlignmentCounts()
+
+    def start(self) -> None:
+        """Begin: what is stored first, then the network."""
+        self._ingest.on_committed.append(self._committed)
+        self._ingest.on_learned.append(lambda alias: self._relearn(alias.source))
+        self._spawn("aligner", self._run)
+        for at in range(2):
+            self._spawn(f"align-{at}", self._run_jobs)
+
+    def _spawn(self, name: str, run: Callable[[], None]) -> None:
+        thread = Thread(target=run, name=f"durable-cache-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def status(self) -> tuple[PeerStatus, ...]:
+        """Return how this cache stands with each peer it knows."""
+        return self._status
+
+    def trimmed(self, floors: Iterable[Floor], *, purged: bool = False) -> None:
+        """Retention, or an operator, removed what is below the floors, durably."""
+        pairs = tuple((self._canonical(floor.stream), floor.sn) for floor in floors)
+        if pairs:
+            self._events.put(Purged(pairs) if purged else Trimmed(pairs))
+
+    def close(self) -> None:
+        """Stop; idempotent. Queries that wait are ended with an error."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        for declared in self._declared:
+            undeclare(declared)
+        self._events.put(None)
+        for _ in range(2):
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout=2.0)
+        while self._queries:
+            with self._queries.popitem()[1] as query:
+                _refuse(query, "the cache is closing")
+
+    def _run(self) -> None:
+        self._load()
+        self._declare()
+        self._spawn("align-content", self._read_content)
+        due = time.monotonic()
+        while not self._stopped.is_set():
+            now = time.monotonic()
+            if now >= due:
+                due = now + _TICK_SECONDS
+                self._feed_settled(now)
+                busy = self._ingest.queued_bytes > _BUSY_BYTES
+                self._do(self._aligner.handle(Tick(_now(), busy)))
+                self._status = self._aligner.status()
+            try:
+                event = self._events.get(timeout=max(0.001, due - now))
+            except Empty:
+                continue
+            if event is not None:
+                self._do(self._aligner.handle(event))
+
+    def _load(self) -> None:
+        loaded: dict[Stream, StreamLoaded] = {}
+        for info in self._store.index.all_infos():
+            stream = self._canonical(info.stream)
+            known = loaded.get(stream)
+            if known is None:
+                loaded[stream] = StreamLoaded(stream, info.held, info.floor, info.purged)
+            else:
+                known.runs.update(info.held)
+        for stored, runs in self._store.tail_runs().items():
+            stream = self._canonical(stored)
+            known = loaded.get(stream) or StreamLoaded(stream, RangeSet())
+            known.runs.update(runs)
+            loaded[stream] = known
+        self._aligner.handle(Loaded(tuple(loaded.values())))
+        self._aligner.handle(LoadEnded())
+
+    def _read_content(self) -> None:
+        """Read every stored sample once, for the content sums, in the background."""
+        cursor = None
+        try:
+            while not self._stopped.is_set():
+                page = self._store.read(Selection(), _PAGE_SAMPLES, cursor)
+                self._events.put(ContentRead(self._ingest.canonical(page).samples))
+                cursor = page.cursor
+                if cursor is None:
+                    self._events.put(ContentEnded())
+                    return
+                self._stopped.wait(0.02)
+        except DurableCacheError as error:
+            _log.warning("content is not compared", extra={"reason": str(error)})
+
+    def _declare(self) -> None:
+        session, domain = self._session, self._domain
+        queryable = declare_queryable(session, own_key(domain, "align", self._cache_id), 256)
+        self._declared.append(queryable)
+        self._spawn("align-asked", lambda: self._run_asked(queryable))
+        roots = own_key(domain, "root", "**")
+        self._declared.append(hear(session, roots, self._root_heard))
+        token = cache_token(domain, self._cache_id, self._incarnation)
+        self._declared.append(declare_token(session, token))
+        tokens = own_key(domain, "cache", "**")
+        self._declared.append(watch_tokens(session, tokens, self._token_changed))
+
+    def _root_heard(self, payload: bytes) -> None:
+        self._events.put(RootReceived(payload))
+
+    def _token_changed(self, key: str, alive: bool) -> None:
+        name = key.removeprefix(own_key(self._domain, "cache", ""))
+        cache_id, _, incarnation = name.partition("/")
+        if incarnation and cache_id != self._cache_id:
+            event = PeerSeen if alive else PeerGone
+            self._events.put(event(cache_id, incarnation))
+
+    def _run_asked(self, queryable: Queryable) -> None:
+        while (query := receive_query(queryable)) is not None:
+            self._handle += 1
+            self._queries[self._handle] = query
+            self._events.put(RequestReceived(self._handle, query_parts(query).payload))
+            if len(self._queries) > _QUERIES_MAX:
+                with self._queries.popitem(last=False)[1] as oldest:
+                    _refuse(oldest, "too many questions wait here; ask later")
+            del query
+
+    def _committed(self, batch: SampleBatch) -> None:
+        if any(sample.epoch == EPOCH_UNKNOWN for sample in batch):
+            self._young.append((time.monotonic() + _SETTLE_EPOCH_SECONDS, batch))
+        else:
+            self._events.put(Appended(batch))
+
+    def _feed_settled(self, now: float) -> None:
+        while self._young and self._young[0][0] <= now:
+            batch = self._young.popleft()[1]
+            self._aligner.handle(Appended(self._ingest.canonical_batch(batch)))
+
+    def _relearn(self, source: SourceId) -> None:
+        """An epoch was learned late: what counted under the old one counts under the new."""
+        for info in self._store.index.all_infos():
+            if info.stream.source == source and self._canonical(info.stream) != info.stream:
+                top = info.held.last
+                self._events.put(Trimmed(((info.stream, (top or 0) + 1),)))
+                for run in info.held:
+                    found = self._stored(self._canonical(info.stream), *run)
+                    self._events.put(Appended(SampleBatch(found)))
+
+    def _canonical(self, stream: Stream) -> Stream:
+        return self._ingest.canonical_stream(stream)
+
+    def _do(self, outputs: Iterable[AlignerOutput]) -> None:
+        for output in outputs:
+            match output:
+                case SendRequest() | ReadSamples() | RaisePurge() | Offer():
+                    self._jobs.put(output)
+                case SendReply(handle, payload):
+                    self._reply(handle, payload)
+                case PublishRoot(view, payload):
+                    self._publish(view, payload)
+                case ReportConflict():
+                    self.counts.conflicts += 1
+                    _log.warning("another content at a peer", extra={"peer": output.peer})
+                case ReportRefusal(peer, reason):
+                    if len(self.counts.refusals) < _QUERIES_MAX:
+                        self.counts.refusals[peer] = reason
+                    _log.warning("a peer is not aligned", extra={"peer": peer, "reason": reason})
+                case SessionEnded():
+                    self._ended(output)
+                case _:
+                    assert_never(output)
+
+    def _publish(self, view: str, payload: bytes) -> None:
+        try:
+            put_own(self._session, own_key(self._domain, "root", view, self._cache_id), payload)
+        except ZError:
+            return  # repeated by the aligner
+        self.counts.bytes_sent += len(payload)
+
+    def _ended(self, ended: SessionEnded) -> None:
+        self.counts.sessions += 1
+        self.counts.failed_sessions += bool(ended.error)
+        self.counts.bytes_sent += ended.bytes_sent
+        self.counts.bytes_received += ended.bytes_received
+
+    def _reply(self, handle: int, payload: bytes) -> None:
+        query = self._queries.pop(handle, None)
+        if query is None:
+            return
+        with query:
+            try:
+                reply_bytes(query, str(query.key_expr), payload)
+            except ZError:
+                return  # the asker is gone; it asks again
+
+    def _run_jobs(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            match job:
+                case SendRequest():
+                    self._events.put(self._request(job))
+                case ReadSamples():
+                    self._read(job)
+                case Offer(_, batch):
+                    self._offer(batch)
+                case RaisePurge(_, floors):
+                    self._purge(floors)
+                case _:
+                    assert_never(job)
+
+    def _request(self, job: SendRequest) -> ReplyReceived | RequestFailed:
+        key = own_key(self._domain, "align", job.peer)
+        try:
+            reply = ask_peer(self._session, key, job.payload, job.timeout_seconds)
+        except (Closed, ZError) as error:
+            return RequestFailed(job.request_id, str(error)[:200])
+        if isinstance(reply, str):
+            return RequestFailed(job.request_id, reply)
+        return ReplyReceived(job.request_id, reply)
+
+    def _read(self, job: ReadSamples) -> None:
+        wanted = (
+            sample
+            for stream, runs in job.wanted
+            for first, last in reversed(list(ranges(runs)))
+            for sample in self._stored(stream, first, last)
+        )
+        try:
+            self._reply(job.handle, pull_reply(job, wanted))
+        except DurableCacheError as error:
+            query = self._queries.pop(job.handle, None)
+            if query is not None:
+                with query:
+                    _refuse(query, str(error))
+
+    def _stored(self, stream: Stream, first: int, last: int) -> Iterator[Sample]:
+        """Yield what is stored of a stream, under whichever epoch it was first stored."""
+        for epoch in self._ingest.stored_epochs(stream.source, stream.epoch):
+            selection = Selection(
+                key_expr=KeyExpression(stream.key),
+                zid=stream.source.zid,
+                eid=stream.source.eid,
+                epoch=epoch,
+                sns=SnBounds(first, last),
+            )
+            cursor = None
+            while True:
+                page = self._store.read(selection, _PAGE_SAMPLES, cursor)
+                yield from self._ingest.canonical(page).samples
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    def _offer(self, batch: SampleBatch) -> None:
+        """Hand samples to the door; other content under a held identity is a conflict."""
+        new: list[Sample] = []
+        for stream, samples in batch.by_stream.items():
+            runs = RangeSet.of(sample.sn for sample in samples)
+            held: dict[int, Sample] = {}
+            try:
+                for run in runs:
+                    held.update((one.sn, one) for one in self._stored(stream, *run))
+            except DurableCacheError:
+                return  # the storage is away; the next session offers again
+            for sample in samples:
+                mine = held.get(sample.sn)
+                if mine is None:
+                    new.append(sample)
+                elif sample_digest(mine) != sample_digest(sample):
+                    self.counts.conflicts += 1
+                    _log.warning("another payload at a peer", extra={"key": repr(sample.key)})
+        self.counts.pulled += len(new)
+        self._ingest.offer(new, Origin.ALIGNED)
+
+    def _purge(self, floors: tuple[tuple[Stream, int], ...]) -> None:
+        every = [
+            Floor(stream._replace(epoch=epoch), sn)
+            for stream, sn in floors
+            for epoch in self._ingest.stored_epochs(stream.source, stream.epoch)
+        ]
+        try:
+            self._store.purge(every)
+        except DurableCacheError as error:
+            _log.warning("a purge failed", extra={"reason": str(error)})
+            return
+        self._events.put(Purged(floors))
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic_ns(), time.time_ns())
+
+
+def _refuse(query: Query, reason: str) -> None:
+    try:
+        reply_error(query, reason)
+    except ZError:
+        return

@@ -1,0 +1,195 @@
+"""Caches on real sessions come to hold the same samples, whatever their backends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zenoh
+
+from durable_cache import (
+    CacheOptions,
+    Origins,
+    ReliabilityCache,
+    Retention,
+    declare_reliability_cache,
+)
+from durable_cache.model.sample import Sample
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.storage.contract import Floor
+from durable_cache.testing.network import LocalNetwork, wait_until
+
+FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
+
+
+@pytest.fixture
+def network() -> Iterator[LocalNetwork]:
+    with LocalNetwork() as network:
+        yield network
+
+
+def declare(
+    network: LocalNetwork,
+    name: str,
+    directory: Path | None = None,
+    *,
+    key_expr: str = "a/**",
+    retention: Retention | None = None,
+) -> ReliabilityCache:
+    options = CacheOptions(
+        name=name,
+        align=True,
+        aligner=FAST,
+        allowed_origin=Origins.SESSION_LOCAL,
+        retention=retention or Retention(),
+        retention_seconds=0.2,
+    )
+    if directory is None:
+        return declare_reliability_cache(network.client(), key_expr, options=options)
+    url = f"sqlite:///{directory}/{name}.db"
+    return declare_reliability_cache(
+        network.client(),
+        key_expr,
+        backend="sql",
+        backend_options={"url": url},
+        state_dir=directory,
+        options=options,
+    )
+
+
+def feed(cache: ReliabilityCache, samples: list[Sample]) -> None:
+    """Let a cache alone receive samples, as if the others had missed them."""
+    from durable_cache.protocol.events import Origin
+
+    before = cache.status().appended
+    cache.ingest.offer(samples, Origin.RECOVERED)
+    wait_until(lambda: cache.status().appended >= before + len(samples), what="storing")
+
+
+def samples(numbers: range | list[int], *, key: str = "a/b", clock: int) -> list[Sample]:
+    from durable_cache.model.sample import SourceId
+
+    return [
+        Sample(
+            key,
+            SourceId("ab12", 7),
+            5,
+            sn,
+            b"%d" % sn,
+            attachment=b"meta",
+            encoding="text/plain;x",
+            ntp64=clock + sn,
+            timestamp_id="ab12",
+            received_ns=(clock >> 32) * 10**9,
+        )
+        for sn in numbers
+    ]
+
+
+def everything(cache: ReliabilityCache) -> list[Sample]:
+    found: list[Sample] = []
+    cursor = None
+    while True:
+        page = cache.read(Selection(), 5000, cursor)
+        found += page.samples
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def clock_of(session: zenoh.Session) -> int:
+    return int(str(session.new_timestamp()).partition("/")[0]) - (30 << 32)
+
+
+def same(*caches: ReliabilityCache) -> bool:
+    first, *others = [everything(cache) for cache in caches]
+    return all(first == other for other in others)
+
+
+def test_two_caches_that_each_missed_some_hold_the_union(
+    network: LocalNetwork, tmp_path: Path
+) -> None:
+    clock = clock_of(network.client())
+    with declare(network, "one", tmp_path) as one, declare(network, "two") as two:
+        chance = random.Random(3)
+        lost_by_one = {sn for sn in range(3000) if chance.random() < 0.1}
+        lost_by_two = {sn for sn in range(3000) if chance.random() < 0.1}
+        feed(one, samples([n for n in range(3000) if n not in lost_by_one], clock=clock))
+        feed(two, samples([n for n in range(3000) if n not in lost_by_two], clock=clock))
+        wait_until(lambda: same(one, two), 40, "equality")
+        assert len(everything(one)) == 3000 - len(lost_by_one & lost_by_two)
+
+
+def test_a_late_cache_gets_everything(network: LocalNetwork, tmp_path: Path) -> None:
+    clock = clock_of(network.client())
+    with declare(network, "old", tmp_path) as old:
+        feed(old, samples(range(5000), clock=clock))
+        with declare(network, "new") as new:
+            wait_until(lambda: same(old, new), 40, "the copy")
+            assert everything(new) == samples(range(5000), clock=clock)
+
+
+def test_what_was_purged_stays_away_and_the_purge_spreads(
+    network: LocalNetwork, tmp_path: Path
+) -> None:
+    clock = clock_of(network.client())
+    with declare(network, "one", tmp_path) as one, declare(network, "two") as two:
+        feed(one, samples(range(100), clock=clock))
+        wait_until(lambda: same(one, two) and len(everything(two)) == 100, 40, "equality")
+        one.purge([Floor(samples([0], clock=clock)[0].stream, 60)])
+        wait_until(lambda: len(everything(two)) == 40, 40, "the purge at the other")
+        assert [sample.sn for sample in everything(one)] == list(range(60, 100))
+
+
+def test_caches_of_different_depth_and_scope_align_on_what_both_keep(
+    network: LocalNetwork,
+) -> None:
+    clock = clock_of(network.client())
+    with (
+        declare(network, "all") as everything_kept,
+        declare(network, "few", key_expr="a/b/**", retention=Retention(samples_max=10)) as few,
+    ):
+        feed(everything_kept, samples(range(100), key="a/b/c", clock=clock))
+        feed(everything_kept, samples(range(100, 120), key="a/x", clock=clock))
+        wait_until(lambda: len(everything(few)) == 10, 40, "the newest ten")
+        assert {sample.sn for sample in everything(few)} == set(range(90, 100))
+        assert len(everything(everything_kept)) == 120
+
+
+def test_another_payload_under_one_identity_is_counted_and_never_overwritten(
+    network: LocalNetwork,
+) -> None:
+    clock = clock_of(network.client())
+    options = AlignerOptions(
+        slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05, block=1, content_seconds=0.5
+    )
+    made = [
+        declare_reliability_cache(
+            network.client(),
+            "a/**",
+            options=CacheOptions(
+                name=name, align=True, aligner=options, allowed_origin=Origins.SESSION_LOCAL
+            ),
+        )
+        for name in ("one", "two")
+    ]
+    one, two = made
+    try:
+        honest = samples(range(20), clock=clock)
+        feed(one, honest)
+        import msgspec
+
+        feed(two, [*honest[:10], msgspec.structs.replace(honest[10], payload=b"x"), *honest[11:]])
+
+        def conflicts() -> int:
+            return sum(cache.status().conflicts for cache in made)
+
+        wait_until(conflicts, 40, "a conflict")
+        assert everything(one)[10].payload == b"10"
+        assert everything(two)[10].payload == b"x"
+    finally:
+        for cache in made:
+            cache.close()
