@@ -6,13 +6,13 @@ held already does a second way look up what is held and sort out duplicates and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, cast
 
 from sqlalchemy import Connection, and_, select, update
 
 from durable_cache.errors import StorageLocked
-from durable_cache.model.sample import Sample, SampleBatch, Skip
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.storage.contract import AppendResult, Conflict, Refusal
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import ZID_BYTES, Dictionary
@@ -26,10 +26,21 @@ INTEGER_MAX = (1 << 63) - 1
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-class _Offer(NamedTuple):
-    sample: Sample
-    digest: bytes
-    stream_id: int
+class _Offers(NamedTuple):
+    """Samples with their digests and the numbers of their streams, column by column."""
+
+    samples: Sequence[Sample]
+    digests: Sequence[bytes]
+    stream_ids: Sequence[int]
+
+    def at(self, places: Iterable[int]) -> _Offers:
+        """Return those at the given places."""
+        chosen = list(places)
+        return _Offers(*([column[at] for at in chosen] for column in self))  # type: ignore[arg-type]
+
+    def part(self, begin: int, end: int) -> _Offers:
+        """Return those from `begin` to before `end`."""
+        return _Offers(self.samples[begin:end], self.digests[begin:end], self.stream_ids[begin:end])
 
 
 def append_batch(
@@ -49,39 +60,39 @@ def append_batch(
     dictionary.add_zids(connection, {sample.timestamp_id for sample in kept})
     dictionary.add_encodings(connection, {sample.encoding for sample in kept})
     dictionary.add_streams(connection, storage_id, kept.by_stream)
-    ids = dictionary.streams
-    offers = [
-        _Offer(sample, digest, ids[sample.key, sample.source, sample.epoch])  # type: ignore[index]
-        for sample, digest in zip(kept.samples, kept.digests, strict=True)
-    ]
-    places = {(offer.stream_id, offer.sample.sn) for offer in offers}
-    conflicts: list[Conflict] = []
-    new = offers
-    whole = len(places) == len(offers)
+    ids = cast("dict[tuple[str, SourceId, int], int]", dictionary.streams)
+    stream_ids = [ids[sample.key, sample.source, sample.epoch] for sample in kept.samples]
+    offers = _Offers(kept.samples, kept.digests, stream_ids)
+    new, conflicts = offers, list[Conflict]()
+    places = set(zip(stream_ids, [sample.sn for sample in kept.samples], strict=True))
+    whole = len(places) == len(kept)
     if not (whole and _insert(database, dictionary, connection, storage_id, offers)):
         new, conflicts = _sorted_out(database, connection, offers)
         if not _insert(database, dictionary, connection, storage_id, new):
             raise StorageLocked(f"{database.subject}: another writer appends to this storage")
-    _count(database, connection, new)
-    stored = new if len(new) < len(kept) else None
-    write_skips(database, dictionary, connection, storage_id, _runs(kept, stored), given_skips)
-    duplicates = len(offers) - len(new) - len(conflicts)
-    return AppendResult(len(new), duplicates, tuple(conflicts), tuple(refused))
-
-
-def _runs(batch: SampleBatch, stored: list[_Offer] | None) -> SampleBatch:
-    return batch if stored is None else SampleBatch(offer.sample for offer in stored)
+    stored = kept if len(new.samples) == len(kept) else SampleBatch(new.samples)
+    _count(database, connection, stored, dictionary)
+    write_skips(database, dictionary, connection, storage_id, stored, given_skips)
+    duplicates = len(kept) - len(stored) - len(conflicts)
+    return AppendResult(len(stored), duplicates, tuple(conflicts), tuple(refused))
 
 
 def _refused(batch: SampleBatch, dictionary: Dictionary) -> list[Refusal]:
-    known = dictionary.zids
     found: list[Refusal] = []
-    for sample in batch:
-        text = sample.timestamp_id
-        if text not in known and (len(text) > 2 * ZID_BYTES or not _HEX.issuperset(text)):
-            found.append(Refusal(sample, f"timestamp id {text[:40]!r} is no hex of 32 digits"))
-        elif not (0 <= sample.received_ns <= INTEGER_MAX and 0 <= sample.sn <= INTEGER_MAX):
-            found.append(Refusal(sample, "sn or received_ns is no 63-bit number"))
+    stamps = {sample.timestamp_id for sample in batch} - dictionary.zids.keys()
+    bad = {text for text in stamps if len(text) > 2 * ZID_BYTES or not _HEX.issuperset(text)}
+    if bad:
+        found += [
+            Refusal(sample, f"timestamp id {sample.timestamp_id[:40]!r} is no hex of 32 digits")
+            for sample in batch
+            if sample.timestamp_id in bad
+        ]
+    found += [
+        Refusal(sample, "sn or received_ns is no 63-bit number")
+        for sample in batch
+        if not (0 <= sample.sn <= INTEGER_MAX and 0 <= sample.received_ns <= INTEGER_MAX)
+        and sample.timestamp_id not in bad
+    ]
     return found
 
 
@@ -90,7 +101,7 @@ def _insert(
     dictionary: Dictionary,
     connection: Connection,
     storage_id: int,
-    offers: Sequence[_Offer],
+    offers: _Offers,
 ) -> bool:
     """Insert all or, when one is held, nothing."""
     with connection.begin_nested() as nested:
@@ -101,34 +112,29 @@ def _insert(
     return True
 
 
-def _parts(offers: Sequence[_Offer]) -> Iterator[Sequence[_Offer]]:
+def _parts(offers: _Offers) -> Iterator[_Offers]:
     """Cut so that the bytes of one statement stay bounded."""
-    total = sum(len(offer.sample.payload) for offer in offers)
-    if total <= STATEMENT_BYTES_MAX:
-        if offers:
-            yield offers
-        return
+    sizes = [len(sample.payload) for sample in offers.samples]
     begin = size = 0
-    for at, offer in enumerate(offers):
-        more = len(offer.sample.payload)
-        if size + more > STATEMENT_BYTES_MAX and at > begin:
-            yield offers[begin:at]
-            begin, size = at, 0
-        size += more
-    yield offers[begin:]
+    if sum(sizes) > STATEMENT_BYTES_MAX:
+        for at, more in enumerate(sizes):
+            if size + more > STATEMENT_BYTES_MAX and at > begin:
+                yield offers.part(begin, at)
+                begin, size = at, 0
+            size += more
+    if sizes:
+        yield offers.part(begin, len(sizes))
 
 
-def _columns(
-    dictionary: Dictionary, storage_id: int, offers: Sequence[_Offer]
-) -> list[Sequence[object]]:
+def _columns(dictionary: Dictionary, storage_id: int, offers: _Offers) -> list[Sequence[object]]:
     """Return the batch column by column, as `SAMPLE_COLUMNS` names them."""
-    given = [offer.sample for offer in offers]
+    given = offers.samples
     encodings, stamps = dictionary.encodings, dictionary.zids
     return [
-        [offer.stream_id for offer in offers],
+        offers.stream_ids,
         [sample.sn for sample in given],
         [storage_id] * len(given),
-        [int(sample.kind) for sample in given],
+        [sample.kind.value for sample in given],
         [int(sample.stamped) for sample in given],
         [sample.qos for sample in given],
         [encodings[sample.encoding] for sample in given],
@@ -136,15 +142,15 @@ def _columns(
         [sample.ntp64 >> 32 for sample in given],
         [sample.ntp64 & 0xFFFFFFFF for sample in given],
         [sample.received_ns for sample in given],
-        [offer.digest for offer in offers],
+        offers.digests,
         [sample.payload for sample in given],
         [sample.attachment for sample in given],
     ]
 
 
 def _sorted_out(
-    database: Database, connection: Connection, offers: Sequence[_Offer]
-) -> tuple[list[_Offer], list[Conflict]]:
+    database: Database, connection: Connection, offers: _Offers
+) -> tuple[_Offers, list[Conflict]]:
     """Tell new samples from conflicts; the rest are duplicates."""
     table = database.table("places", int, int)
     statement = database.prepare(
@@ -155,38 +161,40 @@ def _sorted_out(
             and_(samples.c.stream_id == table.c.c0, samples.c.sn == table.c.c1),
         ),
     )
-    places = sorted({(offer.stream_id, offer.sample.sn) for offer in offers})
+    sns = [sample.sn for sample in offers.samples]
+    places = sorted(set(zip(offers.stream_ids, sns, strict=True)))
+    if not places:
+        return offers, []
     bound = database.bind("places", (int, int), list(zip(*places, strict=True)))
     rows = database.rows(connection, statement, bound)
     held = {(stream_id, sn): bytes(digest) for stream_id, sn, digest in rows}
-    new: list[_Offer] = []
+    new: list[int] = []
     conflicts: list[Conflict] = []
-    for offer in offers:
-        place = (offer.stream_id, offer.sample.sn)
-        first = held.get(place)
+    for at, (sample, digest, stream_id) in enumerate(zip(*offers, strict=True)):
+        first = held.get((stream_id, sample.sn))
         if first is None:
-            held[place] = offer.digest
-            new.append(offer)
-        elif first != offer.digest:
-            conflicts.append(Conflict(offer.sample.identity, first, offer.digest))
-    return new, conflicts
+            held[stream_id, sample.sn] = digest
+            new.append(at)
+        elif first != digest:
+            conflicts.append(Conflict(sample.identity, first, digest))
+    return offers.at(new), conflicts
 
 
-def _count(database: Database, connection: Connection, new: Sequence[_Offer]) -> None:
+def _count(
+    database: Database, connection: Connection, stored: SampleBatch, dictionary: Dictionary
+) -> None:
     """Add what was stored to each stream's number of samples and bytes."""
-    counts: dict[int, list[int]] = {}
-    for offer in new:
-        sample = offer.sample
-        size = len(sample.payload) + len(sample.attachment or b"")
-        count = counts.get(offer.stream_id)
-        if count is None:
-            counts[offer.stream_id] = [1, size]
-        else:
-            count[0] += 1
-            count[1] += size
-    if counts:
-        rows = [(stream_id, n, size) for stream_id, (n, size) in sorted(counts.items())]
-        add_counts(database, connection, rows)
+    ids = dictionary.streams
+    rows = [
+        (
+            ids[stream],
+            len(group),
+            sum([len(sample.payload) + len(sample.attachment or b"") for sample in group]),
+        )
+        for stream, group in stored.by_stream.items()
+    ]
+    if rows:
+        add_counts(database, connection, sorted(rows))
 
 
 def add_counts(

@@ -68,7 +68,7 @@ def _identity_page(
         cap = max(1, (bytes_max - size) * rows[0].samples // max(1, rows[0].bytes))
         found = _samples_of(snapshot, selection, rows, cursor, min(want, cap))
         page += found
-        size += sum(len(sample.payload) for sample in found)
+        size += sum([len(sample.payload) for sample in found])
         if len(page) > limit:
             cut = page[:limit]
             return Page(SampleBatch(cut), cut[-1].order)

@@ -36,7 +36,7 @@ def write_skips(
     came: dict[tuple[SourceId, int], list[int]] = {}
     for stream, group in stored.by_stream.items():
         sns = came.setdefault((stream.source, stream.epoch), [])
-        sns.extend(sample.sn for sample in group)
+        sns.extend([sample.sn for sample in group])
     if not came and not wanted:
         return
     by_source = dictionary.add_sources(connection, {source for source, _ in (*came, *wanted)})

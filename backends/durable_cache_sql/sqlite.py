@@ -229,7 +229,7 @@ class SqliteDatabase(Database):
                 continue
             values = cast("Sequence[bytes | None]", column)
             lengths = [None if value is None else len(value) for value in values]
-            ends = list(accumulate((length or 0 for length in lengths), initial=begin))
+            ends = list(accumulate([length or 0 for length in lengths], initial=begin))
             begin = ends.pop()
             pieces.extend(value for value in values if value)
             flat.extend((ends, lengths))
@@ -301,7 +301,7 @@ def _packed(statement: Select[Any], kinds: tuple[type, ...]) -> Select[Any]:
 
 def _unpacked(text: str | None, lengths: list[int | None], kind: type) -> list[object]:
     whole = bytes.fromhex(text or "")
-    ends = list(accumulate(length or 0 for length in lengths))
+    ends = list(accumulate([length or 0 for length in lengths]))
     cut: list[object] = [
         None if length is None else whole[end - length : end]
         for end, length in zip(ends, lengths, strict=True)
