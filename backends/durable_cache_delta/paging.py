@@ -25,7 +25,7 @@ from durable_cache.model.selection import Cursor, Order, Selection, TimeBounds
 from durable_cache.storage.contract import Page
 from durable_cache_delta.files import DataFile
 from durable_cache_delta.rows import IDENTITY, READ_COLUMNS, samples_of, unsigned
-from durable_cache_delta.scanning import Scanner
+from durable_cache_delta.scanning import Scanner, count_up
 from durable_cache_delta.streams import Wanted
 
 __all__ = ["Planner", "read_page"]
@@ -198,8 +198,9 @@ def _newest(
         found = scanner.find(files[at], open_keys, times, _TIME_COLUMNS)
         if found is None:
             continue
-        keys = found.rows.column("key_expr").to_pylist()
-        for key, row in zip(keys, _time_rows(at, found.rows), strict=True):
+        best_rows = _newest_rows(found.rows, newest)
+        keys = best_rows.column("key_expr").to_pylist()
+        for key, row in zip(keys, _time_rows(at, best_rows), strict=True):
             best = kept.setdefault(key, [])
             if len(best) < newest:
                 heapq.heappush(best, row)
@@ -207,6 +208,37 @@ def _newest(
                 heapq.heapreplace(best, row)
     for best in kept.values():
         yield from best
+
+
+def _newest_rows(rows: pa.Table, newest: int) -> pa.Table:
+    """Return, of every key, the rows as new as its `newest`-th newest one, or newer."""
+    if rows.num_rows <= newest:
+        return rows
+    times = pa.table(
+        {"key": rows.column("key_expr"), "ntp64": unsigned(rows.column("ntp64"))}
+    ).combine_chunks()
+    if newest == 1:
+        best = times.group_by("key", use_threads=False).aggregate([("ntp64", "max")])
+        at = pc.index_in(times.column("key"), value_set=best.column("key").combine_chunks())
+        return rows.filter(
+            pc.equal(times.column("ntp64"), best.column("ntp64_max").combine_chunks().take(at))
+        )
+    order = pc.sort_indices(times, sort_keys=[("key", "ascending"), ("ntp64", "descending")])
+    times = times.take(order).combine_chunks()
+    key = times.column("key").combine_chunks()
+    begins = pc.not_equal(key.slice(1), key.slice(0, len(key) - 1))
+    places = count_up(len(key))
+    begin = pc.if_else(pa.concat_arrays([pa.array([True]), begins]), places, 0)
+    start = pc.cumulative_max(begin)
+    last = pc.min_element_wise(pc.add(start, newest - 1), len(key) - 1)
+    ntp64 = times.column("ntp64").combine_chunks()
+    is_near = pc.less(pc.subtract(places, start), newest)
+    return rows.take(order.filter(pc.or_(is_near, _is_tied(key, ntp64, last))))
+
+
+def _is_tied(key: pa.Array, ntp64: pa.Array, last: pa.Array) -> pa.Array:
+    """Tell which rows are as new as the row of their own key at `last`."""
+    return pc.and_(pc.equal(key.take(last), key), pc.equal(ntp64.take(last), ntp64))
 
 
 def _is_settled(best: list[_Row] | None, newest: int, last: int) -> bool:

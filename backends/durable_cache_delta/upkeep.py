@@ -47,7 +47,9 @@ def compactable(
             days.setdefault(file.day, []).append(file)
     for day in sorted(days):
         least = files_min if day >= today else 2
-        for group in _packed(days[day], min(bytes_max, bytes_target), rows_max):
+        # Files next to each other in time stay so: a gap, or a time range, then meets few of them.
+        in_time = sorted(days[day], key=lambda file: (file.ntp64.first, file.path))
+        for group in _packed(in_time, min(bytes_max, bytes_target), rows_max):
             if len(group) >= least:
                 yield group
 
