@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, Stream
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, StreamLoaded
 from durable_cache.protocol.aligner_packing import (
     Entry,
@@ -32,6 +32,7 @@ __all__ = ["Lacking", "Ledger", "View"]
 
 _SECOND_NS = 1_000_000_000
 _NUMBER_END = 1 << 36
+_FORGET_AT_ONCE = 1000
 
 
 class Lacking(NamedTuple):
@@ -145,29 +146,27 @@ class Ledger:
         open_slot = self.slot + 1
         now_slot = max(self._now_slot, open_slot)
         far_slot = now_slot + self.options.ring_max
-        stream: Stream | None = None
-        slot = -1
+        slot_seconds = self.options.slot_seconds
+        stream = Stream("", SourceId("", 0), -1)
+        before = -1
         sns: list[int] = []
         terms: list[int] = []
         for sample, digest in zip(batch.samples, batch.digests, strict=True):
-            of = self._slot_of(sample)
-            of = max(of, open_slot) if of <= far_slot else now_slot
+            seconds = sample.ntp64 >> 32
+            if sample.stamped or not seconds:
+                seconds = sample.received_ns // _SECOND_NS
             if (
-                stream is None
-                or of != slot
+                seconds != before
                 or sample.key != stream.key
                 or sample.source != stream.source
                 or sample.epoch != stream.epoch
             ):
-                stream, slot = sample.stream, of
+                before, stream = seconds, sample.stream
+                slot = seconds // slot_seconds
+                slot = max(slot, open_slot) if slot <= far_slot else now_slot
                 sns, terms = self._mark(stream, slot)
             sns.append(sample.sn)
             terms.append(content_term(sample.sn, digest))
-
-    def _slot_of(self, sample: Sample) -> int:
-        if sample.ntp64 and not sample.stamped:
-            return (sample.ntp64 >> 32) // self.options.slot_seconds
-        return sample.received_ns // (self.options.slot_seconds * _SECOND_NS)
 
     def _mark(self, stream: Stream, slot: int) -> tuple[list[int], list[int]]:
         """Note that a stream changes in a slot that is not applied yet."""
@@ -336,7 +335,7 @@ class Ledger:
         """Drop some of the streams of which nothing was retained for long."""
         oldest = self._now_slot - int(self.options.forget_seconds / self.options.slot_seconds)
         waiting = self._pending.values()
-        places = list(islice(self._forgetting, 10_000))
+        places = list(islice(self._forgetting, _FORGET_AT_ONCE))
         if not places:
             self._forgetting = iter(list(self.records))
         for place in places:

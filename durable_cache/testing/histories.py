@@ -20,14 +20,8 @@ from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
 from durable_cache.protocol.digest import knowledge_fingerprint
 from durable_cache.protocol.knowledge import flat, floor_of_depth, known_of
-from durable_cache.testing.simulation import (
-    SECOND_NS,
-    START_NS,
-    Network,
-    SimulatedCache,
-    SimulationOptions,
-    source_of,
-)
+from durable_cache.testing.simulated_network import SECOND_NS, START_NS, Network, SimulationOptions
+from durable_cache.testing.simulation import SimulatedCache, source_of
 
 __all__ = ["History", "run_history"]
 
@@ -69,7 +63,7 @@ class History:
         aligner = base.aligner
         if random.random() < 0.3:
             aligner = replace(aligner, block=random.choice((2, 4)))
-        self.network = Network(
+        self.network: Network[SimulatedCache] = Network(
             seed, replace(base, loss=random.choice((0.0, 0.05, 0.2)), aligner=aligner)
         )
         count = random.choice((2, 2, 2, 3, 3, 4, 5, 10 if seed % 20 == 0 else 3))
