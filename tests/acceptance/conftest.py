@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -109,11 +110,19 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[...,
 
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    """Return a port nobody listens on just now."""
+    """Return a port nobody listens on, below those the system hands out by itself.
 
-    def find() -> int:
+    A port that the system handed out could be handed to somebody else before the service binds it.
+    """
+    return _free_port
+
+
+def _free_port() -> int:
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
-    return find
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port among a hundred")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import socket
 import subprocess
@@ -22,10 +23,15 @@ _CHUNK_BYTES = 1 << 16
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port nobody listens on, below those the system hands out by itself."""
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise DurableCacheError("no free port among a hundred")
 
 
 def wait_until(done: Callable[[], bool], seconds: float, period: float = 0.05) -> bool:
