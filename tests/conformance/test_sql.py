@@ -1,6 +1,9 @@
 """The SQL backend keeps the contract, on SQLite always and on PostgreSQL where there is one."""
 
+import os
+import resource
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -8,9 +11,18 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from durable_cache.errors import (
+    BackendNotInstalled,
+    ConfigError,
+    StorageCorrupt,
+    StorageFull,
+    StorageLocked,
+    StorageUnavailable,
+)
 from durable_cache.model.sample import Sample
 from durable_cache.storage.contract import Storage
-from durable_cache.testing.samples import sample
+from durable_cache.testing.conformance.hooks import read_all
+from durable_cache.testing.samples import batch, run, sample
 from durable_cache.testing.suite import StorageTests
 from durable_cache_sql import SqlBackend, SqlOptions
 from tests.servers.postgres import options_for
@@ -47,3 +59,65 @@ class TestPostgres(StorageTests):
 
     def unstorable(self) -> Sample:
         return UNSTORABLE
+
+
+def sqlite_options(path: Path) -> SqlOptions:
+    return SqlOptions(url=f"sqlite:///{path}")
+
+
+def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "samples.db"
+    path.write_bytes(b"no database, whoever opens it" * 100)
+    with pytest.raises(StorageCorrupt, match=r"samples\.db"):
+        SqlBackend().open("suite", sqlite_options(path))
+    assert path.read_bytes().startswith(b"no database")
+
+
+def test_a_place_that_cannot_be_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageUnavailable, match="check the directory"):
+        SqlBackend().open("suite", sqlite_options(tmp_path / "file" / "samples.db"))
+
+
+def test_the_second_writer_hears_the_process_of_the_first(tmp_path: Path) -> None:
+    options = sqlite_options(tmp_path / "samples.db")
+    with SqlBackend().open("suite", options):
+        with pytest.raises(StorageLocked, match=f"process {os.getpid()}"):
+            SqlBackend().open("suite", options)
+
+
+def test_a_full_file_is_storage_full_and_nothing_of_the_batch_stays(tmp_path: Path) -> None:
+    options = sqlite_options(tmp_path / "samples.db")
+    with SqlBackend().open("suite", options) as storage:
+        storage.append(batch(run(0, 9)))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+        try:
+            with pytest.raises((StorageFull, StorageUnavailable)):
+                storage.append(batch(sample(n, payload=bytes(100_000)) for n in range(10, 60)))
+        finally:
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
+        assert read_all(storage) == run(0, 9)
+        assert storage.append(batch(run(0, 19))).new == 10
+
+
+def test_postgres_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(BackendNotInstalled, match=r"durable-cache\[postgres\]"):
+        SqlBackend().open("suite", SqlOptions(url="postgresql://cache@127.0.0.1/fleet"))
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "mysql://a/b", "sqlite://", "sqlite:///:memory:", "sqlite:///a?b=c"]
+)
+def test_a_url_that_cannot_be_used_is_a_config_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="backend 'sql'"):
+        SqlBackend().open("suite", SqlOptions(url=url))
+
+
+def test_a_password_never_shows(tmp_path: Path) -> None:
+    options = SqlOptions(url="postgresql://cache:hunter2@db.example/fleet?sslpassword=hunter2")
+    for shown in (repr(options), str(options), SqlBackend().describe(options)):
+        assert "hunter2" not in shown
+        assert "db.example/fleet" in shown
