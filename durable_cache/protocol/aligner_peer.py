@@ -59,6 +59,8 @@ class Quiet:
     def prune(self, level: int, found: dict[int, set[int]]) -> set[int]:
         """Forget streams below nodes that the peer has not any more; returns those nodes."""
         shift = 64 - 4 * level
+        if not found or not self._known:
+            return set()
         gone = [
             place
             for place, known in self._known.items()

@@ -44,6 +44,7 @@ class Pulls:
         """Streams new here: their newest sample comes first, so that they are of use early."""
         self.quests: dict[int, _Quest] = {}
         self.names: dict[int, Stream] = {}
+        self._names_max = 2 * options.wants_max
         self.offered = self.void = 0
 
     @property
@@ -60,6 +61,14 @@ class Pulls:
         """Return the stream at a place, as far as it is known by name."""
         record = self._ledger.records.get(place)
         return record.stream if record is not None else self.names.get(place)
+
+    def name(self, place: int, stream: Stream) -> None:
+        """Remember a stream's name until it is known otherwise."""
+        self.names[place] = stream
+        if len(self.names) > self._names_max:
+            known = self._ledger.records
+            self.names = {at: name for at, name in self.names.items() if at not in known}
+            self._names_max = max(self._names_max, 2 * len(self.names))
 
     def want(self, place: int, runs: RangeSet, *, fresh: bool = False) -> None:
         """Ask the session's peer for runs; the newest of them first where the stream is fresh."""
@@ -141,7 +150,7 @@ class Pulls:
             runs = need.get(place)
             if runs is None or not self._ledger.scope.holds(stream.key):
                 continue
-            self.names[place] = stream
+            self.name(place, stream)
             chosen += [sample for sample in samples if sample.sn in runs]
         return SampleBatch(chosen)
 

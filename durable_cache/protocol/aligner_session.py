@@ -190,9 +190,10 @@ class Session:
             raise LocalProtocolError("a comparison was answered that was not asked for")
         level = asked.level + 1
         self._name(reply.names)
-        for at, path in self.walk.take(asked, reply):
+        only_mine = self.walk.take(asked, reply)
+        for at, path in only_mine:
             self._only_mine(at, path, set())
-            self.peer.quiet[self.lane].prune(at, {path: set()})
+        self.peer.quiet[self.lane].prune(level + 1, {path: set() for _, path in only_mine})
         entries = decode_entries(reply.entries)
         leaves = set(reply.leaves)
         shift = 64 - 4 * level
@@ -220,11 +221,12 @@ class Session:
             if record.place in theirs or not mine:
                 continue
             some = True
+            if len(self.settled) >= self.options.quiet_max:
+                return True  # the peer has next to nothing: it is for the peer to catch up
             if quiet.holds(record.place, 0, mine):
                 continue
             self.different += 1
-            if len(self.settled) < self.options.quiet_max:
-                self.settled[record.place] = (0, mine)
+            self.settled[record.place] = (0, mine)
         return some
 
     def on_entries(self, reply: EntriesReply) -> None:
@@ -249,7 +251,7 @@ class Session:
     def _name(self, names: Iterable[Stream]) -> None:
         for stream in names:
             if self.view.scope.holds(stream.key):
-                self.pulls.names[self.ledger.place(stream)] = stream
+                self.pulls.name(self.ledger.place(stream), stream)
 
     def examine(self, entry: Entry) -> bool:
         """Compare one stream and note what to do; tells whether it differs."""
