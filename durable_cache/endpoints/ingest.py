@@ -101,6 +101,7 @@ class Ingest:
         self.fetching = Fetching(asking, key_exprs, excluded, self.offer, self._tell)
         self._began_ns = time.time_ns()
         self._aliases = {(a.source, a.stored): a for a in store.index.aliases()}
+        self._unlearned: deque[Alias] = deque(maxlen=_UNHEARD_MAX)
         self._promised: set[Stream] = set()
         self._busy = False
         self.stopped = Event()
@@ -278,12 +279,23 @@ class Ingest:
                 )
             case Learned(alias):
                 self._aliases[alias.source, alias.stored] = alias
-                self._store.index.learn(alias)
+                self._unlearned.append(alias)
+                self._learn()
                 for told in self.on_learned:
                     told(alias)
             case _:
                 assert_never(output)
         return []
+
+    def _learn(self) -> None:
+        """Keep aliases durably; one that cannot be kept now is tried again after a commit."""
+        while self._unlearned:
+            try:
+                self._store.index.learn(self._unlearned[0])
+            except StorageError as error:
+                self.error = str(error)
+                return
+            self._unlearned.popleft()
 
     def _commit(self, append: Append) -> EngineEvent:
         begun = time.monotonic()
@@ -298,6 +310,8 @@ class Ingest:
         self.commits += 1
         self.appended += len(append.batch)
         self.error = ""
+        if self._unlearned:
+            self._learn()
         for listener in self.on_committed:
             listener(append.batch)
         return Appended(_now())

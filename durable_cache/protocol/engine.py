@@ -177,7 +177,7 @@ class CacheEngine:
     ) -> list[Output]:
         numbering = known.live
         window = numbering.window
-        if sample.sn <= window.top:
+        if sample.sn <= numbering.newest_held:
             if numbering.wrapped(sample.sn):
                 self.counts.restarts += 1
                 numbering = known.restart(now.unix_ns)

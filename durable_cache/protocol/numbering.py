@@ -39,6 +39,12 @@ class Numbering:
         self.parked: Sample | None = None
         self.newest_ntp64 = 0
 
+    @property
+    def newest_held(self) -> int:
+        """The highest number that has come; a heartbeat may know of higher ones."""
+        last = self.window.held.last
+        return -1 if last is None else last
+
     def take(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
         """Put samples, under this epoch, behind `accepted`."""
         epoch = self.epoch

@@ -111,6 +111,9 @@ def test_no_acknowledged_sample_is_lost_when_the_service_is_killed(tmp_path: Pat
         load.stop()
         last = load.receipts[-1]
         assert last.wait(60), "the last sample was never acknowledged"
+        # What came while the service was dead is recovered from the publisher's own cache.
+        receipts = load.receipts
+        wait_until(lambda: all(one.caches for one in receipts), 90, "recovery of the rest")
         acknowledged = {receipt.sn for receipt in load.receipts if receipt.caches}
         assert len(acknowledged) > 1000
         published = {sample.sn: sample for sample in publisher.kept()}

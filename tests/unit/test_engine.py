@@ -277,6 +277,15 @@ def test_a_heartbeat_shows_a_lost_tail() -> None:
     assert [(fetch.first, fetch.last) for fetch in fetches] == [(1, 4)]  # type: ignore[union-attr]
 
 
+def test_a_live_sample_that_a_heartbeat_announced_is_no_restart() -> None:
+    shell = Shell()
+    shell.live(sample(0, ntp64=1 << 32))
+    shell.give(HeartbeatReceived(SOURCE, 2, at(1)))
+    shell.live(sample(1, ntp64=2 << 32), sample(2, ntp64=3 << 32), seconds=1)
+    assert shell.engine.counts.restarts == 0
+    assert shell.held() == RangeSet([(0, 2)])
+
+
 def test_what_was_refused_is_awaited_and_recovered() -> None:
     shell = Shell()
     shell.live(sample(0))

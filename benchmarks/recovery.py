@@ -1,0 +1,130 @@
+"""How long a gap and a replay take, against the number of samples stored.
+
+One process holds a cache on SQLite, another asks it: the gap as a reliable subscriber asks for it
+(ten numbers, packed), the replay as its historical query (everything, packed).
+
+    python benchmarks/recovery.py --stored 1000 100000 1000000 --trials 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import random
+import statistics
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from durable_cache import CacheOptions, declare_reliability_cache, open_session
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.session import close_session, zid_of
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.testing.network import free_port
+
+SOURCES = 100
+KEYS = 1000
+PAYLOAD_BYTES = 256
+BATCH = 20_000
+
+
+def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
+    ends: dict[str, object] = {"endpoints": [endpoint]}
+    return {
+        "mode": "peer",
+        "scouting": {"multicast": {"enabled": False}},
+        "listen": ends if listen else {"endpoints": []},
+        "connect": {"endpoints": []} if listen else ends,
+    }
+
+
+def source(number: int) -> SourceId:
+    return SourceId("ab12", 100 + number % SOURCES)
+
+
+def run_cache(endpoint: str, directory: str, sizes: list[int], pipe: Connection) -> None:
+    session = open_session(settings(endpoint, listen=True))
+    cache = declare_reliability_cache(
+        session,
+        "bench/**",
+        backend="sql",
+        backend_options={"url": f"sqlite:///{directory}/samples.db"},
+        state_dir=Path(directory) / "state",
+        options=CacheOptions(name="bench", query_samples_max=10**8, query_bytes_max=1 << 40),
+    )
+    chance = random.Random(1)
+    payloads = [chance.randbytes(PAYLOAD_BYTES) for _ in range(100)]
+    stored = 0
+    for size in sizes:
+        while stored < size:
+            count = min(BATCH, size - stored)
+            cache.store.backend.append(
+                SampleBatch(
+                    Sample(
+                        f"bench/{at % KEYS}",
+                        source(at),
+                        1,
+                        at // SOURCES,
+                        payloads[at % 100],
+                        ntp64=(1_700_000_000 << 32) + at,
+                        timestamp_id="ab12",
+                        received_ns=1_700_000_000_000_000_000 + at,
+                    )
+                    for at in range(stored, stored + count)
+                )
+            )
+            stored += count
+        pipe.send(size)
+        pipe.recv()
+    cache.close()
+    close_session(session)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stored", type=int, nargs="+", default=[1_000, 100_000, 1_000_000])
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--directory")
+    arguments = parser.parse_args()
+    context = mp.get_context("spawn")
+    endpoint = f"tcp/127.0.0.1:{free_port()}"
+    near, far = context.Pipe()
+    chance = random.Random(2)
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        server = context.Process(
+            target=run_cache, args=(endpoint, directory, sorted(arguments.stored), far)
+        )
+        server.start()
+        session = None
+        for _ in arguments.stored:
+            size = near.recv()
+            session = session or open_session(settings(endpoint, listen=False))
+            asking = Asking(session, zid_of(session), timeout_seconds=60)
+            time.sleep(0.5)
+            times = []
+            for _ in range(arguments.trials):
+                number = chance.randrange(max(1, size - 10 * SOURCES))
+                first = number // SOURCES
+                begun = time.perf_counter()
+                found = asking.caches("bench/**", str(source(number)), f"_sn={first}..{first + 9}")
+                times.append(time.perf_counter() - begun)
+                assert len(found.samples) == min(10, size // SOURCES - first)
+            cuts = statistics.quantiles(times, n=100)
+            begun = time.perf_counter()
+            count = sum(len(page) for page in asking.history("bench/**", "*"))
+            replay = count / (time.perf_counter() - begun)
+            assert count == size
+            print(
+                f"{size:>10,} stored: gap of 10 p50 {cuts[49] * 1e3:.2f} ms, "
+                f"p99 {cuts[98] * 1e3:.2f} ms; replay {replay:,.0f} samples/s",
+                flush=True,
+            )
+            near.send("on")
+        server.join()
+        if session is not None:
+            close_session(session)
+
+
+if __name__ == "__main__":
+    main()
