@@ -34,7 +34,7 @@ def run(*arguments: str, code: int = 0) -> str:
         [sys.executable, "-m", "durable_cache.service", "spark", *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == code, done.stderr[-2000:]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import deltalake
@@ -49,7 +50,7 @@ def _session() -> SparkSession:
         master="local[2]",
         options={
             "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": f"/tmp/durable-cache-spark-{os.getpid()}",
+            "spark.sql.warehouse.dir": f"{gettempdir()}/durable-cache-spark-{os.getpid()}",
         },
     )
     atexit.register(session.stop)
