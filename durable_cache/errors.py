@@ -84,6 +84,9 @@ class StorageError(DurableCacheError):
 class StorageUnavailable(StorageError):
     """The storage cannot be reached now; try again: whether the last write arrived is unknown."""
 
+    retry_after_seconds: float = 0.0
+    """How long the storage asked to be left alone; 0 when it said nothing."""
+
 
 class StorageFull(StorageError):
     """The storage has no room left; make room and try again."""

@@ -168,8 +168,15 @@ class Ingest:
 
         return declare_heartbeats(self._session, key_expr, beat)
 
+    def _resume(self) -> None:
+        """Go on recovering what was awaited when the cache last ended."""
+        for source in self._store.index.sources_with_holes(self._options.engine.sources_max):
+            states, aliases = self._store.load(source)
+            self._engine.handle(SourceLoaded(source, states, _now(), aliases))
+
     def run(self) -> None:
         """Run the engine until `finish` or `stop`."""
+        self._resume()
         while True:
             item = self._next()
             if item is None:
@@ -228,7 +235,7 @@ class Ingest:
                 return event
         for source in self._engine.unknown(sources):
             states, aliases = self._store.load(source)
-            self._engine.handle(SourceLoaded(source, states, aliases))
+            self._engine.handle(SourceLoaded(source, states, _now(), aliases))
         if isinstance(event, BatchReceived) and self._options.resources_limit is not None:
             return self._within_limit(event, self._options.resources_limit)
         return event

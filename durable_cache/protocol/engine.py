@@ -342,6 +342,9 @@ class CacheEngine:
             for run in state.skipped:
                 numbering.window.skip(*run)
             known.current = max(known.current, epoch)
+        for numbering in known.numberings.values():
+            for run in numbering.window.awaited():
+                self._await(event.source, numbering, run.first, run.last, event.now)
         return []
 
     def _declared(self, event: EpochDeclared) -> list[Output]:

@@ -107,6 +107,7 @@ class SourceLoaded:
 
     source: SourceId
     numberings: tuple[NumberingState, ...]
+    now: Moment
     aliases: tuple[Alias, ...] = ()
 
 

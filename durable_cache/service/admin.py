@@ -109,6 +109,7 @@ class AdminSpace:
         for name, cache in self._caches.items():
             yield f"storages/{name}/streams", _Page(partial(_streams, cache), True)
             yield f"storages/{name}/skips", _Page(partial(_skips, cache), True)
+            yield f"storages/{name}/alignment", _Page(partial(_alignment, cache), True)
             yield f"storages/{name}/purge", _Page(partial(self._purge, cache), True)
 
     def _purge(self, cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
@@ -186,6 +187,31 @@ def _runs(info: StreamInfo, shown: int = 8) -> str:
     runs = [str(first) if first == last else f"{first}..{last}" for first, last in info.held]
     more = f",… {len(runs) - shown} more" if len(runs) > shown else ""
     return ",".join(runs[:shown]) + more
+
+
+def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
+    aligning = cache.aligning
+    if aligning is None:
+        return []
+    counts = aligning.counts
+    return [
+        {
+            "storage": cache.options.name,
+            "peer": peer.cache_id,
+            "live": peer.live,
+            "equal": peer.equal,
+            "complete": peer.complete,
+            "streams": peer.streams,
+            "streams_there": peer.streams_there,
+            "samples": peer.samples,
+            "samples_there": peer.samples_there,
+            "quiet": peer.quiet,
+            "pulled": counts.pulled,
+            "conflicts": counts.conflicts,
+            "refused": peer.refused or counts.refusals.get(peer.cache_id, ""),
+        }
+        for peer in aligning.status()
+    ]
 
 
 def _skips(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:

@@ -29,6 +29,7 @@ _VERB_MODULES = (
     "serve",
     "query",
     "observe",
+    "align",
     "replay",
     "storages",
     "check",

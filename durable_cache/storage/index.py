@@ -174,9 +174,12 @@ class StreamIndex:
             for zid, eid, stored, from_sn, epoch in rows
         ]
 
-    def sources(self, limit: int) -> list[SourceId]:
-        """Return up to `limit` sources, any order."""
-        rows = self._rows("SELECT DISTINCT zid, eid FROM numberings LIMIT ?", (limit,))
+    def sources_with_holes(self, limit: int) -> list[SourceId]:
+        """Return up to `limit` sources whose numbers are not one unbroken run."""
+        rows = self._rows(
+            "SELECT DISTINCT zid, eid FROM numberings WHERE json_array_length(held) > 1 LIMIT ?",
+            (limit,),
+        )
         return [SourceId(str(zid), int(eid)) for zid, eid in rows]
 
     def has_zid(self, zid: str) -> bool:

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
 
-from durable_cache.errors import DurableCacheError, StorageCorrupt, StorageError
+from durable_cache.errors import (
+    DurableCacheError,
+    StorageCorrupt,
+    StorageError,
+    StorageUnavailable,
+)
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import (
     Identity,
@@ -169,7 +174,8 @@ class JournaledStorage:
                 return
             except DurableCacheError as error:
                 self.backend_error = str(error)
-                self._stop.wait(pause)
+                asked = error.retry_after_seconds if isinstance(error, StorageUnavailable) else 0
+                self._stop.wait(max(pause, asked))
                 pause = min(pause * 2, self.options.retry_seconds_max)
             else:
                 self.backend_error = ""

@@ -64,7 +64,7 @@ class Shell:
         self.skipped: list[tuple[int, int]] = []
         self.others: list[Output] = []
         self.failing = False
-        self.give(SourceLoaded(SOURCE, ()))
+        self.give(SourceLoaded(SOURCE, (), BEGIN))
 
     def give(self, event: Event) -> list[Output]:
         outputs = list(self.engine.handle(event))
@@ -312,7 +312,9 @@ def test_a_loaded_source_goes_on_where_it_was() -> None:
     shell = Shell()
     engine = CacheEngine()
     engine.handle(
-        SourceLoaded(SOURCE, (NumberingState(0, RangeSet([(0, 99)]), RangeSet(), 100 << 20),))
+        SourceLoaded(
+            SOURCE, (NumberingState(0, RangeSet([(0, 99)]), RangeSet(), 100 << 20),), BEGIN
+        )
     )
     shell.engine = engine
     outputs = shell.live(sample(102))
@@ -321,12 +323,21 @@ def test_a_loaded_source_goes_on_where_it_was() -> None:
     assert [(fetch.first, fetch.last) for fetch in fetches] == [(100, 101)]  # type: ignore[union-attr]
 
 
+def test_what_was_awaited_before_a_restart_is_awaited_after_it() -> None:
+    shell = Shell()
+    shell.engine = CacheEngine()
+    held, skipped = RangeSet([(0, 9), (15, 20)]), RangeSet([(10, 11)])
+    shell.give(SourceLoaded(SOURCE, (NumberingState(0, held, skipped),), BEGIN))
+    fetches = only(shell.give(Tick(at(1))), Fetch)
+    assert [(fetch.first, fetch.last) for fetch in fetches] == [(12, 14)]  # type: ignore[union-attr]
+
+
 def test_windows_not_used_are_forgotten_and_asked_for_again() -> None:
     engine = CacheEngine(EngineOptions(sources_max=10))
     for number in range(50):
         source = SourceId("ab12", number)
         assert engine.unknown([source]) == [source]
-        engine.handle(SourceLoaded(source, ()))
+        engine.handle(SourceLoaded(source, (), BEGIN))
         batch = SampleBatch([Sample("k", source, 0, 0, b"x")])
         engine.handle(BatchReceived(batch, Origin.LIVE, at(0)))
         engine.handle(Appended(at(0)))
