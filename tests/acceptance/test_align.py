@@ -59,7 +59,7 @@ def test_align_waits_until_two_services_hold_the_same(tmp_path: Path) -> None:
         with verb:
             assert verb.wait(120) == 0, verb.stderr
             rows = json.loads(verb.stdout)
-        assert len(rows) == 2
+        assert len(rows) == 2, (rows, verb.stderr)
         assert all(row["equal"] and row["samples"] == 500 for row in rows)
     finally:
         if session is not None:

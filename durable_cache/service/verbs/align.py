@@ -32,6 +32,8 @@ _COLUMNS = (
     "refused",
 )
 _POLL_SECONDS = 1.0
+_STEADY_SECONDS = 12.0
+"""What was published just now is compared two slots later: equality must last as long."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -54,8 +56,14 @@ def _align(arguments: argparse.Namespace) -> int:
     deadline = time.monotonic() + arguments.timeout
     with client_session(arguments) as session:
         rows = _rows(session, arguments)
-        while arguments.wait and not _aligned(rows):
-            if time.monotonic() > deadline:
+        equal_since = time.monotonic()
+        while arguments.wait:
+            now = time.monotonic()
+            if not _aligned(rows):
+                equal_since = now
+            elif now - equal_since >= _STEADY_SECONDS:
+                break
+            if now > deadline:
                 _show(rows, arguments.format)
                 raise DurableCacheError("the caches were not equal within the time; see `refused`")
             say(_progress(rows))
