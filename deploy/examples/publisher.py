@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import time
+from pathlib import Path
 from threading import Event
 
 import durable_cache
@@ -16,6 +17,7 @@ def main() -> None:
     parser.add_argument("--connect", default="tcp/127.0.0.1:7447", metavar="ENDPOINT")
     parser.add_argument("--key", default="demo/example/counter")
     parser.add_argument("--rate", type=float, default=5.0, metavar="PER_SECOND")
+    parser.add_argument("--ready-file", type=Path, help="made once the session is open")
     chosen = parser.parse_args()
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -30,6 +32,8 @@ def main() -> None:
         durable_cache.open_session(config) as session,
         durable_cache.declare_reliable_publisher(session, chosen.key, acknowledgements=1) as out,
     ):
+        if chosen.ready_file is not None:
+            chosen.ready_file.touch()
         published = stored = 0
         reported = time.monotonic()
         while not stopped.wait(1 / chosen.rate):

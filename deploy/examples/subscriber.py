@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import time
+from pathlib import Path
 from types import FrameType
 
 import durable_cache
@@ -21,6 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connect", default="tcp/127.0.0.1:7447", metavar="ENDPOINT")
     parser.add_argument("--key-expr", default="demo/example/**")
+    parser.add_argument("--ready-file", type=Path, help="made once the session is open")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
 
@@ -37,6 +39,8 @@ def main() -> None:
             session, chosen.key_expr, history=True, recovery=True, periodic_queries=5.0
         ) as samples,
     ):
+        if chosen.ready_file is not None:
+            chosen.ready_file.touch()
         for sample in samples:
             received += 1
             if time.monotonic() - reported > 10:

@@ -85,8 +85,8 @@ def test_a_storage_on_postgresql_in_a_container() -> None:
 
     with PostgresContainer("postgres:16", driver=None) as server:
         options = {"url": server.get_connection_url()}
-        with open_storage("sql", options, "test") as storage:
+        with open_storage("sql", "test", options) as storage:
             storage.append(batch(run(0, 9)))
-        with open_storage("sql", options, "test") as storage:
+        with open_storage("sql", "test", options) as storage:
             page = storage.read(Selection(), 100)
     assert [found.sn for found in page.samples] == list(range(10))
