@@ -123,10 +123,10 @@ def bring_up(compose: Compose) -> None:
     compose.run("build", timeout=1800)
     say(f"images built in {time.monotonic() - began:.0f} s")
     began = time.monotonic()
-    without = [part for name in compose.absent for part in ("--scale", f"{name}=0")]
     try:
         compose.run(
-            *("up", "--detach", "--wait", "--wait-timeout", str(WAIT_SECONDS), *without),
+            *("up", "--detach", "--wait", "--wait-timeout", str(WAIT_SECONDS)),
+            *compose.services,
             timeout=WAIT_SECONDS + 120,
         )
     except Failed as error:

@@ -90,3 +90,29 @@ def test_a_storage_on_postgresql_in_a_container() -> None:
         with open_storage("sql", "test", options) as storage:
             page = storage.read(Selection(), 100)
     assert [found.sn for found in page.samples] == list(range(10))
+
+
+def test_a_storage_on_influxdb_in_a_container() -> None:
+    need("influxdb:2.7")
+    from testcontainers.community.influxdb import InfluxDb2Container
+
+    from durable_cache.model.selection import Selection
+    from durable_cache.storage.plugins import open_storage
+    from durable_cache.testing.samples import batch, run
+
+    token = "token-of-this-test"
+    with InfluxDb2Container(
+        "influxdb:2.7",
+        init_mode="setup",
+        admin_token=token,
+        username="tests",
+        password="password-of-this-test",
+        org_name="tests",
+        bucket="tests",
+    ) as server:
+        options = {"url": server.get_url(), "token": token, "org": "tests", "bucket": "tests"}
+        with open_storage("influxdb", "test", options) as storage:
+            storage.append(batch(run(0, 9)))
+        with open_storage("influxdb", "test", options) as storage:
+            page = storage.read(Selection(), 100)
+    assert [found.sn for found in page.samples] == list(range(10))
