@@ -10,12 +10,13 @@ import logging
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import assert_never
 
+from durable_cache.endpoints.aligned_store import AlignedStore
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
@@ -36,10 +37,7 @@ from durable_cache.endpoints.session import (
     watch_tokens,
 )
 from durable_cache.errors import Closed, DurableCacheError
-from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
-from durable_cache.model.selection import Selection, SnBounds
+from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.aligner import Aligner
 from durable_cache.protocol.aligner_announcing import PeerStatus
@@ -69,11 +67,10 @@ from durable_cache.protocol.aligner_events import (
     SendReply,
     SendRequest,
     SessionEnded,
-    StreamLoaded,
     Tick,
     Trimmed,
 )
-from durable_cache.protocol.events import Moment, Origin
+from durable_cache.protocol.events import Moment
 from durable_cache.protocol.knowledge import ranges
 from durable_cache.protocol.wire import cache_token, own_key
 from durable_cache.storage.contract import Floor
@@ -88,7 +85,6 @@ _TICK_SECONDS = 0.5
 _SETTLE_EPOCH_SECONDS = 2.0
 """A publisher's token may come a little after its first samples: they wait for their epoch."""
 _QUERIES_MAX = 64
-_PAGE_SAMPLES = 2_000
 _BUSY_BYTES = 16 << 20
 
 
@@ -100,7 +96,6 @@ class AlignmentCounts:
     failed_sessions: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
-    pulled: int = 0
     conflicts: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
@@ -119,7 +114,7 @@ class Aligning:
         exclude: Sequence[str],
     ) -> None:
         self._session = session
-        self._store = store
+        self._aligned = AlignedStore(store, ingest)
         self._ingest = ingest
         self._domain = options.domain
         self._cache_id = store.index.cache_id
@@ -159,13 +154,25 @@ class Aligning:
         self._threads.append(thread)
         thread.start()
 
+    @property
+    def pulled(self) -> int:
+        """How many samples peers gave."""
+        return self._aligned.pulled
+
+    @property
+    def conflicts(self) -> int:
+        """How often a peer was found to hold other content."""
+        return self.counts.conflicts + self._aligned.conflicts
+
     def status(self) -> tuple[PeerStatus, ...]:
         """Return how this cache stands with each peer it knows."""
         return self._status
 
     def trimmed(self, floors: Iterable[Floor], *, purged: bool = False) -> None:
         """Retention, or an operator, removed what is below the floors, durably."""
-        pairs = tuple((self._canonical(floor.stream), floor.sn) for floor in floors)
+        pairs = tuple(
+            (self._ingest.epochs.canonical_stream(floor.stream), floor.sn) for floor in floors
+        )
         if pairs:
             self._events.put(Purged(pairs) if purged else Trimmed(pairs))
 
@@ -206,34 +213,17 @@ class Aligning:
                 self._do(self._aligner.handle(event))
 
     def _load(self) -> None:
-        loaded: dict[Stream, StreamLoaded] = {}
-        for info in self._store.index.all_infos():
-            stream = self._canonical(info.stream)
-            known = loaded.get(stream)
-            if known is None:
-                loaded[stream] = StreamLoaded(stream, info.held, info.floor, info.purged)
-            else:
-                known.runs.update(info.held)
-        for stored, runs in self._store.tail_runs().items():
-            stream = self._canonical(stored)
-            known = loaded.get(stream) or StreamLoaded(stream, RangeSet())
-            known.runs.update(runs)
-            loaded[stream] = known
-        self._aligner.handle(Loaded(tuple(loaded.values())))
+        self._aligner.handle(Loaded(self._aligned.streams()))
         self._aligner.handle(LoadEnded())
 
     def _read_content(self) -> None:
         """Read every stored sample once, for the content sums, in the background."""
-        cursor = None
         try:
-            while not self._stopped.is_set():
-                page = self._store.read(Selection(), _PAGE_SAMPLES, cursor)
-                self._events.put(ContentRead(self._ingest.canonical(page).samples))
-                cursor = page.cursor
-                if cursor is None:
-                    self._events.put(ContentEnded())
+            for batch in self._aligned.pages():
+                self._events.put(ContentRead(batch))
+                if self._stopped.wait(0.02):
                     return
-                self._stopped.wait(0.02)
+            self._events.put(ContentEnded())
         except DurableCacheError as error:
             _log.warning("content is not compared", extra={"reason": str(error)})
 
@@ -278,20 +268,15 @@ class Aligning:
     def _feed_settled(self, now: float) -> None:
         while self._young and self._young[0][0] <= now:
             batch = self._young.popleft()[1]
-            self._aligner.handle(Appended(self._ingest.canonical_batch(batch)))
+            self._aligner.handle(Appended(self._ingest.epochs.canonical_batch(batch)))
 
     def _relearn(self, source: SourceId) -> None:
         """An epoch was learned late: what counted under the old one counts under the new."""
-        for info in self._store.index.all_infos():
-            if info.stream.source == source and self._canonical(info.stream) != info.stream:
-                top = info.held.last
-                self._events.put(Trimmed(((info.stream, (top or 0) + 1),)))
-                for run in info.held:
-                    found = self._stored(self._canonical(info.stream), *run)
-                    self._events.put(Appended(SampleBatch(found)))
-
-    def _canonical(self, stream: Stream) -> Stream:
-        return self._ingest.canonical_stream(stream)
+        for stream, held in self._aligned.renamed(source):
+            self._events.put(Trimmed(((stream, (held.last or 0) + 1),)))
+            for run in held:
+                found = self._aligned.stored(self._ingest.epochs.canonical_stream(stream), *run)
+                self._events.put(Appended(SampleBatch(found)))
 
     def _do(self, outputs: Iterable[AlignerOutput]) -> None:
         for output in outputs:
@@ -345,9 +330,10 @@ class Aligning:
                 case ReadSamples():
                     self._read(job)
                 case Offer(_, batch):
-                    self._offer(batch)
+                    self._aligned.offer(batch)
                 case RaisePurge(_, floors):
-                    self._purge(floors)
+                    if self._aligned.purge(floors):
+                        self._events.put(Purged(floors))
                 case _:
                     assert_never(job)
 
@@ -366,7 +352,7 @@ class Aligning:
             sample
             for stream, runs in job.wanted
             for first, last in reversed(list(ranges(runs)))
-            for sample in self._stored(stream, first, last)
+            for sample in self._aligned.stored(stream, first, last)
         )
         try:
             self._reply(job.handle, pull_reply(job, wanted))
@@ -375,58 +361,6 @@ class Aligning:
             if query is not None:
                 with query:
                     _refuse(query, str(error))
-
-    def _stored(self, stream: Stream, first: int, last: int) -> Iterator[Sample]:
-        """Yield what is stored of a stream, under whichever epoch it was first stored."""
-        for epoch in self._ingest.stored_epochs(stream.source, stream.epoch):
-            selection = Selection(
-                key_expr=KeyExpression(stream.key),
-                zid=stream.source.zid,
-                eid=stream.source.eid,
-                epoch=epoch,
-                sns=SnBounds(first, last),
-            )
-            cursor = None
-            while True:
-                page = self._store.read(selection, _PAGE_SAMPLES, cursor)
-                yield from self._ingest.canonical(page).samples
-                cursor = page.cursor
-                if cursor is None:
-                    break
-
-    def _offer(self, batch: SampleBatch) -> None:
-        """Hand samples to the door; other content under a held identity is a conflict."""
-        new: list[Sample] = []
-        for stream, samples in batch.by_stream.items():
-            runs = RangeSet.of(sample.sn for sample in samples)
-            held: dict[int, Sample] = {}
-            try:
-                for run in runs:
-                    held.update((one.sn, one) for one in self._stored(stream, *run))
-            except DurableCacheError:
-                return  # the storage is away; the next session offers again
-            for sample in samples:
-                mine = held.get(sample.sn)
-                if mine is None:
-                    new.append(sample)
-                elif sample_digest(mine) != sample_digest(sample):
-                    self.counts.conflicts += 1
-                    _log.warning("another payload at a peer", extra={"key": repr(sample.key)})
-        self.counts.pulled += len(new)
-        self._ingest.offer(new, Origin.ALIGNED)
-
-    def _purge(self, floors: tuple[tuple[Stream, int], ...]) -> None:
-        every = [
-            Floor(stream._replace(epoch=epoch), sn)
-            for stream, sn in floors
-            for epoch in self._ingest.stored_epochs(stream.source, stream.epoch)
-        ]
-        try:
-            self._store.purge(every)
-        except DurableCacheError as error:
-            _log.warning("a purge failed", extra={"reason": str(error)})
-            return
-        self._events.put(Purged(floors))
 
 
 def _now() -> Moment:

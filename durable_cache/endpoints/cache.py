@@ -48,7 +48,7 @@ from durable_cache.endpoints.session import (
     watch_tokens,
     zid_of,
 )
-from durable_cache.endpoints.status import CacheStatus
+from durable_cache.endpoints.status import CacheStatus, status_of
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
@@ -80,9 +80,9 @@ class ReliabilityCache:
         self.options = options
         self.key_exprs = tuple(map(_key_expr, key_exprs))
         self._exclude = tuple(map(_key_expr, exclude))
-        self._backend = backend
-        self._closing = False
-        self._queries_ok = self._queries_failed = 0
+        self.backend = backend
+        self.closing = False
+        self.queries_ok = self.queries_failed = 0
         self._error = ""
         directory = None if options.state_dir is None else options.state_dir / options.name
         try:
@@ -94,7 +94,7 @@ class ReliabilityCache:
             raise
         self.cache_id = self.store.index.cache_id
         own_zid = zid_of(session)
-        self._decoder = Decoder(own_zid, options.payload_bytes_max)
+        self.decoder = Decoder(own_zid, options.payload_bytes_max)
         asking = Asking(
             session,
             own_zid,
@@ -163,7 +163,7 @@ class ReliabilityCache:
             try:
                 run()
             except Exception as error:
-                if not self._closing:
+                if not self.closing:
                     self._error = f"{name}: {error}"
                     self.ingest.stop()
                     if not isinstance(error, DurableCacheError):
@@ -179,7 +179,7 @@ class ReliabilityCache:
             taken = receive(subscriber, options.batch_samples_max)
             if not taken:
                 return
-            samples = self._decoder.decode(taken, time.time_ns())
+            samples = self.decoder.decode(taken, time.time_ns())
             if self._exclude:
                 samples = [sample for sample in samples if not self._excluded(sample.key)]
             self.ingest.offer(samples)
@@ -206,13 +206,13 @@ class ReliabilityCache:
                 try:
                     self._answer(query, form)
                 except Refused as error:
-                    self._queries_failed += 1
+                    self.queries_failed += 1
                     _reply_error(query, str(error))
                 except DurableCacheError as error:
-                    self._queries_failed += 1
+                    self.queries_failed += 1
                     _reply_error(query, f"storage {self.options.name!r}: {error}")
                 except ZError:
-                    self._queries_failed += 1
+                    self.queries_failed += 1
             del query
 
     def _answer(self, query: Query, form: Form) -> None:
@@ -230,7 +230,7 @@ class ReliabilityCache:
             options.packed_bytes_max,
         )
         answer(query, asked, self.read, bounds)
-        self._queries_ok += 1
+        self.queries_ok += 1
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page of what is stored, the journal included, as `Storage.read` does.
@@ -243,7 +243,7 @@ class ReliabilityCache:
             floors = self.store.history_floor([*page.samples.by_stream], samples_max)
             kept = [s for s in page.samples if s.sn >= floors[s.stream]]
             page = Page(SampleBatch(kept), page.cursor)
-        return self.ingest.canonical(page)
+        return self.ingest.epochs.canonical(page)
 
     def find(self, key_expr: str, limit: int = 1000) -> list[Sample]:
         """Return up to `limit` stored samples of a key expression, oldest first per stream."""
@@ -266,41 +266,14 @@ class ReliabilityCache:
                 self._error = f"retention: {error}"
 
     @property
-    def _misaligned(self) -> int:
-        return 0 if self.aligning is None else self.aligning.counts.conflicts
+    def error(self) -> str:
+        """What went wrong last, for people; empty when nothing is wrong now."""
+        ingest = self.ingest
+        return self._error or ingest.error or ingest.fetching.error or self.store.backend_error
 
     def status(self) -> CacheStatus:
         """Return the figures of this moment; cheap."""
-        ingest, store, journal = self.ingest, self.store, self.store.journal
-        counts = ingest.counts
-        return CacheStatus(
-            name=self.options.name,
-            cache_id=self.cache_id,
-            key_exprs=tuple(map(str, self.key_exprs)),
-            level=store.level,
-            backend=self._backend,
-            storage_up=not store.backend_error,
-            received=ingest.received,
-            appended=ingest.appended,
-            duplicates=counts.duplicates,
-            conflicts=counts.conflicts + store.conflicts_total + self._misaligned,
-            ignored=self._decoder.without_source,
-            refused=ingest.refused + self._decoder.oversized,
-            missed=counts.missed,
-            gaps_open=ingest.gaps_open,
-            sources=ingest.sources,
-            streams=store.index.streams,
-            journal_bytes=0 if journal is None or self._closing else journal.size_bytes(),
-            journal_samples=store.tail.samples,
-            drained=store.drained_samples,
-            dead_letters=0 if journal is None else journal.dead_letters,
-            queries_ok=self._queries_ok,
-            queries_failed=self._queries_failed,
-            acks_sent=ingest.acks_sent,
-            append_seconds=ingest.append_seconds,
-            commits=ingest.commits,
-            last_error=self._error or ingest.error or ingest.fetching.error or store.backend_error,
-        )
+        return status_of(self)
 
     def wait_drained(self, timeout_seconds: float) -> bool:
         """Wait until the backend has everything that was committed; False when time is over."""
@@ -317,7 +290,7 @@ class ReliabilityCache:
         What is not drained within the time stays in the journal for the next start. Raises the
         error of a thread that failed, once everything is closed.
         """
-        if self._closing:
+        if self.closing:
             return
         deadline = time.monotonic() + timeout_seconds
         if self.aligning is not None:
@@ -327,7 +300,7 @@ class ReliabilityCache:
         receivers = [thread for thread in self._threads if thread.name.endswith("receive")]
         _join(receivers, deadline)
         self.ingest.finish(max(0.1, deadline - time.monotonic()))
-        self._closing = True
+        self.closing = True
         for _ in range(self.options.queries_max):
             self._asked.put(None)
         self.store.stop_drain()

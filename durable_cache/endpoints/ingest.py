@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Event
 from typing import assert_never
 
-import msgspec
-
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.epochs import Epochs
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
@@ -58,7 +57,6 @@ from durable_cache.protocol.events import (
 )
 from durable_cache.protocol.numbering import EngineCounts
 from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
-from durable_cache.storage.contract import Page
 from durable_cache.storage.journaled import JournaledStorage
 
 __all__ = ["Ingest"]
@@ -100,7 +98,7 @@ class Ingest:
         self._refused: dict[SourceId, RangeSet] = {}
         self.fetching = Fetching(asking, key_exprs, excluded, self.offer, self._tell)
         self._began_ns = time.time_ns()
-        self._aliases = {(a.source, a.stored): a for a in store.index.aliases()}
+        self.epochs = Epochs(store.index.aliases())
         self._unlearned: deque[Alias] = deque(maxlen=_UNHEARD_MAX)
         self._promised: set[Stream] = set()
         self._busy = False
@@ -285,7 +283,7 @@ class Ingest:
                     extra={"source": str(offered.source), "sn": offered.sn},
                 )
             case Learned(alias):
-                self._aliases[alias.source, alias.stored] = alias
+                self.epochs.learn(alias)
                 self._unlearned.append(alias)
                 self._learn()
                 for told in self.on_learned:
@@ -355,35 +353,6 @@ class Ingest:
             except KeyError:
                 return  # the other thread took the last
             self._send_ack(ack)
-
-    def canonical(self, page: Page) -> Page:
-        """Give the samples of a page the epochs that were learned for them later."""
-        return Page(self.canonical_batch(page.samples), page.cursor) if self._aliases else page
-
-    def canonical_batch(self, batch: SampleBatch) -> SampleBatch:
-        """Give samples the epochs that were learned for them later."""
-        return SampleBatch(
-            sample
-            if (epoch := self._epoch(sample.source, sample.epoch, sample.sn)) == sample.epoch
-            else msgspec.structs.replace(sample, epoch=epoch)
-            for sample in batch
-        )
-
-    def canonical_stream(self, stream: Stream) -> Stream:
-        """Return a stream under the epoch that was learned for it later."""
-        return stream._replace(epoch=self._epoch(stream.source, stream.epoch, 0))
-
-    def stored_epochs(self, source: SourceId, epoch: int) -> list[int]:
-        """Return the epochs under which samples of an epoch may be stored."""
-        aliases = self._aliases.values()
-        return [
-            epoch,
-            *(a.stored for a in aliases if a.source == source and a.epoch == epoch),
-        ]
-
-    def _epoch(self, source: SourceId, epoch: int, sn: int) -> int:
-        alias = self._aliases.get((source, epoch))
-        return epoch if alias is None or sn < alias.from_sn else alias.epoch
 
     def finish(self, timeout_seconds: float) -> None:
         """Commit and acknowledge what was received, then stop."""

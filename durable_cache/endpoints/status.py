@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from durable_cache.storage.contract import Durability
 
-__all__ = ["CacheStatus"]
+if TYPE_CHECKING:
+    from durable_cache.endpoints.cache import ReliabilityCache
+
+__all__ = ["CacheStatus", "status_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +46,38 @@ class CacheStatus:
     """Time spent committing; with `commits`, the mean."""
     commits: int
     last_error: str
+
+
+def status_of(cache: ReliabilityCache) -> CacheStatus:
+    """Return a cache's figures of this moment."""
+    ingest, store, journal = cache.ingest, cache.store, cache.store.journal
+    counts, aligning = ingest.counts, cache.aligning
+    misaligned = 0 if aligning is None else aligning.conflicts
+    return CacheStatus(
+        name=cache.options.name,
+        cache_id=cache.cache_id,
+        key_exprs=tuple(map(str, cache.key_exprs)),
+        level=store.level,
+        backend=cache.backend,
+        storage_up=not store.backend_error,
+        received=ingest.received,
+        appended=ingest.appended,
+        duplicates=counts.duplicates,
+        conflicts=counts.conflicts + store.conflicts_total + misaligned,
+        ignored=cache.decoder.without_source,
+        refused=ingest.refused + cache.decoder.oversized,
+        missed=counts.missed,
+        gaps_open=ingest.gaps_open,
+        sources=ingest.sources,
+        streams=store.index.streams,
+        journal_bytes=0 if journal is None or cache.closing else journal.size_bytes(),
+        journal_samples=store.tail.samples,
+        drained=store.drained_samples,
+        dead_letters=0 if journal is None else journal.dead_letters,
+        queries_ok=cache.queries_ok,
+        queries_failed=cache.queries_failed,
+        acks_sent=ingest.acks_sent,
+        append_seconds=ingest.append_seconds,
+        commits=ingest.commits,
+        last_error=cache.error,
+    )

@@ -206,8 +206,8 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
             "samples": peer.samples,
             "samples_there": peer.samples_there,
             "quiet": peer.quiet,
-            "pulled": counts.pulled,
-            "conflicts": counts.conflicts,
+            "pulled": aligning.pulled,
+            "conflicts": aligning.conflicts,
             "refused": peer.refused or counts.refusals.get(peer.cache_id, ""),
         }
         for peer in aligning.status()

@@ -2,90 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-import msgspec
 import pytest
 import zenoh
 
 from durable_cache import (
-    Kind,
     Miss,
     Origins,
-    ReliabilityCache,
     Sample,
     declare_reliability_cache,
-    declare_reliable_publisher,
     declare_reliable_subscriber,
 )
-from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.session import source_of, zid_of
+from durable_cache.endpoints.session import source_of
 from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.servers.zenoh_sources import (
+    Numbered,
+    ask,
+    connected,
+    ready_publisher,
+    sns,
+    stored,
+)
 
 
 @pytest.fixture
 def network() -> Iterator[LocalNetwork]:
     with LocalNetwork() as network:
         yield network
-
-
-@dataclass
-class Numbered:
-    """A classic publisher whose samples carry SourceInfo; it can keep one from the network."""
-
-    session: zenoh.Session
-    key: str
-    publisher: zenoh.Publisher = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.publisher = self.session.declare_publisher(self.key)
-
-    def put(self, sn: int, payload: bytes = b"", *, lost: bool = False, key: str = "") -> None:
-        """Publish number `sn`; a lost one reaches only what is declared on the same session."""
-        locality = zenoh.Locality.SESSION_LOCAL if lost else zenoh.Locality.ANY
-        self.session.put(
-            key or self.key,
-            payload or b"%d" % sn,
-            source_info=zenoh.SourceInfo(self.publisher.id, sn),
-            timestamp=self.session.new_timestamp(),
-            congestion_control=zenoh.CongestionControl.BLOCK,
-            allowed_destination=locality,
-        )
-
-    @property
-    def prefix(self) -> str:
-        return str(source_of(self.publisher))
-
-
-def connected(publisher: zenoh.Publisher | zenoh.Querier) -> None:
-    wait_until(lambda: publisher.matching_status.matching, what="matching")
-
-
-def stored(cache: ReliabilityCache, count: int) -> list[Sample]:
-    wait_until(lambda: cache.status().appended >= count, what=f"{count} stored samples")
-    return cache.find(str(cache.key_exprs[0]))
-
-
-def ask(session: zenoh.Session, selector: str) -> list[Sample]:
-    gathered = Asking(session, zid_of(session), timeout_seconds=5).select(selector)
-    assert not gathered.errors
-    return sorted(gathered.samples.values(), key=lambda sample: sample.sn)
-
-
-def unreceived(sample: Sample) -> Sample:
-    """Leave out when it was received: the publisher's own cache had it a little earlier."""
-    return msgspec.structs.replace(sample, received_ns=0)
-
-
-def sns(samples: list[Sample]) -> list[int]:
-    return [sample.sn for sample in samples]
-
-
-def ready_publisher(session: zenoh.Session, key_expr: str, **settings: object):  # type: ignore[no-untyped-def]
-    publisher = declare_reliable_publisher(session, key_expr, **settings)  # type: ignore[arg-type]
-    connected(publisher._publisher)
-    return publisher
 
 
 # "SourceInfo": source_id identifies the source, source_sn is incremented for each sample
@@ -343,139 +287,3 @@ def test_periodic_queries_find_a_lost_tail(network: LocalNetwork) -> None:
         numbered.put(1, lost=True)
         stored(cache, 2)
         wait_until(lambda: sns(received) == [0, 1], what="the lost tail")
-
-
-# "Historical data": a query at creation, sorted, prior to live samples
-
-
-def test_history_comes_first_and_sorted(network: LocalNetwork) -> None:
-    received: list[Sample] = []
-    session = network.client()
-    with declare_reliability_cache(session, "a/**") as cache:
-        numbered = Numbered(session, "a/b")
-        for sn in range(50):
-            numbered.put(sn)
-        stored(cache, 50)
-        with declare_reliable_subscriber(network.client(), "a/**", received.append, history=True):
-            wait_until(lambda: len(received) >= 50)
-            connected(numbered.publisher)
-            for sn in range(50, 60):
-                numbered.put(sn)
-            wait_until(lambda: len(received) == 60)
-            assert sns(received) == list(range(60))
-
-
-def test_history_may_be_limited_per_key(network: LocalNetwork) -> None:
-    received: list[Sample] = []
-    session = network.client()
-    with declare_reliability_cache(session, "a/**") as cache:
-        numbered = Numbered(session, "a/b")
-        for sn in range(10):
-            numbered.put(sn)
-        stored(cache, 10)
-        with declare_reliable_subscriber(network.client(), "a/**", received.append, history=3):
-            wait_until(lambda: sns(received) == [7, 8, 9])
-
-
-# "the nearest ReliabilityCache even if this cache didn't receive some samples": no more
-
-
-def test_every_cache_is_asked_and_their_answers_are_united(network: LocalNetwork) -> None:
-    received: list[Sample] = []
-    first, second = network.client(), network.client()
-    with (
-        declare_reliability_cache(first, "a/**", allowed_origin=Origins.SESSION_LOCAL) as one,
-        declare_reliability_cache(second, "a/**", allowed_origin=Origins.SESSION_LOCAL) as two,
-        declare_reliable_subscriber(network.client(), "a/**", received.append),
-    ):
-        numbered = Numbered(first, "a/b")
-        twin = Numbered(second, "a/b")
-        connected(numbered.publisher)
-        numbered.put(0)
-        wait_until(lambda: sns(received) == [0])
-        numbered.put(1, lost=True)
-        twin.publisher = numbered.publisher  # the same source, seen by the other cache only
-        twin.put(2, lost=True)
-        stored(one, 2)
-        stored(two, 1)
-        numbered.put(3)
-        wait_until(lambda: sns(received) == [0, 1, 2, 3], what="the union of two caches")
-
-
-# deletes are samples, numbered, stored and recovered
-
-
-def test_a_delete_is_numbered_stored_and_recovered(network: LocalNetwork) -> None:
-    received: list[Sample] = []
-    with declare_reliability_cache(network.client(), "a/**") as cache:
-        with ready_publisher(network.client(), "a/b") as publisher:
-            publisher.put(b"x", attachment=b"meta", encoding="application/json;v1")
-            publisher.delete(attachment=b"gone")
-            found = stored(cache, 2)
-            assert [sample.kind for sample in found] == [Kind.PUT, Kind.DELETE]
-            assert [sample.attachment for sample in found] == [b"meta", b"gone"]
-            assert found[0].encoding == "application/json;v1"
-            with declare_reliable_subscriber(
-                network.client(), "a/**", received.append, history=True
-            ):
-                wait_until(lambda: len(received) == 2)
-                assert list(map(unreceived, received)) == list(map(unreceived, found))
-
-
-# "does not require the transmission of any extra control messages in stable situation"
-
-
-def test_nothing_of_ours_is_sent_while_nothing_is_lost(network: LocalNetwork) -> None:
-    heard: list[str] = []
-    spy = network.client()
-    note: Callable[[zenoh.Sample], None] = lambda sample: heard.append(str(sample.key_expr))  # noqa: E731
-    spies = [spy.declare_subscriber("@durable/**", note)]
-    asked: list[str] = []
-
-    def overhear(query: zenoh.Query) -> None:
-        with query:
-            asked.append(str(query.selector))
-
-    received: list[Sample] = []
-    with (
-        declare_reliability_cache(network.client(), "a/**") as cache,
-        declare_reliable_subscriber(network.client(), "a/**", received.append),
-        ready_publisher(network.client(), "a/b") as publisher,
-    ):
-        publisher.put(b"first")
-        wait_until(lambda: len(received) == 1)
-        spies.append(spy.declare_queryable("**", overhear))  # type: ignore[arg-type]
-        heard.clear()
-        for _ in range(200):
-            publisher.put(b"x")
-        stored(cache, 201)
-        wait_until(lambda: len(received) == 201)
-        acks = [key for key in heard if "/ack/" not in key]
-        assert acks == []
-        assert asked == []
-    for declared in spies:
-        declared.undeclare()
-
-
-# the publisher learns which caches stored its samples (RFC, "Put replies")
-
-
-def test_a_receipt_tells_which_caches_hold_the_sample(network: LocalNetwork) -> None:
-    with (
-        declare_reliability_cache(network.client(), "a/**") as one,
-        declare_reliability_cache(network.client(), "a/**") as two,
-        ready_publisher(network.client(), "a/b", acknowledgements=2, level="memory") as publisher,
-    ):
-        receipts = [publisher.put(b"%d" % n) for n in range(20)]
-        assert all(receipt.wait(10) for receipt in receipts)
-        assert {*receipts[-1].caches} == {one.cache_id, two.cache_id}
-
-
-def test_no_answer_means_unknown(network: LocalNetwork) -> None:
-    watcher = network.client().declare_subscriber("a/b", lambda _: None)
-    with ready_publisher(network.client(), "a/b", acknowledgements=1) as publisher:
-        receipt = publisher.put(b"x")
-        assert receipt is not None
-        assert not receipt.wait(0.2)
-        assert receipt.caches == {}
-    watcher.undeclare()

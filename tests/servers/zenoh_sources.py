@@ -1,0 +1,75 @@
+"""Classic publishers whose samples can be kept from the network, and what a test asks of caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import zenoh
+
+from durable_cache import (
+    ReliabilityCache,
+    Sample,
+    declare_reliable_publisher,
+)
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.session import source_of, zid_of
+from durable_cache.testing.network import wait_until
+
+
+@dataclass
+class Numbered:
+    """A classic publisher whose samples carry SourceInfo; it can keep one from the network."""
+
+    session: zenoh.Session
+    key: str
+    publisher: zenoh.Publisher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.publisher = self.session.declare_publisher(self.key)
+
+    def put(self, sn: int, payload: bytes = b"", *, lost: bool = False, key: str = "") -> None:
+        """Publish number `sn`; a lost one reaches only what is declared on the same session."""
+        locality = zenoh.Locality.SESSION_LOCAL if lost else zenoh.Locality.ANY
+        self.session.put(
+            key or self.key,
+            payload or b"%d" % sn,
+            source_info=zenoh.SourceInfo(self.publisher.id, sn),
+            timestamp=self.session.new_timestamp(),
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            allowed_destination=locality,
+        )
+
+    @property
+    def prefix(self) -> str:
+        return str(source_of(self.publisher))
+
+
+def connected(publisher: zenoh.Publisher | zenoh.Querier) -> None:
+    wait_until(lambda: publisher.matching_status.matching, what="matching")
+
+
+def stored(cache: ReliabilityCache, count: int) -> list[Sample]:
+    wait_until(lambda: cache.status().appended >= count, what=f"{count} stored samples")
+    return cache.find(str(cache.key_exprs[0]))
+
+
+def ask(session: zenoh.Session, selector: str) -> list[Sample]:
+    gathered = Asking(session, zid_of(session), timeout_seconds=5).select(selector)
+    assert not gathered.errors
+    return sorted(gathered.samples.values(), key=lambda sample: sample.sn)
+
+
+def unreceived(sample: Sample) -> Sample:
+    """Leave out when it was received: the publisher's own cache had it a little earlier."""
+    return msgspec.structs.replace(sample, received_ns=0)
+
+
+def sns(samples: list[Sample]) -> list[int]:
+    return [sample.sn for sample in samples]
+
+
+def ready_publisher(session: zenoh.Session, key_expr: str, **settings: object):  # type: ignore[no-untyped-def]
+    publisher = declare_reliable_publisher(session, key_expr, **settings)  # type: ignore[arg-type]
+    connected(publisher._publisher)
+    return publisher
