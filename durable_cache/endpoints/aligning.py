@@ -1,6 +1,6 @@
 """Alignment on a session: carries the aligner's messages, reads for it, and takes what it pulls.
 
-One thread owns the pure aligner; two more ask peers and read the storage for them. What is pulled
+One thread owns the pure aligner; others ask peers, and read the storage for them. What is pulled
 goes through the same door as live samples and counts when it is durable.
 """
 
@@ -78,13 +78,15 @@ from durable_cache.storage.journaled import JournaledStorage
 
 __all__ = ["Aligning", "AlignmentCounts"]
 
-_Job = SendRequest | ReadSamples | RaisePurge | Offer
+_Job = ReadSamples | RaisePurge | Offer
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 _SETTLE_EPOCH_SECONDS = 2.0
 """A publisher's token may come a little after its first samples: they wait for their epoch."""
 _QUERIES_MAX = 64
+_ASKING_THREADS = 4
+"""A peer that is silent for half a minute does not keep the others waiting."""
 _BUSY_BYTES = 16 << 20
 
 
@@ -132,6 +134,7 @@ class Aligning:
         self._aligner = Aligner(chosen, profile)
         self._events: SimpleQueue[AlignerEvent | None] = SimpleQueue()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._questions: SimpleQueue[SendRequest | None] = SimpleQueue()
         self._queries: OrderedDict[int, Query] = OrderedDict()
         self._handle = 0
         self._young: deque[tuple[float, SampleBatch]] = deque()
@@ -146,8 +149,9 @@ class Aligning:
         self._ingest.on_committed.append(self._committed)
         self._ingest.on_learned.append(lambda alias: self._relearn(alias.source))
         self._spawn("aligner", self._run)
-        for at in range(2):
-            self._spawn(f"align-{at}", self._run_jobs)
+        self._spawn("align-read", self._run_jobs)
+        for at in range(_ASKING_THREADS):
+            self._spawn(f"align-ask-{at}", self._run_questions)
 
     def _spawn(self, name: str, run: Callable[[], None]) -> None:
         thread = Thread(target=run, name=f"durable-cache-{name}", daemon=True)
@@ -184,8 +188,9 @@ class Aligning:
         for declared in self._declared:
             undeclare(declared)
         self._events.put(None)
-        for _ in range(2):
-            self._jobs.put(None)
+        self._jobs.put(None)
+        for _ in range(_ASKING_THREADS):
+            self._questions.put(None)
         for thread in self._threads:
             thread.join(timeout=2.0)
         while self._queries:
@@ -281,7 +286,9 @@ class Aligning:
     def _do(self, outputs: Iterable[AlignerOutput]) -> None:
         for output in outputs:
             match output:
-                case SendRequest() | ReadSamples() | RaisePurge() | Offer():
+                case SendRequest():
+                    self._questions.put(output)
+                case ReadSamples() | RaisePurge() | Offer():
                     self._jobs.put(output)
                 case SendReply(handle, payload):
                     self._reply(handle, payload)
@@ -322,11 +329,13 @@ class Aligning:
             except ZError:
                 return  # the asker is gone; it asks again
 
+    def _run_questions(self) -> None:
+        while (question := self._questions.get()) is not None:
+            self._events.put(self._request(question))
+
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             match job:
-                case SendRequest():
-                    self._events.put(self._request(job))
                 case ReadSamples():
                     self._read(job)
                 case Offer(_, batch):
