@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -154,27 +155,41 @@ def check_hardening(compose: Compose) -> None:
     say(f"caches run as user 10001 on a read-only root; the image has {size / 1e6:.0f} MB")
 
 
+def is_ready(compose: Compose, service: str) -> bool:
+    if service in CACHES:
+        try:
+            with urlopen(f"{url_of(compose, service)}/readyz", timeout=2):  # noqa: S310
+                return True
+        except (OSError, HTTPException):
+            return False
+    state = compose.inspect(service)["State"]
+    return bool(state["Running"]) and state.get("Health", {}).get("Status") == "healthy"
+
+
+def wait_ready(compose: Compose, service: str) -> float:
+    """Return after how many seconds the service was ready."""
+    began = time.monotonic()
+    while not is_ready(compose, service):
+        if time.monotonic() - began > WAIT_SECONDS:
+            raise Failed(f"{service} is not ready again after {WAIT_SECONDS} s")
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
 def kill_and_start(compose: Compose, service: str, down_seconds: float) -> None:
     compose.run("kill", "--signal", "KILL", service)
     time.sleep(down_seconds)
-    began = time.monotonic()
     compose.run("start", service)
-    while True:
-        state = compose.inspect(service)["State"]
-        if state.get("Health", {}).get("Status", "healthy") == "healthy" and state["Running"]:
-            break
-        if time.monotonic() - began > WAIT_SECONDS:
-            raise Failed(f"{service} did not become healthy again: {state['Status']}")
-        time.sleep(0.2)
-    say(
-        f"killed {service}, away {down_seconds:.0f} s, "
-        f"healthy {time.monotonic() - began:.1f} s after its start"
-    )
+    seconds = wait_ready(compose, service)
+    say(f"killed {service}, away {down_seconds:.0f} s, ready {seconds:.1f} s after its start")
+
+
+def url_of(compose: Compose, cache: str) -> str:
+    return f"http://127.0.0.1:{compose.port(cache.upper().replace('-', '_'))}"
 
 
 def zid_of(compose: Compose, cache: str) -> str:
-    port = compose.port(cache.upper().replace("-", "_"))
-    with urlopen(f"http://127.0.0.1:{port}/status.json", timeout=10) as answer:
+    with urlopen(f"{url_of(compose, cache)}/status.json", timeout=10) as answer:  # noqa: S310
         return str(json.load(answer)["zid"])
 
 
@@ -209,7 +224,7 @@ def check_caches(
 
 def check_spark(compose: Compose, load: dict[str, tuple[str, dict[int, bytes]]]) -> None:
     wanted = {(key, sn) for key, (_, acknowledged) in load.items() for sn in acknowledged}
-    query = "select key, sn from samples where key like 'demo/compose/%'"
+    query = "select key_expr, sn from samples where key_expr like 'demo/compose/%'"
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         began = time.monotonic()
@@ -218,7 +233,7 @@ def check_spark(compose: Compose, load: dict[str, tuple[str, dict[int, bytes]]])
             *("--format", "json", "--limit", "10000000"),
         )
         rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-        lacking = wanted - {(row["key"], int(row["sn"])) for row in rows}
+        lacking = wanted - {(row["key_expr"], int(row["sn"])) for row in rows}
         if not lacking:
             break
         if time.monotonic() > deadline:
@@ -257,6 +272,8 @@ def check(compose: Compose, chosen: argparse.Namespace) -> None:
                 time.sleep(2)
         began = time.monotonic()
         compose.run("restart", "router", *caches)
+        for name in ("router", *caches):
+            wait_ready(compose, name)
         say(f"router and caches restarted in order in {time.monotonic() - began:.1f} s")
         load.finish({zid_of(compose, name): name for name in caches}, WAIT_SECONDS)
         sources = {
@@ -306,7 +323,7 @@ def main() -> int:
             check(compose, chosen)
             say("nothing acknowledged was lost")
             code = 0
-        except Failed as error:
+        except (Failed, OSError, subprocess.SubprocessError) as error:
             say(f"FAILED: {error}")
         except KeyboardInterrupt:
             say("interrupted")
