@@ -45,7 +45,7 @@ NOT_IN_PURE_ROOMS = {
     *("psycopg", "influxdb_client", "deltalake", "pyarrow", "pyspark", "queue", "sched"),
 }
 DRIVERS = {
-    "zenoh": ("durable_cache/endpoints/session.py",),
+    "zenoh": ("durable_cache/endpoints/session/",),
     "psycopg": ("backends/durable_cache_sql/",),
     "sqlalchemy": ("backends/durable_cache_sql/", "migrations/"),
     "alembic": ("backends/durable_cache_sql/", "migrations/"),
@@ -194,7 +194,7 @@ def test_every_room_has_its_rule() -> None:
         ("durable_cache/endpoints/x.py", "import durable_cache.service", arrows_wrong, "storage"),
         ("backends/durable_cache_sql/x.py", "import durable_cache_delta", arrows_wrong, "storage"),
         ("durable_cache/storage/x.py", "import sqlalchemy", out_of_door, "durable_cache_sql"),
-        ("durable_cache/service/x.py", "import zenoh.ext", out_of_door, "session.py"),
+        ("durable_cache/service/x.py", "import zenoh.ext", out_of_door, "session/"),
     ],
 )
 def test_an_arrow_the_wrong_way_is_named(file: str, source: str, check, rule: str) -> None:

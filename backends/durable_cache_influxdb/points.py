@@ -17,6 +17,9 @@ from durable_cache_influxdb.slots import Slot
 
 __all__ = ["Point", "Window", "fetch", "numbers", "scans_of", "unix_ns"]
 
+_LOOKS_SECONDS = (0.0, 0.05, 0.2, 1.0, 3.0)
+"""A point that is being written beside a busy server shows its fields one by one for a while."""
+
 SERIES_PER_SCAN_MAX = 100
 _SLACK_NS = 1_000_000
 _GAP_NS = 1_000_000_000
@@ -153,18 +156,20 @@ def fetch(
     wanted = set(points)
     windows = [*windows_of(wanted), *map(whole, everything)]
     found = _fields(client, source, windows, wanted, everything)
-    torn = {point for point, fields in found.items() if not is_whole(fields)}
-    if torn:
-        # A removal between the fields of one answer looks like this; a second look decides.
-        again = _fields(client, source, windows_of(torn), torn, set())
+    for pause_seconds in _LOOKS_SECONDS:
+        torn = {point for point, fields in found.items() if not is_whole(fields)}
+        if not torn:
+            break
+        # A write or a removal between the fields of one answer looks like this: look again later.
+        time.sleep(pause_seconds)
         for point in torn:
             del found[point]
-        found |= again
-        for point, fields in again.items():
-            if not is_whole(fields):
-                raise StorageCorrupt(
-                    f"{client.subject}: the point of {point.tags} at {point.slot} is not whole"
-                )
+        found |= _fields(client, source, windows_of(torn), torn, set())
+    for point, fields in found.items():
+        if not is_whole(fields):
+            raise StorageCorrupt(
+                f"{client.subject}: the point of {point.tags} at {point.slot} is not whole"
+            )
     return [sample_of(streams[point.tags], fields) for point, fields in found.items()]
 
 
