@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 DEFAULT_ENCODING = "zenoh/bytes"
+_EMPTY = "="
+"""What no bytes are written as: among many strings the server reads an empty one as another's."""
+_NO_ENCODING = "%"
 _CHUNK_BYTES = 600_000  # 800,000 as base64: below the server's 1 MiB a string, and a multiple of 3
 _TAG_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _TAG_ESCAPED = re.compile(r"([, =])")
@@ -129,13 +132,14 @@ def line_of(series: tuple[str, str], sample: Sample, slot: Slot, typed: str) -> 
         extra += _chunks("attachment", attachment)
     if sample.encoding != DEFAULT_ENCODING:
         encoded = sample.encoding.encode("utf-8", "surrogatepass")
-        extra += f',encoding="{quote(encoded, safe="/;=+.:")}"'
+        extra += f',encoding="{quote(encoded, safe="/;=+.:") or _NO_ENCODING}"'
     if sample.kind is Kind.DELETE:
         extra += ",deleted=true"
     if len(payload) > _CHUNK_BYTES:
         written = _chunks("payload", payload)
     else:
-        written = f',payload="{b2a_base64(payload, newline=False).decode()}"'
+        text = b2a_base64(payload, newline=False).decode() or _EMPTY
+        written = f',payload="{text}"'
     return (
         f"{series[0]}{slot.ordinal}{series[1]}"
         f'meta="{sample.sn} {sample.ntp64} {sample.timestamp_id or "-"} {sample.received_ns} {size}'
@@ -148,7 +152,8 @@ def _chunks(name: str, data: bytes) -> str:
     parts = []
     for at in range(0, max(1, len(data)), _CHUNK_BYTES):
         number = at // _CHUNK_BYTES or ""
-        parts.append(f',{name}{number}="{b64encode(data[at : at + _CHUNK_BYTES]).decode()}"')
+        text = b64encode(data[at : at + _CHUNK_BYTES]).decode() or _EMPTY
+        parts.append(f',{name}{number}="{text}"')
     return "".join(parts)
 
 
@@ -166,6 +171,8 @@ def sample_of(stream: Stream, fields: dict[str, str]) -> Sample:
     """Build the sample of one point's fields, which must be whole."""
     meta = Meta.parse(fields["meta"])
     encoding = fields.get("encoding")
+    if encoding == _NO_ENCODING:
+        encoding = ""
     attachment = _whole("attachment", fields) if "attachment" in fields else None
     payload = _whole("payload", fields)
     return Sample(
@@ -188,7 +195,8 @@ def sample_of(stream: Stream, fields: dict[str, str]) -> Sample:
 
 
 def _whole(name: str, fields: dict[str, str]) -> bytes:
-    data = b64decode(fields[name])
+    text = fields[name]
+    data = b"" if text == _EMPTY else b64decode(text)
     number = 1
     while (part := fields.get(f"{name}{number}")) is not None:
         data += b64decode(part)
