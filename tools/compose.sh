@@ -71,16 +71,21 @@ tell_what_failed() {
 }
 
 up() {
+  local log
+  log=$(mktemp)
   check_engine
   check_profiles
   make_secrets
   check_ports
   trap 'echo "compose: interrupted, taking down what came up" >&2; compose down --timeout 15; exit 130' INT TERM
-  if ! compose up --detach --build --wait --wait-timeout "$wait_seconds"; then
+  echo "compose: building the images, some minutes the first time"
+  compose build --quiet >/dev/null 2>"$log" || { cat "$log" >&2; fail "the images could not be built, see above"; }
+  if ! compose up --detach --quiet-pull --wait --wait-timeout "$wait_seconds"; then
     tell_what_failed
     compose down --timeout 15 >/dev/null 2>&1 || true
     fail "not everything became healthy within $wait_seconds s, see above; all is down again, data is kept"
   fi
+  rm -f "$log"
   trap - INT TERM
   compose ps --format 'table {{.Service}}\t{{.Status}}\t{{.Ports}}'
 }

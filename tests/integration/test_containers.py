@@ -94,14 +94,14 @@ def test_a_storage_on_postgresql_in_a_container() -> None:
 
 def test_a_storage_on_influxdb_in_a_container() -> None:
     need("influxdb:2.7")
-    from testcontainers.community.influxdb import InfluxDb2Container
+    influxdb = pytest.importorskip("testcontainers.community.influxdb", exc_type=ImportError)
 
     from durable_cache.model.selection import Selection
     from durable_cache.storage.plugins import open_storage
     from durable_cache.testing.samples import batch, run
 
     token = "token-of-this-test"
-    with InfluxDb2Container(
+    with influxdb.InfluxDb2Container(
         "influxdb:2.7",
         init_mode="setup",
         admin_token=token,
