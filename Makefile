@@ -10,7 +10,7 @@ export VENV
 export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
 export DURABLE_CACHE_SPARK_JARS ?= $(CACHE)/spark-jars-delta-4.4.0
 
-.PHONY: help run venv venv-run check format lint types quick test slow nightly bench golden jars \
+.PHONY: help run venv venv-run check format lint types quick test slow nightly bench jars \
   influxd compose-up compose-test compose-down lock clean
 
 help: ## say what there is
@@ -29,7 +29,8 @@ check: venv ## format, lint, types, arrows, tidiness, quick tests, docs: about t
 	@BIN=$(BIN) tools/check.sh
 
 test: venv ## the whole suite but the nightly tails, with progress
-	@$(BIN)/python -m pytest -m "not nightly" --durations=15 $(TEST_ARGS)
+	@$(BIN)/python -m pytest -m "not nightly" --durations=15 \
+	  -o faulthandler_timeout=600 $(TEST_ARGS)
 
 slow: venv ## only the tests marked slow
 	@$(BIN)/python -m pytest -m "slow and not nightly" --durations=15 $(TEST_ARGS)
@@ -39,9 +40,6 @@ nightly: venv ## the long tails: many seeds, many kills
 
 bench: venv ## the benchmarks, as ratios to their brackets
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
-
-golden: venv ## rewrite the golden scenarios; review the diff
-	@DURABLE_CACHE_GOLDEN=rewrite $(BIN)/python -m pytest -q tests/scenarios
 
 jars: venv ## fetch the Delta jars for Spark once
 	@$(BIN)/python -m durable_cache.spark.jars
