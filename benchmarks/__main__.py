@@ -10,7 +10,7 @@ RUNS = (
     ("ingest.py", "--seconds", "20"),
     ("ingest.py", "--seconds", "20", "--rate", "10000"),
     ("recovery.py", "--stored", "1000", "100000", "1000000"),
-    ("alignment.py",),
+    ("streams.py", "--streams", "200000"),
 )
 
 

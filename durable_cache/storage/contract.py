@@ -180,7 +180,8 @@ class Storage(ABC):
         """Remove what `retention` allows to go, only prefixes of streams; idempotent.
 
         Returns the floor of every stream that lost samples. A stream's prefix is removable by age
-        up to its first sample that is young enough.
+        up to its first sample that is young enough; what a limit of bytes then uncovers as too old
+        goes with the next trim.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from durable_cache.model.sample import Sample, Stream
@@ -73,6 +73,8 @@ def test_exactly_what_must_go_goes(stored: dict[Stream, list[Sample]], limits: R
 
 @given(stored, limits)
 def test_a_second_time_nothing_goes(stored: dict[Stream, list[Sample]], limits: Retention) -> None:
+    # A limit of bytes may uncover samples that are too old: they go with the next trim.
+    assume(limits.bytes_max is None or limits.age_seconds_max is None)
     floors = {floor.stream: floor.sn for floor in floors_of(stored, limits, NOW_NS)}
     left = grouped(
         [
