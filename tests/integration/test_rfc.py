@@ -17,6 +17,7 @@ from durable_cache import (
 from durable_cache.endpoints.session import source_of
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import (
+    Inbox,
     Numbered,
     ask,
     connected,
@@ -225,24 +226,24 @@ def test_the_first_sample_of_a_source_is_passed_whatever_its_number(
 def test_missed_samples_are_recovered_in_order_before_the_pending_ones(
     network: LocalNetwork,
 ) -> None:
-    received: list[Sample] = []
+    received = Inbox()
     session = network.client()
     with (
         declare_reliability_cache(session, "a/**") as cache,
-        declare_reliable_subscriber(network.client(), "a/**", received.append) as subscriber,
+        declare_reliable_subscriber(network.client(), "a/**", received) as subscriber,
     ):
         numbered = Numbered(session, "a/b")
-        wait_until(lambda: numbered.publisher.matching_status.matching)
+        received.await_path_from(numbered.session)
         numbered.put(0)
-        wait_until(lambda: sns(received) == [0], what="the first sample")
+        wait_until(lambda: sns(received.samples) == [0], what="the first sample")
         for sn in (1, 2, 3):
             numbered.put(sn, lost=True)
         stored(cache, 4)
         numbered.put(4)
         numbered.put(5)
-        wait_until(lambda: len(received) == 6, what="recovery")
-        assert sns(received) == [0, 1, 2, 3, 4, 5]
-        assert [sample.payload for sample in received] == [b"%d" % sn for sn in range(6)]
+        wait_until(lambda: len(received.samples) == 6, what="recovery")
+        assert sns(received.samples) == [0, 1, 2, 3, 4, 5]
+        assert [sample.payload for sample in received.samples] == [b"%d" % sn for sn in range(6)]
         assert subscriber.missed == 0
 
 
@@ -272,18 +273,16 @@ def test_what_nobody_has_is_reported_before_what_follows(
 
 
 def test_periodic_queries_find_a_lost_tail(network: LocalNetwork) -> None:
-    received: list[Sample] = []
+    received = Inbox()
     session = network.client()
     with (
         declare_reliability_cache(session, "a/**") as cache,
-        declare_reliable_subscriber(
-            network.client(), "a/**", received.append, periodic_queries=0.2
-        ),
+        declare_reliable_subscriber(network.client(), "a/**", received, periodic_queries=0.2),
     ):
         numbered = Numbered(session, "a/b")
-        connected(numbered.publisher)
+        received.await_path_from(numbered.session)
         numbered.put(0)
-        wait_until(lambda: sns(received) == [0])
+        wait_until(lambda: sns(received.samples) == [0])
         numbered.put(1, lost=True)
         stored(cache, 2)
-        wait_until(lambda: sns(received) == [0, 1], what="the lost tail")
+        wait_until(lambda: sns(received.samples) == [0, 1], what="the lost tail")

@@ -16,6 +16,7 @@ from durable_cache import (
 )
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import (
+    Inbox,
     Numbered,
     connected,
     ready_publisher,
@@ -67,25 +68,25 @@ def test_history_may_be_limited_per_key(network: LocalNetwork) -> None:
 
 
 def test_every_cache_is_asked_and_their_answers_are_united(network: LocalNetwork) -> None:
-    received: list[Sample] = []
+    received = Inbox()
     first, second = network.client(), network.client()
     with (
         declare_reliability_cache(first, "a/**", allowed_origin=Origins.SESSION_LOCAL) as one,
         declare_reliability_cache(second, "a/**", allowed_origin=Origins.SESSION_LOCAL) as two,
-        declare_reliable_subscriber(network.client(), "a/**", received.append),
+        declare_reliable_subscriber(network.client(), "a/**", received),
     ):
         numbered = Numbered(first, "a/b")
         twin = Numbered(second, "a/b")
-        connected(numbered.publisher)
+        received.await_path_from(numbered.session)
         numbered.put(0)
-        wait_until(lambda: sns(received) == [0])
+        wait_until(lambda: sns(received.samples) == [0])
         numbered.put(1, lost=True)
         twin.publisher = numbered.publisher  # the same source, seen by the other cache only
         twin.put(2, lost=True)
         stored(one, 2)
         stored(two, 1)
         numbered.put(3)
-        wait_until(lambda: sns(received) == [0, 1, 2, 3], what="the union of two caches")
+        wait_until(lambda: sns(received.samples) == [0, 1, 2, 3], what="the union of two caches")
 
 
 # deletes are samples, numbered, stored and recovered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Event
 
 import msgspec
 import zenoh
@@ -73,3 +74,31 @@ def ready_publisher(session: zenoh.Session, key_expr: str, **settings: object): 
     publisher = declare_reliable_publisher(session, key_expr, **settings)  # type: ignore[arg-type]
     connected(publisher._publisher)
     return publisher
+
+
+class Inbox:
+    """A subscriber's handler that tells when a session reaches it.
+
+    A publisher with a cache on its own session is matched before any subscriber elsewhere is known.
+    """
+
+    PROBE = "a/probe"
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self._reached = Event()
+
+    def __call__(self, sample: Sample) -> None:
+        if sample.key == self.PROBE:
+            self._reached.set()
+        else:
+            self.samples.append(sample)
+
+    def await_path_from(self, session: zenoh.Session) -> None:
+        """Wait until what `session` publishes comes here."""
+
+        def probe() -> bool:
+            session.put(self.PROBE, b"")
+            return self._reached.is_set()
+
+        wait_until(probe, what="a path to the subscriber")
