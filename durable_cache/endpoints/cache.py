@@ -81,7 +81,7 @@ class ReliabilityCache:
         self.key_exprs = tuple(map(_key_expr, key_exprs))
         self._exclude = tuple(map(_key_expr, exclude))
         self.backend = backend
-        self.closing = False
+        self.closing = self._ending = False
         self.queries_ok = self.queries_failed = 0
         self._error = ""
         directory = None if options.state_dir is None else options.state_dir / options.name
@@ -163,7 +163,7 @@ class ReliabilityCache:
             try:
                 run()
             except Exception as error:
-                if not self.closing:
+                if not self._ending:
                     self._error = f"{name}: {error}"
                     self.ingest.stop()
                     if not isinstance(error, DurableCacheError):
@@ -292,6 +292,7 @@ class ReliabilityCache:
         """
         if self.closing:
             return
+        self._ending = True
         deadline = time.monotonic() + timeout_seconds
         if self.aligning is not None:
             self.aligning.close()

@@ -259,19 +259,23 @@ def is_zenoh_channel(handler: object) -> str | None:
     return None
 
 
+_GONE = (ZError, RuntimeError)
+"""What a channel raises when it was undeclared; the second while it is being undeclared."""
+
+
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
     """Wait for one sample, then take what is there up to a bound; empty when undeclared."""
-    channel = subscriber.handler  # undeclaring is not held up by a thread that waits on it
     try:
+        channel = subscriber.handler  # undeclaring is not held up by a thread that waits on it
         first = channel.recv()
-    except ZError:
+    except _GONE:
         return []
     taken = [first]
     append, take = taken.append, channel.try_recv
     while len(taken) < samples_max:
         try:
             sample = take()
-        except ZError:
+        except _GONE:
             break
         if sample is None:
             break
@@ -283,7 +287,7 @@ def receive_query(queryable: Queryable) -> Query | None:
     """Wait for a query; None when the queryable was undeclared."""
     try:
         return queryable.handler.recv()
-    except ZError:
+    except _GONE:
         return None
 
 
