@@ -21,7 +21,7 @@ from typing import Self
 from durable_cache.endpoints.aligning import Aligning
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.ingest import Ingest
-from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.options import CacheOptions, parse_key_expr
 from durable_cache.endpoints.replies import (
     AnswerBounds,
     Form,
@@ -78,8 +78,8 @@ class ReliabilityCache:
     ) -> None:
         self._session = session
         self.options = options
-        self.key_exprs = tuple(map(_key_expr, key_exprs))
-        self._exclude = tuple(map(_key_expr, exclude))
+        self.key_exprs = tuple(map(parse_key_expr, key_exprs))
+        self._exclude = tuple(map(parse_key_expr, exclude))
         self.backend = backend
         self.closing = self._ending = False
         self.queries_ok = self.queries_failed = 0
@@ -336,13 +336,6 @@ def _reply_error(query: Query, reason: str) -> None:
         return  # the asker is gone
 
 
-def _key_expr(text: str) -> KeyExpression:
-    try:
-        return KeyExpression(text)
-    except ValueError as error:
-        raise ConfigError(f"key expression {error}") from error
-
-
 def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     session: Session,
     key_expr: str | Sequence[str],
@@ -379,7 +372,7 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     key_exprs = [key_expr] if isinstance(key_expr, str) else list(key_expr)
     try:
         for text in (*key_exprs, *exclude):
-            _key_expr(text)
+            parse_key_expr(text)
     except ConfigError:
         storage.close()
         raise

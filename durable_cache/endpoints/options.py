@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from durable_cache.endpoints.session import Origins
+from durable_cache.errors import ConfigError
+from durable_cache.model.key_expression import KeyExpression
 from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled import JournalOptions
 
-__all__ = ["CacheOptions"]
+__all__ = ["CacheOptions", "parse_key_expr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +62,11 @@ class CacheOptions:
     aligner: AlignerOptions = field(default_factory=AlignerOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
     journal: JournalOptions = field(default_factory=JournalOptions)
+
+
+def parse_key_expr(text: str) -> KeyExpression:
+    """Read a key expression that somebody declared; ConfigError says what is wrong with it."""
+    try:
+        return KeyExpression(text)
+    except ValueError as error:
+        raise ConfigError(f"key expression {error}") from error

@@ -9,6 +9,7 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
+from durable_cache.endpoints.options import parse_key_expr
 from durable_cache.endpoints.receipts import Receipt, Receipts
 from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
 from durable_cache.endpoints.session import (
@@ -294,10 +295,7 @@ def declare_reliable_publisher(  # noqa: PLR0913  # one call, as zenoh.ext has i
     `level`; at most `receipts_max` are kept, the oldest is forgotten (unknown) beyond. The default
     quality of service blocks rather than drops. Raises ConfigError on a bad argument.
     """
-    try:
-        KeyExpression(key_expr)
-    except ValueError as error:
-        raise ConfigError(f"key expression {error}") from error
+    parse_key_expr(key_expr)
     if history < 1 or acknowledgements < 0 or receipts_max < 1:
         raise ConfigError("history and receipts_max begin at 1, acknowledgements at 0")
     try:

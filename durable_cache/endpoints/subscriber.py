@@ -13,6 +13,7 @@ from typing import NamedTuple, Self, assert_never
 
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.channels import Channel, sink_of
+from durable_cache.endpoints.options import parse_key_expr
 from durable_cache.endpoints.session import (
     NO_SOURCE,
     Decoder,
@@ -345,10 +346,7 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
     `periodic_queries` is the period in seconds in which missed tails are asked for. `options` sets
     everything else and is overridden by the named arguments. Raises ConfigError on a bad argument.
     """
-    try:
-        parsed = KeyExpression(key_expr)
-    except ValueError as error:
-        raise ConfigError(f"key expression {error}") from error
+    parsed = parse_key_expr(key_expr)
     if periodic_queries is not None and periodic_queries <= 0:
         raise ConfigError("periodic_queries is a number of seconds above 0")
     chosen = options or DeliveryOptions(
