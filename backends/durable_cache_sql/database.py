@@ -70,6 +70,11 @@ class Database(ABC):
     def reading(self) -> AbstractContextManager[Connection]:
         """Return a snapshot to read from; driver errors leave it as `StorageError`."""
 
+    def glance(self, statement: Prepared, values: Values) -> list[Row]:
+        """Run one query that needs no snapshot beyond itself."""
+        with self.reading() as connection:
+            return self.rows(connection, statement, values)
+
     @abstractmethod
     def writing(self) -> AbstractContextManager[Connection]:
         """Return a transaction that is durable when its block ends, undone when it fails."""

@@ -248,6 +248,18 @@ class Dictionary:
         self._bound(known)
         return texts
 
+    def known_texts(
+        self, encoding_ids: set[int], stamp_ids: set[int]
+    ) -> tuple[dict[int, str], dict[int, str]] | None:
+        """Return the texts of encodings and zids when all were read before."""
+        try:
+            return (
+                {number: self._encoding_texts[number] for number in encoding_ids},
+                {number: self._zid_texts[number] for number in stamp_ids},
+            )
+        except KeyError:
+            return None
+
     def _bound(self, known: dict[SourceId, int] | dict[str, int] | dict[int, str]) -> None:
         if len(known) > self._streams_max:
             known.clear()

@@ -15,7 +15,16 @@ from durable_cache_sql.dictionary import Dictionary
 from durable_cache_sql.streams import StreamRow
 from durable_cache_sql.tables import samples
 
-__all__ = ["SN_END", "Snapshot", "bounds_of", "filtered_by_time", "is_ranged", "is_timed"]
+__all__ = [
+    "SAMPLE_PARTS",
+    "SN_END",
+    "Snapshot",
+    "bounds_of",
+    "build_samples",
+    "filtered_by_time",
+    "is_ranged",
+    "is_timed",
+]
 
 SN_END = (1 << 63) - 1
 SPREAD_MAX = 100_000
@@ -70,21 +79,25 @@ def _between(statement: Select[Any], seconds: Any, fraction: Any) -> Select[Any]
     )
 
 
+SAMPLE_PARTS = (
+    c.stream_id,
+    c.sn,
+    c.kind,
+    c.payload,
+    c.encoding_id,
+    c.attachment,
+    c.seconds,
+    c.fraction,
+    c.stamp_id,
+    c.stamped,
+    c.qos,
+    c.received_ns,
+)
+"""The columns of a sample, as `build_samples` takes them."""
+
+
 def _whole() -> Select[Any]:
-    return select(
-        c.stream_id,
-        c.sn,
-        c.kind,
-        c.payload,
-        c.encoding_id,
-        c.attachment,
-        c.seconds,
-        c.fraction,
-        c.stamp_id,
-        c.stamped,
-        c.qos,
-        c.received_ns,
-    )
+    return select(*SAMPLE_PARTS)
 
 
 class Snapshot:
@@ -167,36 +180,46 @@ class Snapshot:
         return self.samples_of([found[place] for place in places], streams)
 
     def samples_of(self, rows: Sequence[Row], streams: dict[int, Stream]) -> list[Sample]:
-        """Build samples; a tight loop, for it runs once for every sample ever replayed."""
+        """Build the samples of some rows."""
         encodings = self.dictionary.encoding_texts(self.connection, {row[4] for row in rows})
         stamps = self.dictionary.zid_texts(self.connection, {row[8] for row in rows})
-        kinds = _KINDS
-        return [
-            Sample(
-                *streams[stream_id],
-                sn,
-                payload,
-                kinds[kind],
-                encodings[encoding_id],
-                attachment,
-                seconds << 32 | fraction,
-                stamps[stamp_id],
-                stamped == 1,
-                qos,
-                received_ns,
-            )
-            for (
-                stream_id,
-                sn,
-                kind,
-                payload,
-                encoding_id,
-                attachment,
-                seconds,
-                fraction,
-                stamp_id,
-                stamped,
-                qos,
-                received_ns,
-            ) in rows
-        ]
+        return build_samples(rows, streams, encodings, stamps)
+
+
+def build_samples(
+    rows: Sequence[Row],
+    streams: dict[int, Stream],
+    encodings: dict[int, str],
+    stamps: dict[int, str],
+) -> list[Sample]:
+    """Build samples; a tight loop, for it runs once for every sample ever replayed."""
+    kinds = _KINDS
+    return [
+        Sample(
+            *streams[stream_id],
+            sn,
+            payload,
+            kinds[kind],
+            encodings[encoding_id],
+            attachment,
+            seconds << 32 | fraction,
+            stamps[stamp_id],
+            stamped == 1,
+            qos,
+            received_ns,
+        )
+        for (
+            stream_id,
+            sn,
+            kind,
+            payload,
+            encoding_id,
+            attachment,
+            seconds,
+            fraction,
+            stamp_id,
+            stamped,
+            qos,
+            received_ns,
+        ) in rows
+    ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import psycopg
 from sqlalchemy import (
@@ -57,6 +57,7 @@ from durable_cache_sql.options import SqlOptions, place_of
 
 __all__ = ["PostgresDatabase"]
 
+T = TypeVar("T")
 _ELEMENTS = {int: BigInteger, bytes: LargeBinary, str: Text}
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TRAILER = struct.pack(">h", -1)
@@ -71,6 +72,7 @@ _REFUSED = ("28000", "28P01", "3D000", "42501", "3F000")
 _PAUSE_FIRST_SECONDS = 0.05
 _PAUSE_MAX_SECONDS = 1.0
 _SCHEMA_LOCK = "durable-cache schema"
+_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class PostgresDatabase(Database):
@@ -100,8 +102,46 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self.translated(), self.engine.connect() as connection:
-            yield connection
+        with self.translated():
+            connection, _ = self._first(lambda one: _driver(one).execute(_SNAPSHOT))
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+
+    def glance(self, statement: Prepared, values: Values) -> list[Row]:
+        """Run one query outside any transaction, which makes it one round trip."""
+        with self.translated():
+            connection, found = self._first(lambda one: self.rows(one, statement, values))
+            self._give_back(connection)
+            return found
+
+    def _first(self, ask: Callable[[Connection], T]) -> tuple[Connection, T]:
+        """Take a connection from the pool with its first answer.
+
+        Connections may have died in the pool, all together, which only asking shows: then the
+        pool is made anew and the question put once more.
+        """
+        connection = self.engine.connect()
+        try:
+            return connection, ask(connection)
+        except BaseException as error:
+            dead = _driver(connection).closed
+            self._give_back(connection)
+            if not (dead and isinstance(error, psycopg.OperationalError)):
+                raise
+        self.engine.dispose()
+        connection = self.engine.connect()
+        try:
+            return connection, ask(connection)
+        except BaseException:
+            self._give_back(connection)
+            raise
+
+    def _give_back(self, connection: Connection) -> None:
+        if _driver(connection).closed:
+            connection.invalidate()
+        connection.close()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -266,8 +306,7 @@ def _engine(url: URL, options: SqlOptions, *, pooled: bool) -> Engine:
         pool_size=options.pool_size,
         max_overflow=0,
         pool_timeout=options.pool_timeout_seconds,
-        pool_pre_ping=True,
-        isolation_level="REPEATABLE READ",
+        isolation_level="AUTOCOMMIT",
         connect_args=arguments,
     )
 

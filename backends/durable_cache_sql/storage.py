@@ -23,6 +23,7 @@ from durable_cache.storage.contract import (
 from durable_cache_sql.appending import append_batch
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import Dictionary, find_storage, make_storage
+from durable_cache_sql.gaps import is_gap, read_gap
 from durable_cache_sql.holding import held_of
 from durable_cache_sql.options import SqlOptions
 from durable_cache_sql.pages import Snapshot
@@ -64,6 +65,18 @@ class SqlStorage(Storage):
             )
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        self._check()
+        if cursor is None and self._database.lateral and is_gap(selection):
+            found = read_gap(
+                self._database,
+                self._read,
+                self._storage_id,
+                selection,
+                limit,
+                self._options.page_bytes_max,
+            )
+            if found is not None:
+                return found
         with self._reading() as snapshot:
             return read_page(snapshot, selection, limit, cursor, self._options.page_bytes_max)
 
