@@ -24,9 +24,9 @@ from durable_cache.model.selection import Order, Selection, SnBounds
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache_delta import DeltaBackend, DeltaOptions
 from durable_cache_delta.choosing import choose
+from durable_cache_delta.columns import table_of
 from durable_cache_delta.maintenance import optimize
 from durable_cache_delta.places import sync_file, sync_folder
-from durable_cache_delta.rows import table_of
 from durable_cache_delta.storage import DeltaStorage
 from durable_cache_delta.streams import StreamIndex
 
@@ -63,7 +63,7 @@ def batches(rows: int, size: int, sources: int) -> Iterator[SampleBatch]:
 def plain_parquet(folder: Path, number: int, batch: SampleBatch) -> float:
     """Write the rows as one Parquet file, flushed; returns the seconds, columns not counted."""
     choice = choose(batch, StreamIndex(1_000_000), lambda _: {})
-    rows = table_of(choice.samples, choice.digests)
+    rows = table_of(choice.columns, choice.streams)
     started = time.perf_counter()
     path = folder / f"{number}.parquet"
     pq.write_table(rows, path, compression="zstd", compression_level=1)
@@ -75,7 +75,7 @@ def plain_parquet(folder: Path, number: int, batch: SampleBatch) -> float:
 def columns_only(batch: SampleBatch) -> float:
     choice = choose(batch, StreamIndex(1_000_000), lambda _: {})
     started = time.perf_counter()
-    table_of(choice.samples, choice.digests)
+    table_of(choice.columns, choice.streams)
     return time.perf_counter() - started
 
 

@@ -7,9 +7,10 @@ from operator import lt
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.storage.contract import Conflict, Refusal
-from durable_cache_delta.rows import refusal, storable
+from durable_cache_delta.columns import Columns, StreamPlaces
+from durable_cache_delta.rows import refusal, storable_streams
 from durable_cache_delta.streams import StreamIndex, StreamRows, Wanted
 
 __all__ = ["Choice", "HeldDigests", "choose"]
@@ -21,12 +22,19 @@ HeldDigests = Callable[[Sequence[Wanted]], Mapping[tuple[Stream, int], bytes]]
 class Choice(NamedTuple):
     """What is to be stored of a batch, in the order of the table, and what became of the rest."""
 
-    samples: list[Sample]
-    digests: list[bytes]
+    columns: Columns
+    streams: list[StreamPlaces]
+    """The rows to store."""
     rows: list[StreamRows]
+    """What they are to the index."""
     duplicates: int
     conflicts: list[Conflict]
     refused: list[Refusal]
+
+    @property
+    def new(self) -> int:
+        """How many samples are to be stored."""
+        return sum(len(places) for _, places in self.streams)
 
 
 class _Group(NamedTuple):
@@ -41,64 +49,57 @@ class _Group(NamedTuple):
 def choose(batch: SampleBatch, index: StreamIndex, held_digests: HeldDigests) -> Choice:
     """Compare a batch with what is held; digests of held samples are read only where they meet."""
     samples, digests = batch.samples, batch.digests
+    columns = Columns(samples, digests)
     refused: list[Refusal] = []
-    taken: Sequence[int] = range(len(samples))
-    if not storable(samples):
+    if not (columns.storable() and storable_streams(batch.places)):
         reasons = [refusal(sample) for sample in samples]
         refused = [
             Refusal(samples[at], reason) for at, reason in enumerate(reasons) if reason is not None
         ]
-        taken = [at for at, reason in enumerate(reasons) if reason is None]
-    groups = _groups(samples, taken, index)
+        batch = SampleBatch(samples[at] for at, reason in enumerate(reasons) if reason is None)
+        samples, digests = batch.samples, batch.digests
+        columns = Columns(samples, digests)
+    groups = _groups(columns.sns, batch.places, index)
     meeting = [
         Wanted(group.stream, group.held.first, group.held.last, group.held.count)
         for group in groups
         if group.held.first is not None and group.held.last is not None
     ]
     known = held_digests(meeting) if meeting else {}
-    chosen: list[int] = []
-    rows: list[StreamRows] = []
+    streams: list[StreamPlaces] = []
     contradictions: list[tuple[int, Conflict]] = []
     duplicates = 0
     for group in groups:
-        new = group.places
+        new: Sequence[int] = group.places
         if len(group.held) or not _rises(group.sns):
             new, repeats, against = _settle(group, samples, digests, known)
             duplicates += repeats
             contradictions.extend(against)
         if new:
-            chosen.extend(new)
-            rows.append(_summary(group.stream, [samples[at] for at in new]))
+            streams.append(StreamPlaces(group.stream, new))
     contradictions.sort(key=lambda entry: entry[0])
     return Choice(
-        [samples[at] for at in chosen],
-        [digests[at] for at in chosen],
-        rows,
+        columns,
+        streams,
+        [_summary(columns, *chosen) for chosen in streams],
         duplicates,
         [conflict for _, conflict in contradictions],
         refused,
     )
 
 
-def _groups(samples: Sequence[Sample], taken: Sequence[int], index: StreamIndex) -> list[_Group]:
-    """Group the batch by stream, in the order of the table."""
-    places: dict[tuple[str, SourceId, int], list[int]] = {}
-    for at in taken:
-        sample = samples[at]
-        stream = (sample.key, sample.source, sample.epoch)
-        try:
-            places[stream].append(at)
-        except KeyError:
-            places[stream] = [at]
+def _groups(
+    sns: Sequence[int], places: Mapping[Stream, list[int]], index: StreamIndex
+) -> list[_Group]:
+    """Return the streams of a batch in the order of the table."""
+    index.check_room(places)
     groups = []
-    for key, held_places in places.items():
-        stream_key = Stream(*key)
-        sns = [samples[at].sn for at in held_places]
-        state = index.streams.get(stream_key)
-        held = RangeSet() if state is None else state.runs.clip(min(sns), max(sns))
-        groups.append(_Group(stream_key, held_places, sns, held))
-    index.check_room(group.stream for group in groups)
-    groups.sort(key=lambda group: group.stream.order)
+    for stream in sorted(places, key=lambda stream: stream.order):
+        here = places[stream]
+        numbers = [sns[at] for at in here]
+        state = index.streams.get(stream)
+        held = RangeSet() if state is None else state.runs.clip(min(numbers), max(numbers))
+        groups.append(_Group(stream, here, numbers, held))
     return groups
 
 
@@ -132,10 +133,10 @@ def _settle(
     return new, repeats, conflicts
 
 
-def _summary(stream: Stream, samples: list[Sample]) -> StreamRows:
+def _summary(columns: Columns, stream: Stream, places: Sequence[int]) -> StreamRows:
     return StreamRows(
         stream,
-        RangeSet.of(sample.sn for sample in samples),
-        max([sample.ntp64 for sample in samples]),
-        max([sample.received_ns for sample in samples]),
+        RangeSet.of([columns.sns[at] for at in places]),
+        max([columns.ntp64[at] for at in places]),
+        max([columns.received_ns[at] for at in places]),
     )

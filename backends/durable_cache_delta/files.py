@@ -112,7 +112,7 @@ def describe(path: str, size: int, day: str, rows: pa.Table) -> DataFile:
         .aggregate([("sn", "min"), ("sn", "max")])
         .to_pydict()
     )
-    keys = pc.min_max(rows.column("key_expr")).as_py()
+    keys = pc.min_max(_distinct(rows.column("key_expr"))).as_py()
     times = pc.min_max(unsigned(rows.column("ntp64"))).as_py()
     numberings = {
         Numbering(zid, eid, epoch): Span(first, last)
@@ -166,7 +166,7 @@ def _statistics(rows: pa.Table, wanted: Iterable[str]) -> dict[str, Any]:
         if name not in wanted:
             continue
         column = rows.column(name)
-        ends = pc.min_max(column).as_py()
+        ends = pc.min_max(_distinct(column)).as_py()
         least[name] = _least(ends["min"])
         greatest[name] = _greatest(ends["max"])
         nulls[name] = column.null_count
@@ -176,6 +176,13 @@ def _statistics(rows: pa.Table, wanted: Iterable[str]) -> dict[str, Any]:
         "maxValues": greatest,
         "nullCount": nulls,
     }
+
+
+def _distinct(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the texts that a dictionary's rows use; another column as it is."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    return pc.unique(column).cast(column.type.value_type)
 
 
 def _least(value: object) -> object:

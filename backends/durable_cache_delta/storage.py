@@ -94,18 +94,18 @@ class DeltaStorage(Storage):
             self._ready(writing=True)
             choice = choose(batch, self.catalog.index, self._held_digests)
             with self._unknown_on_failure():
-                if choice.samples:
+                if choice.streams:
                     self._store(choice)
                 self._record_skips(choice, skips)
         return AppendResult(
-            len(choice.samples),
+            choice.new,
             choice.duplicates,
             tuple(choice.conflicts),
             tuple(choice.refused),
         )
 
     def _store(self, choice: Choice) -> None:
-        written = write_samples(self.place, self.options, choice.samples, choice.digests)
+        written = write_samples(self.place, self.options, choice.columns, choice.streams)
         self._log.commit([one.action for one in written])
         self.catalog.add((one.file for one in written), choice.rows)
 

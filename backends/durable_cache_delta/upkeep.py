@@ -73,11 +73,16 @@ def _packed(
 def compact(storage: DeltaStorage, group: Sequence[DataFile]) -> bool:
     """Put one sorted file in the place of a group's; False when something else came between."""
     options, place = storage.options, storage.place
-    rows = pa.concat_tables(
-        [storage.scanner.read_all(file, SAMPLES_IN_FILES.names) for file in group]
-    )
-    merged = sorted_rows(rows).cast(SAMPLES_IN_FILES)
-    del rows
+    with translated(f"table {place.uri}"):
+        # A file that another engine wrote may say of every column that it can be null.
+        rows = pa.concat_tables(
+            [
+                storage.scanner.read_all(file, SAMPLES_IN_FILES.names).cast(SAMPLES_IN_FILES)
+                for file in group
+            ]
+        )
+        merged = sorted_rows(rows)
+        del rows
     written = [write_rows(place, options, merged, group[0].day, new=False)]
     # After a commit whose outcome is unknown the file stays: if nothing names it, vacuum takes it.
     if storage.swap_if_live(group, written):

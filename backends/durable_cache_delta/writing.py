@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake.transaction import AddAction
 
-from durable_cache.model.sample import Sample
+from durable_cache_delta.columns import Columns, StreamPlaces, table_of
 from durable_cache_delta.failures import translated
 from durable_cache_delta.files import DataFile, add_action, day_text, describe, write_file
 from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.places import Place
-from durable_cache_delta.rows import DAY_NS, table_of
+from durable_cache_delta.rows import DAY_NS
 
 __all__ = ["Written", "sorted_rows", "write_rows", "write_samples"]
 
@@ -27,14 +27,14 @@ class Written(NamedTuple):
 
 
 def write_samples(
-    place: Place, options: DeltaOptions, samples: Sequence[Sample], digests: Sequence[bytes]
+    place: Place, options: DeltaOptions, columns: Columns, streams: Sequence[StreamPlaces]
 ) -> list[Written]:
-    """Write samples, given in the order of the table; nothing is left behind on failure."""
+    """Write streams of a batch, in the order of the table; nothing is left behind on failure."""
     written: list[Written] = []
     try:
-        for day, part, part_digests in _parts(options, samples, digests):
+        for day, part in _parts(options, columns, streams):
             with translated(f"table {place.uri}"):
-                rows = table_of(part, part_digests)
+                rows = table_of(columns, part)
             written.append(write_rows(place, options, rows, day, new=True))
     except BaseException:
         discard(place, written)
@@ -59,45 +59,53 @@ def write_rows(
 
 
 def _parts(
-    options: DeltaOptions, samples: Sequence[Sample], digests: Sequence[bytes]
-) -> Iterator[tuple[str, Sequence[Sample], Sequence[bytes]]]:
-    """Cut samples by day, and a day where a file would become too large."""
-    received = [sample.received_ns for sample in samples]
-    if min(received) // DAY_NS == max(received) // DAY_NS:
-        days = {received[0] // DAY_NS: range(len(samples))}
-        chosen: dict[int, Sequence[int]] = dict(days)
-    else:
-        by_day: dict[int, list[int]] = {}
-        for at, moment in enumerate(received):
-            by_day.setdefault(moment // DAY_NS, []).append(at)
-        chosen = dict(sorted(by_day.items()))
+    options: DeltaOptions, columns: Columns, streams: Sequence[StreamPlaces]
+) -> Iterator[tuple[str, Sequence[StreamPlaces]]]:
+    """Cut a batch by day, and a day where a file would become too large."""
     bytes_max = 2 * options.file_bytes_target
-    whole = len(samples) <= options.file_rows_max and _bytes(samples) <= bytes_max
-    for day, places in chosen.items():
+    whole = len(columns) <= options.file_rows_max and columns.stored_bytes <= bytes_max
+    for day, part in sorted(_days(columns, streams).items()):
         if whole:
-            yield day_text(day), *_pick(samples, digests, places)
+            yield day_text(day), part
             continue
-        start = size = 0
-        for count, at in enumerate(places):
-            size += _bytes(samples[at : at + 1])
-            if size > bytes_max or count - start >= options.file_rows_max:
-                yield day_text(day), *_pick(samples, digests, places[start : count + 1])
-                start, size = count + 1, 0
+        for cut in _cut(part, columns.sizes, bytes_max, options.file_rows_max):
+            yield day_text(day), cut
+
+
+def _days(
+    columns: Columns, streams: Sequence[StreamPlaces]
+) -> Mapping[int, Sequence[StreamPlaces]]:
+    received = columns.received_ns
+    first = min(received) // DAY_NS
+    if first == max(received) // DAY_NS:
+        return {first: streams}
+    days: dict[int, list[StreamPlaces]] = {}
+    for stream, places in streams:
+        here: dict[int, list[int]] = {}
+        for at in places:
+            here.setdefault(received[at] // DAY_NS, []).append(at)
+        for day, part in here.items():
+            days.setdefault(day, []).append(StreamPlaces(stream, part))
+    return days
+
+
+def _cut(
+    streams: Sequence[StreamPlaces], sizes: Sequence[int], bytes_max: int, rows_max: int
+) -> Iterator[Sequence[StreamPlaces]]:
+    part: list[StreamPlaces] = []
+    size = rows = 0
+    for stream, places in streams:
+        start = 0
+        for end, at in enumerate(places, 1):
+            size += sizes[at]
+            rows += 1
+            if size > bytes_max or rows > rows_max:
+                yield [*part, StreamPlaces(stream, places[start:end])]
+                part, start, size, rows = [], end, 0, 0
         if start < len(places):
-            yield day_text(day), *_pick(samples, digests, places[start:])
-
-
-def _bytes(samples: Sequence[Sample]) -> int:
-    return sum([len(s.payload) + (len(s.attachment) if s.attachment else 0) for s in samples])
-
-
-def _pick(
-    samples: Sequence[Sample], digests: Sequence[bytes], places: Sequence[int]
-) -> tuple[Sequence[Sample], Sequence[bytes]]:
-    if isinstance(places, range):
-        cut = slice(places.start, places.stop)
-        return samples[cut], digests[cut]
-    return [samples[at] for at in places], [digests[at] for at in places]
+            part.append(StreamPlaces(stream, places[start:]))
+    if part:
+        yield part
 
 
 def sorted_rows(rows: pa.Table) -> pa.Table:

@@ -49,18 +49,23 @@ class RangeSet:
     def of(cls, sns: Iterable[int]) -> RangeSet:
         """Build the set of the given numbers, in any order, repeats allowed."""
         held = cls()
-        first = last = -2
-        for sn in sorted(sns):
-            if sn <= last + 1:
-                last = max(last, sn)
-                continue
-            if last >= 0:
-                held._firsts.append(first)
-                held._lasts.append(last)
-            first = last = sn
-        if last >= 0:
+        numbers = set(sns)
+        if not numbers:
+            return held
+        first, last = min(numbers), max(numbers)
+        if last - first + 1 == len(numbers):  # the usual case: one run
             held._firsts.append(first)
             held._lasts.append(last)
+            return held
+        last = first - 1
+        for sn in sorted(numbers):
+            if sn != last + 1:
+                held._firsts.append(first)
+                held._lasts.append(last)
+                first = sn
+            last = sn
+        held._firsts.append(first)
+        held._lasts.append(last)
         return held
 
     def add(self, first: int, last: int) -> None:

@@ -194,22 +194,30 @@ def sample_digest(sample: Sample) -> bytes:
 
     Timestamp and QoS take no part: the same sample may arrive re-stamped over another route.
     """
-    state = blake2b(digest_size=DIGEST_BYTES)
+    payload = sample.payload
     attachment = sample.attachment
-    state.update(
-        b"%d;%d;%d;%d;"
-        % (
-            sample.kind,
-            len(sample.encoding),
-            len(sample.payload),
-            -1 if attachment is None else len(attachment),
-        )
-    )
-    state.update(sample.encoding.encode("utf-8", "surrogatepass"))
-    state.update(sample.payload)
+    if attachment is None:
+        head = _digest_head(sample.kind, sample.encoding, len(payload), -1)
+    else:
+        head = _digest_head(sample.kind, sample.encoding, len(payload), len(attachment))
+    if len(payload) < _JOINED_MAX:
+        # One call over a joined text costs less than three over its parts.
+        whole = head + payload + attachment if attachment else head + payload
+        return blake2b(whole, digest_size=DIGEST_BYTES).digest()
+    state = blake2b(head, digest_size=DIGEST_BYTES)
+    state.update(payload)
     if attachment:
         state.update(attachment)
     return state.digest()
+
+
+@lru_cache(maxsize=4096)
+def _digest_head(kind: int, encoding: str, payload_bytes: int, attachment_bytes: int) -> bytes:
+    sizes = b"%d;%d;%d;%d;" % (kind, len(encoding), payload_bytes, attachment_bytes)
+    return sizes + encoding.encode("utf-8", "surrogatepass")
+
+
+_JOINED_MAX = 1024
 
 
 class Skip(NamedTuple):
@@ -231,12 +239,21 @@ class SampleBatch:
     batch; the first counts.
     """
 
-    __slots__ = ("_by_stream", "_digests", "samples")
+    __slots__ = ("_by_stream", "_digests", "_places", "samples")
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.samples: Sequence[Sample] = tuple(samples)
+        self._places: dict[Stream, list[int]] | None = None
         self._by_stream: dict[Stream, list[Sample]] | None = None
         self._digests: list[bytes] | None = None
+
+    @classmethod
+    def joined(cls, batches: Sequence[SampleBatch]) -> SampleBatch:
+        """Return the samples of several batches as one; digests made already are kept."""
+        joined = cls(sample for batch in batches for sample in batch.samples)
+        if any(batch._digests is not None for batch in batches):
+            joined._digests = [digest for batch in batches for digest in batch.digests]
+        return joined
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -253,18 +270,29 @@ class SampleBatch:
         return f"SampleBatch({len(self.samples)} samples)"
 
     @property
+    def places(self) -> dict[Stream, list[int]]:
+        """Where the samples of each stream are, rising; owned by the batch, not to be changed."""
+        if self._places is None:
+            places: dict[Stream, list[int]] = {}
+            for at, sample in enumerate(self.samples):
+                # A tuple finds a stream that equals it, and is made in a quarter of the time.
+                stream = (sample.key, sample.source, sample.epoch)
+                here = places.get(stream)  # type: ignore[call-overload]
+                if here is None:
+                    places[Stream(*stream)] = [at]
+                else:
+                    here.append(at)
+            self._places = places
+        return self._places
+
+    @property
     def by_stream(self) -> dict[Stream, list[Sample]]:
         """The samples per stream, in batch order; owned by the batch, not to be changed."""
         if self._by_stream is None:
-            groups: dict[Stream, list[Sample]] = {}
-            for sample in self.samples:
-                stream = Stream(sample.key, sample.source, sample.epoch)
-                group = groups.get(stream)
-                if group is None:
-                    groups[stream] = [sample]
-                else:
-                    group.append(sample)
-            self._by_stream = groups
+            samples = self.samples
+            self._by_stream = {
+                stream: [samples[at] for at in places] for stream, places in self.places.items()
+            }
         return self._by_stream
 
     @property

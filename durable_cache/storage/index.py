@@ -121,17 +121,17 @@ class StreamIndex:
             numberings = self._numberings(batch, skips := list(skips))
             for stream, samples in batch.by_stream.items():
                 info = infos[stream]
-                sns = RangeSet.of(sample.sn for sample in samples)
+                sns = RangeSet.of([sample.sn for sample in samples])
                 info.held.update(sns)
                 infos[stream] = info._replace(
-                    newest_ntp64=max((info.newest_ntp64, *(s.ntp64 for s in samples))),
+                    newest_ntp64=max(info.newest_ntp64, *[s.ntp64 for s in samples]),
                     newest_received_ns=max(
-                        (info.newest_received_ns, *(s.received_ns for s in samples))
+                        info.newest_received_ns, *[s.received_ns for s in samples]
                     ),
                 )
                 runs = numberings[_Numbering(stream.source, stream.epoch)]
                 runs.held.update(sns)
-                original = max((s.ntp64 for s in samples if not s.stamped), default=0)
+                original = max([s.ntp64 for s in samples if not s.stamped], default=0)
                 runs.newest = max(runs.newest, original)
             for skip in skips:
                 numberings[_Numbering(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)

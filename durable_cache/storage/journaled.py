@@ -139,9 +139,9 @@ class JournaledStorage:
         entries = self.tail.head(self.options.drain_samples_max)
         if not entries or self.journal is None:
             return 0
-        samples = [sample for entry in entries for sample in entry.batch]
         skips = [skip for entry in entries for skip in entry.skips]
-        batch = SampleBatch(samples)
+        batch = SampleBatch.joined([entry.batch for entry in entries])
+        samples = batch.samples
         result = self.backend.append(batch, skips)
         if result.refused:
             for refusal in result.refused:

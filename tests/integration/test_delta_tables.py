@@ -25,9 +25,9 @@ from durable_cache.storage.contract import Retention
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import HOSTILE_KEYS, SOURCE, START_NS, batch, filled, run, sample
 from durable_cache_delta import DeltaBackend, DeltaOptions
+from durable_cache_delta.columns import Columns, StreamPlaces, table_of
 from durable_cache_delta.files import add_action
 from durable_cache_delta.maintenance import optimize, status, vacuum
-from durable_cache_delta.rows import table_of
 from durable_cache_delta.schema import SAMPLES, SKIPS
 from tests.servers.delta import lake, opened, write
 
@@ -91,7 +91,8 @@ def test_statistics_bound_what_files_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tail", ["\U0010ffff", "\U0010ffff" * 300, "z", "\U0010ffffz"])
 def test_the_greatest_key_is_an_upper_bound_however_long(tail: str) -> None:
     long = "k" * 255 + tail
-    rows = table_of([sample(1, long)], [b"d"])
+    one = sample(1, long)
+    rows = table_of(Columns([one], [b"d"]), [StreamPlaces(one.stream, [0])])
     stats = json.loads(add_action("p", 1, None, rows, new=True).stats)
     assert stats["minValues"]["key_expr"] <= long <= stats["maxValues"]["key_expr"]
 

@@ -146,3 +146,14 @@ def test_a_batch_groups_by_stream_in_batch_order(made: list[Sample]) -> None:
 def test_batches_compare_by_their_samples() -> None:
     assert SampleBatch(run(0, 3)) == SampleBatch(run(0, 3)) != SampleBatch(run(0, 2))
     assert repr(SampleBatch(run(0, 3))) == "SampleBatch(4 samples)"
+
+
+@given(st.lists(few, max_size=20), st.integers(0, 20), st.booleans())
+def test_joined_batches_are_one_batch(made: list[Sample], cut: int, asked: bool) -> None:
+    parts = [SampleBatch(made[:cut]), SampleBatch(), SampleBatch(made[cut:])]
+    if asked:
+        assert parts[0].digests == [sample_digest(s) for s in made[:cut]]
+    joined = SampleBatch.joined(parts)
+    assert joined == SampleBatch(made)
+    assert joined.digests == SampleBatch(made).digests
+    assert joined.by_stream == SampleBatch(made).by_stream
