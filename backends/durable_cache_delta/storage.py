@@ -87,7 +87,14 @@ class DeltaStorage(Storage):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(self.place.durability, time_resolution_ns=1000, exact_age=False)
+        return Capabilities(
+            self.place.durability,
+            time_resolution_ns=1000,
+            exact_age=False,
+            # A commit costs five flushes and an entry in the log that every reader replays.
+            append_samples=100_000,
+            append_linger_seconds=2.0,
+        )
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         with self.lock:

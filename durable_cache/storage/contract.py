@@ -65,6 +65,10 @@ class Capabilities:
     """The backend's own engine orders pages; False means the storage sorts them itself."""
     exact_age: bool = True
     """Trimming by age removes exactly what is too old; False: up to one partition later."""
+    append_samples: int = 20_000
+    """How many samples an append best has while many wait, so that its fixed cost is shared."""
+    append_linger_seconds: float = 0.2
+    """How long few samples best wait in the journal for company; reads see them there."""
 
 
 class Conflict(NamedTuple):

@@ -11,7 +11,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
 
@@ -50,10 +50,10 @@ class JournalOptions:
     """Memory for samples on their way; more than a minute of 20 k small samples a second."""
     spool_bytes_max: int = 4 << 30
     """Journal on disk while the backend is slow or down; beyond it samples are refused."""
-    drain_samples_max: int = 20_000
-    """One backend append: large enough that its fixed cost does not count."""
-    drain_linger_seconds: float = 0.2
-    """How long a small batch waits for company."""
+    drain_samples_max: int = 0
+    """One backend append; 0: what the backend asks for, which knows its fixed cost."""
+    drain_linger_seconds: float = 0.0
+    """How long a small batch waits for company; 0: as the backend asks."""
     retry_seconds_max: float = 5.0
     """The longest pause before a backend that failed is tried again."""
     conflicts_kept_max: int = 1000
@@ -77,7 +77,7 @@ class JournaledStorage:
         options: JournalOptions | None = None,
     ) -> None:
         self.backend = storage
-        self.options = options or JournalOptions()
+        self.options = _as_asked(options or JournalOptions(), storage)
         self.journal: Journal | None = None
         self._directory_lock: DirectoryLock | None = None
         self._stop = Event()
@@ -343,3 +343,12 @@ class JournaledStorage:
         self.backend.close()
         if self._directory_lock is not None:
             self._directory_lock.release()
+
+
+def _as_asked(options: JournalOptions, storage: Storage) -> JournalOptions:
+    asked = storage.capabilities
+    return replace(
+        options,
+        drain_samples_max=options.drain_samples_max or asked.append_samples,
+        drain_linger_seconds=options.drain_linger_seconds or asked.append_linger_seconds,
+    )

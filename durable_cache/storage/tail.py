@@ -28,6 +28,7 @@ class Tail:
         self._entries: deque[tuple[Entry, int]] = deque()
         self._spilled: deque[int] = deque()
         self._changed = Condition()
+        self._woken = False
         self.bytes = 0
         self.samples = 0
 
@@ -49,14 +50,18 @@ class Tail:
         return len(self._spilled)
 
     def wait(self, samples: int, timeout_seconds: float) -> bool:
-        """Wait until so many samples are here, or some are and the time is over."""
+        """Wait until so many samples are here, half of the bound, or some and the time is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self.samples >= samples, timeout_seconds)
+            self._changed.wait_for(
+                lambda: self._woken or self.samples >= samples or self.bytes > self._bytes_max // 2,
+                timeout_seconds,
+            )
             return bool(self._entries or self._spilled)
 
     def wake(self) -> None:
-        """End every `wait` now."""
+        """End every `wait` now, and those that come."""
         with self._changed:
+            self._woken = True
             self._changed.notify_all()
 
     def head(self, samples_max: int) -> list[Entry]:
