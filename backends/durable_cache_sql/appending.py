@@ -7,12 +7,12 @@ held already does a second way look up what is held and sort out duplicates and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, select, update
 
 from durable_cache.errors import StorageLocked
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, Skip, sample_digest
 from durable_cache.storage.contract import AppendResult, Conflict, Refusal
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import ZID_BYTES, Dictionary
@@ -27,10 +27,9 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class _Offers(NamedTuple):
-    """Samples with their digests and the numbers of their streams, column by column."""
+    """Samples and the numbers of their streams."""
 
     samples: Sequence[Sample]
-    digests: Sequence[bytes]
     stream_ids: Sequence[int]
 
     def at(self, places: Iterable[int]) -> _Offers:
@@ -40,7 +39,7 @@ class _Offers(NamedTuple):
 
     def part(self, begin: int, end: int) -> _Offers:
         """Return those from `begin` to before `end`."""
-        return _Offers(self.samples[begin:end], self.digests[begin:end], self.stream_ids[begin:end])
+        return _Offers(self.samples[begin:end], self.stream_ids[begin:end])
 
 
 def append_batch(
@@ -60,14 +59,9 @@ def append_batch(
     dictionary.add_zids(connection, {sample.timestamp_id for sample in kept})
     dictionary.add_encodings(connection, {sample.encoding for sample in kept})
     dictionary.add_streams(connection, storage_id, kept.by_stream)
-    ids = cast("dict[tuple[str, SourceId, int], int]", dictionary.streams)
-    stream_ids = [ids[sample.key, sample.source, sample.epoch] for sample in kept.samples]
-    offers = _Offers(kept.samples, kept.digests, stream_ids)
-    new, conflicts = offers, list[Conflict]()
-    places = set(zip(stream_ids, [sample.sn for sample in kept.samples], strict=True))
-    whole = len(places) == len(kept)
-    if not (whole and _insert(database, dictionary, connection, storage_id, offers)):
-        new, conflicts = _sorted_out(database, connection, offers)
+    new, conflicts = _by_stream(kept, dictionary), list[Conflict]()
+    if not _insert(database, dictionary, connection, storage_id, new):
+        new, conflicts = _sorted_out(database, connection, _as_given(kept, dictionary))
         if not _insert(database, dictionary, connection, storage_id, new):
             raise StorageLocked(f"{database.subject}: another writer appends to this storage")
     stored = kept if len(new.samples) == len(kept) else SampleBatch(new.samples)
@@ -75,6 +69,20 @@ def append_batch(
     write_skips(database, dictionary, connection, storage_id, stored, given_skips)
     duplicates = len(kept) - len(stored) - len(conflicts)
     return AppendResult(len(stored), duplicates, tuple(conflicts), tuple(refused))
+
+
+def _by_stream(batch: SampleBatch, dictionary: Dictionary) -> _Offers:
+    """Return a batch stream by stream: neighbours in a stream become neighbours on the disk."""
+    samples: list[Sample] = []
+    stream_ids: list[int] = []
+    for stream, group in batch.by_stream.items():
+        samples += group
+        stream_ids += [dictionary.streams[stream]] * len(group)
+    return _Offers(samples, stream_ids)
+
+
+def _as_given(batch: SampleBatch, dictionary: Dictionary) -> _Offers:
+    return _Offers(batch.samples, [dictionary.streams[sample.stream] for sample in batch])
 
 
 def _refused(batch: SampleBatch, dictionary: Dictionary) -> list[Refusal]:
@@ -105,25 +113,25 @@ def _insert(
 ) -> bool:
     """Insert all or, when one is held, nothing."""
     with connection.begin_nested() as nested:
-        for part in _parts(offers):
-            if not database.insert_samples(connection, _columns(dictionary, storage_id, part)):
-                nested.rollback()
-                return False
+        parts = _parts(offers, database.part_samples_max)
+        columns = (_columns(dictionary, storage_id, part) for part in parts)
+        if not database.insert_parts(connection, columns):
+            nested.rollback()
+            return False
     return True
 
 
-def _parts(offers: _Offers) -> Iterator[_Offers]:
-    """Cut so that the bytes of one statement stay bounded."""
-    sizes = [len(sample.payload) for sample in offers.samples]
+def _parts(offers: _Offers, samples_max: int) -> Iterator[_Offers]:
+    """Cut so that samples and bytes of one statement stay bounded."""
     begin = size = 0
-    if sum(sizes) > STATEMENT_BYTES_MAX:
-        for at, more in enumerate(sizes):
-            if size + more > STATEMENT_BYTES_MAX and at > begin:
-                yield offers.part(begin, at)
-                begin, size = at, 0
-            size += more
-    if sizes:
-        yield offers.part(begin, len(sizes))
+    for at, sample in enumerate(offers.samples):
+        more = len(sample.payload)
+        if at > begin and (size + more > STATEMENT_BYTES_MAX or at - begin >= samples_max):
+            yield offers.part(begin, at)
+            begin, size = at, 0
+        size += more
+    if offers.samples:
+        yield offers.part(begin, len(offers.samples))
 
 
 def _columns(dictionary: Dictionary, storage_id: int, offers: _Offers) -> list[Sequence[object]]:
@@ -142,7 +150,7 @@ def _columns(dictionary: Dictionary, storage_id: int, offers: _Offers) -> list[S
         [sample.ntp64 >> 32 for sample in given],
         [sample.ntp64 & 0xFFFFFFFF for sample in given],
         [sample.received_ns for sample in given],
-        offers.digests,
+        [sample_digest(sample) for sample in given],
         [sample.payload for sample in given],
         [sample.attachment for sample in given],
     ]
@@ -170,7 +178,8 @@ def _sorted_out(
     held = {(stream_id, sn): bytes(digest) for stream_id, sn, digest in rows}
     new: list[int] = []
     conflicts: list[Conflict] = []
-    for at, (sample, digest, stream_id) in enumerate(zip(*offers, strict=True)):
+    for at, (sample, stream_id) in enumerate(zip(*offers, strict=True)):
+        digest = sample_digest(sample)
         first = held.get((stream_id, sample.sn))
         if first is None:
             held[stream_id, sample.sn] = digest

@@ -8,7 +8,7 @@ engine packs a page into one row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -62,6 +62,8 @@ class Database(ABC):
     """Makes the connections that read."""
     lateral: bool
     """Whether the engine knows LATERAL."""
+    part_samples_max = 1_000_000
+    """Samples of one part of an insert."""
 
     def __init__(self) -> None:
         self._prepared: dict[Hashable, Prepared] = {}
@@ -108,6 +110,10 @@ class Database(ABC):
     @abstractmethod
     def insert_samples(self, connection: Connection, columns: Columns) -> bool:
         """Insert samples given as `SAMPLE_COLUMNS`; False, and nothing done, when one is held."""
+
+    def insert_parts(self, connection: Connection, parts: Iterable[Columns]) -> bool:
+        """Insert samples that come in parts; False when one of them is held."""
+        return all(self.insert_samples(connection, columns) for columns in parts)
 
     @abstractmethod
     def table(self, name: str, *kinds: type) -> Subquery | TableValuedAlias:

@@ -6,9 +6,8 @@ takes it again, or finds who has it now, before the next write.
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, TypeVar, cast
@@ -44,8 +43,8 @@ from durable_cache.errors import (
     StorageUnavailable,
 )
 from durable_cache.storage.contract import Durability
+from durable_cache_sql.copying import BEGIN, COPY, END, packed
 from durable_cache_sql.database import (
-    SAMPLE_COLUMNS,
     Columns,
     Database,
     Prepared,
@@ -59,13 +58,6 @@ __all__ = ["PostgresDatabase"]
 
 T = TypeVar("T")
 _ELEMENTS = {int: BigInteger, bytes: LargeBinary, str: Text}
-_SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-_TRAILER = struct.pack(">h", -1)
-_ROW = struct.Struct(">hiqiqiqihi?ihiqiqiqiqiqi16si")
-"""A row of `SAMPLE_COLUMNS` up to the length of its payload, each field after its length."""
-_LENGTH = struct.Struct(">i")
-_NULL = _LENGTH.pack(-1)
-_COPY = f"COPY dc_samples ({', '.join(SAMPLE_COLUMNS)}) FROM STDIN (FORMAT binary)"  # our own names
 _FULL = ("53100",)
 _CORRUPT = ("XX001", "XX002", "58P01", "42P01", "42703")
 _REFUSED = ("28000", "28P01", "3D000", "42501", "3F000")
@@ -79,6 +71,7 @@ class PostgresDatabase(Database):
     """A database on a server; a connection of its own writes, a pool reads."""
 
     lateral = True
+    part_samples_max = 1_000
 
     def __init__(self, url: URL, options: SqlOptions, storage: str, *, writer: bool) -> None:
         super().__init__()
@@ -257,10 +250,17 @@ class PostgresDatabase(Database):
             return cursor.execute(statement.text, bound).fetchall()
 
     def insert_samples(self, connection: Connection, columns: Columns) -> bool:
+        return self.insert_parts(connection, [columns])
+
+    def insert_parts(self, connection: Connection, parts: Iterable[Columns]) -> bool:
+        """Send one COPY part by part: the server stores a part while the next one is made."""
         with _driver(connection).cursor() as cursor:
             try:
-                with cursor.copy(_COPY) as copy:
-                    copy.write(_packed(columns))
+                with cursor.copy(COPY) as copy:
+                    copy.write(BEGIN)
+                    for columns in parts:
+                        copy.write(packed(columns))
+                    copy.write(END)
             except psycopg.errors.UniqueViolation:
                 return False
         return True
@@ -327,34 +327,6 @@ def _holder(driver: psycopg.Connection[Any], number: int) -> str:
         return "a connection that has ended since"
     pid, application, address = found
     return f"{application!r} from {address} (server process {pid})"
-
-
-def _packed(columns: Columns) -> bytes:
-    """Write samples as one block of binary COPY."""
-    given = cast("list[list[Any]]", columns)
-    numbers, (digests, payloads, attachments) = given[:-3], given[-3:]
-    pieces: list[bytes] = [_SIGNATURE]
-    add = pieces.append
-    pack, length = _ROW.pack, _LENGTH.pack
-    for row, digest, payload, attachment in zip(
-        zip(*numbers, strict=True), digests, payloads, attachments, strict=True
-    ):
-        stream, sn, storage, kind, stamped, qos, encoding, stamp, seconds, fraction, received = row
-        add(
-            pack(
-                *(len(SAMPLE_COLUMNS), 8, stream, 8, sn, 8, storage, 2, kind, 1, stamped, 2, qos),
-                *(8, encoding, 8, stamp, 8, seconds, 8, fraction, 8, received),
-                *(16, digest, len(payload)),
-            )
-        )
-        add(payload)
-        if attachment is None:
-            add(_NULL)
-        else:
-            add(length(len(attachment)))
-            add(attachment)
-    add(_TRAILER)
-    return b"".join(pieces)
 
 
 def _ours(error: BaseException, subject: str) -> StorageError | ConfigError:
