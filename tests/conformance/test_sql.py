@@ -25,7 +25,7 @@ from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import batch, run, sample
 from durable_cache.testing.suite import StorageTests
 from durable_cache_sql import SqlBackend, SqlOptions
-from tests.servers.postgres import options_for
+from tests.servers.postgres import older_postgres_url, options_for
 
 TABLES = ("samples", "skips", "streams", "keys", "zids")
 UNSTORABLE = replace(sample(7), timestamp_id="no hexadecimal number")
@@ -49,16 +49,28 @@ class TestSqlite(StorageTests):
 @pytest.mark.postgres
 class TestPostgres(StorageTests):
     def open(self, tmp_path: Path, name: str = "suite", writer: bool = True) -> Storage:
-        return SqlBackend().open(name, options_for(tmp_path), writer=writer)
+        return SqlBackend().open(name, self.options(tmp_path), writer=writer)
+
+    def options(self, tmp_path: Path) -> SqlOptions:
+        return options_for(tmp_path)
 
     def sabotage(self, tmp_path: Path, name: str, storage: Storage) -> bool:
-        with psycopg.connect(options_for(tmp_path).url) as connection:
+        with psycopg.connect(self.options(tmp_path).url) as connection:
             for table in TABLES:
                 connection.execute(f"ALTER TABLE dc_{table} RENAME TO gone_{table}")
         return True
 
     def unstorable(self) -> Sample:
         return UNSTORABLE
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+class TestOlderPostgres(TestPostgres):
+    """On an older release, the one the distribution has."""
+
+    def options(self, tmp_path: Path) -> SqlOptions:
+        return options_for(tmp_path, url=older_postgres_url())
 
 
 def sqlite_options(path: Path) -> SqlOptions:

