@@ -11,7 +11,7 @@ export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
 export DURABLE_CACHE_SPARK_JARS ?= $(CACHE)/spark-jars-delta-4.4.0
 
 .PHONY: help run venv venv-run check format lint types quick test slow nightly bench jars \
-  influxd compose-up compose-test compose-down lock clean
+  influxd postgres-versions compose-up compose-test compose-down lock clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ jars: venv ## fetch the Delta jars for Spark once
 
 influxd: ## build the InfluxDB server of the tests once
 	@tools/build_influxd.sh
+
+postgres-versions: venv ## the PostgreSQL suites on releases 15, 16 and 17, fetched once with mvn
+	@$(BIN)/python tools/postgres_versions.py
 
 compose-up: ## router, caches, databases in containers; PROFILES="core lake ..."
 	@tools/compose.sh up

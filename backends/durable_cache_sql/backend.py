@@ -58,7 +58,9 @@ class SqlBackend(Backend[SqlOptions]):
     def migrate(self, options: BackendOptions, to: str = "head") -> tuple[str, str]:
         """Bring the schema to revision `to`; returns (found, reached). Resumable, idempotent."""
         ours = cast("SqlOptions", options)
-        with _database(parse_url(ours), ours, writer=True) as database:
+        url = parse_url(ours)
+        # A file has one writer, whatever it writes; a server has a lock of its own for this.
+        with _database(url, ours, writer=url.drivername == "sqlite") as database:
             with database.reading() as connection:
                 found = found_revision(connection)
             with database.migrating() as connection:

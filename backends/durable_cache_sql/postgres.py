@@ -6,6 +6,7 @@ takes it again, or finds who has it now, before the next write.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ from durable_cache_sql.database import (
 from durable_cache_sql.options import SqlOptions, place_of
 
 __all__ = ["PostgresDatabase"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _ELEMENTS = {int: BigInteger, bytes: LargeBinary, str: Text}
@@ -152,9 +155,29 @@ class PostgresDatabase(Database):
         with self.translated(), self._writing_engine.connect() as connection:
             driver = _driver(connection)
             driver.execute("SET lock_timeout = 0; SET statement_timeout = 0")
-            driver.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (_SCHEMA_LOCK,))
             driver.commit()
+            self._wait_to_migrate(driver)
             yield connection
+
+    def _wait_to_migrate(self, driver: psycopg.Connection[Any]) -> None:
+        """Take the lock under which schemas are migrated, or say who has it."""
+        seconds = self._options.lock_timeout_seconds
+        deadline = time.monotonic() + seconds
+        told = False
+        while True:
+            taken, number = _try_lock(driver, _SCHEMA_LOCK)
+            if taken:
+                return
+            if time.monotonic() > deadline:
+                raise StorageLocked(
+                    f"{self.subject}: the schema has been migrated for more than "
+                    f"lock_timeout_seconds = {seconds:g} by {_holder(driver, number)}; "
+                    "run the command again when that has ended"
+                )
+            if not told:
+                _log.warning("another process migrates the schema; waiting for it to end")
+                told = True
+            time.sleep(_PAUSE_FIRST_SECONDS)
 
     def _connected(self) -> Connection:
         """Return the writing connection, made again with growing pauses when it was lost."""
@@ -182,16 +205,12 @@ class PostgresDatabase(Database):
         try:
             driver = _driver(connection)
             self._check_durability(driver)
-            name = f"durable-cache {self._storage}"
-            key = "hashtextextended(current_schema() || ' ' || %s, 0)"
-            row = driver.execute(f"SELECT pg_try_advisory_lock({key}), {key}", (name, name))
-            taken, number = cast("tuple[bool, int]", row.fetchone())
+            taken, number = _try_lock(driver, f"durable-cache {self._storage}")
             if not taken:
                 raise StorageLocked(
                     f"{self.subject}: storage {self._storage!r} is being written by "
                     f"{_holder(driver, number)}; stop it or choose another storage name"
                 )
-            driver.commit()
         except BaseException:
             connection.invalidate()
             connection.close()
@@ -288,14 +307,19 @@ class PostgresDatabase(Database):
 def _engine(url: URL, options: SqlOptions, *, pooled: bool) -> Engine:
     lock_ms = round(options.lock_timeout_seconds * 1000)
     statement_ms = round(options.statement_timeout_seconds * 1000)
-    # Compiling a query costs tens of milliseconds; every statement here is short.
-    settings = f"-c jit=off -c lock_timeout={lock_ms} -c statement_timeout={statement_ms}"
+    # Compiling a query costs tens of milliseconds; every statement here is short. A client that
+    # vanished must not keep its lock for the two hours after which the kernel would notice.
+    settings = (
+        f"-c jit=off -c lock_timeout={lock_ms} -c statement_timeout={statement_ms} "
+        "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+    )
     given = url.query.get("options", "")
     arguments = {
         "connect_timeout": max(1, round(options.connect_timeout_seconds)),
         "application_name": options.application_name,
         "options": f"{settings} {given if isinstance(given, str) else ' '.join(given)}".strip(),
-        "keepalives_idle": 30,
+        **dict.fromkeys(("keepalives_idle", "keepalives_interval"), 10),
+        "keepalives_count": 3,
     }
     url = url.difference_update_query(["options"])
     if not pooled:
@@ -313,6 +337,14 @@ def _engine(url: URL, options: SqlOptions, *, pooled: bool) -> Engine:
 
 def _driver(connection: Connection) -> psycopg.Connection[Any]:
     return cast("psycopg.Connection[Any]", connection.connection.driver_connection)
+
+
+def _try_lock(driver: psycopg.Connection[Any], name: str) -> tuple[bool, int]:
+    """Try to take a lock of the connection's, one for each schema; returns its number too."""
+    key = "hashtextextended(current_schema() || ' ' || %s, 0)"
+    row = driver.execute(f"SELECT pg_try_advisory_lock({key}), {key}", (name, name)).fetchone()
+    driver.commit()
+    return cast("tuple[bool, int]", row)
 
 
 def _holder(driver: psycopg.Connection[Any], number: int) -> str:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
@@ -21,17 +16,15 @@ from durable_cache.errors import (
     StorageUnavailable,
 )
 from durable_cache.model.sample import SampleBatch
-from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Durability, Storage
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import run
 from durable_cache_sql import SqlBackend, SqlOptions
-from tests.servers.postgres import OwnServer, options_for
+from tests.servers.postgres import options_for
 
 pytestmark = pytest.mark.postgres
 BATCH = 200
 DEADLINE_SECONDS = 120
-RESTARTS = 20
 
 
 def appended(storage: Storage, number: int) -> None:
@@ -90,29 +83,6 @@ def whole(storage: Storage, batches: int) -> None:
     assert [tuple(part) for part in held.runs] == [(0, batches * BATCH - 1)]
 
 
-@pytest.fixture
-def own_server() -> Iterator[OwnServer]:
-    server = OwnServer.make()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-@pytest.mark.slow
-def test_twenty_immediate_stops_under_load_lose_nothing(own_server: OwnServer) -> None:
-    with SqlBackend().open("faults", SqlOptions(url=own_server.url)) as storage:
-        with Load(storage) as load:
-            for _ in range(RESTARTS):
-                load.more()
-                own_server.stop("immediate")
-                own_server.start()
-            load.more()
-        assert load.failure is None
-        whole(storage, load.batches)
-
-
 def test_connections_terminated_while_they_commit(tmp_path: Path) -> None:
     options = options_for(tmp_path, application_name="durable-cache-terminated")
     with SqlBackend().open("faults", options) as storage:
@@ -131,20 +101,6 @@ def test_connections_terminated_while_they_commit(tmp_path: Path) -> None:
         assert load.failure is None
         assert ended >= 20
         whole(storage, load.batches)
-
-
-def test_a_locked_table_is_an_error_to_retry(tmp_path: Path) -> None:
-    options = options_for(tmp_path, lock_timeout_seconds=0.3)
-    with SqlBackend().open("faults", options) as storage:
-        appended(storage, 0)
-        with psycopg.connect(options.url) as other:
-            other.execute("LOCK TABLE dc_samples IN ACCESS EXCLUSIVE MODE")
-            with pytest.raises(StorageUnavailable, match="lock timeout"):
-                storage.append(SampleBatch(run(BATCH, 2 * BATCH - 1)))
-            with pytest.raises(StorageUnavailable, match="lock timeout"):
-                storage.read(Selection(), 1)
-        appended(storage, 1)
-        whole(storage, 2)
 
 
 def test_synchronous_commit_off_is_refused_for_level_disk(tmp_path: Path) -> None:
@@ -172,48 +128,3 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     for text in (str(caught.value), repr(options), SqlBackend().describe(options)):
         assert "secret" not in text
     assert "127.0.0.1:1/none" in str(caught.value)
-
-
-@pytest.mark.slow
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_loses_nothing() -> None:
-    place = Path(tempfile.mkdtemp(prefix="durable-cache-full-"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=160m,mode=0755", "tmpfs", str(place)],
-        check=False,
-        capture_output=True,
-    )
-    if mounted.returncode:
-        place.rmdir()
-        pytest.skip("tmpfs cannot be mounted here")
-    server = OwnServer.make(
-        place,
-        "max_wal_size = 32MB\nmin_wal_size = 32MB\nwal_level = minimal\n"
-        "max_wal_senders = 0\nshared_buffers = 32MB",
-    )
-    ballast = place / "ballast"
-    try:
-        server.start()
-        with SqlBackend().open("faults", SqlOptions(url=server.url)) as storage:
-            appended(storage, 0)
-            free = shutil.disk_usage(place).free
-            ballast.write_bytes(bytes(max(0, free - (256 << 10))))
-            number, full = 1, False
-            while not full and number < 2000:
-                try:
-                    first = number * BATCH
-                    storage.append(SampleBatch(run(first, first + BATCH - 1)))
-                    number += 1
-                except (StorageFull, StorageUnavailable):
-                    full = True
-            assert full
-            ballast.unlink()
-            server.stop("immediate")
-            server.start()
-            appended(storage, number)
-            whole(storage, number + 1)
-    finally:
-        server.remove()
-        subprocess.run(["umount", "-l", str(place)], check=False)
-        shutil.rmtree(place, ignore_errors=True)
