@@ -81,7 +81,7 @@ def choose(batch: SampleBatch, index: StreamIndex, held_digests: HeldDigests) ->
     return Choice(
         columns,
         streams,
-        [_summary(columns, *chosen) for chosen in streams],
+        [_summary(batch, columns, *chosen) for chosen in streams],
         duplicates,
         [conflict for _, conflict in contradictions],
         refused,
@@ -133,7 +133,12 @@ def _settle(
     return new, repeats, conflicts
 
 
-def _summary(columns: Columns, stream: Stream, places: Sequence[int]) -> StreamRows:
+def _summary(
+    batch: SampleBatch, columns: Columns, stream: Stream, places: Sequence[int]
+) -> StreamRows:
+    if len(places) == len(batch.places[stream]):
+        whole = batch.summaries[stream]
+        return StreamRows(stream, whole.runs, whole.newest_ntp64, whole.newest_received_ns)
     return StreamRows(
         stream,
         RangeSet.of([columns.sns[at] for at in places]),

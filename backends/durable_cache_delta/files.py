@@ -29,6 +29,8 @@ _TEXT_STAT_CHARACTERS = 256
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = ("payload", "attachment", "payload_digest")
 """Columns without dictionary or statistics: neither would ever help."""
+_DISTINCT = ("sequence", "sn", "ntp64", "timestamp", "received_at", "received_ns")
+"""Columns whose values hardly repeat: no dictionary."""
 
 
 class Numbering(NamedTuple):
@@ -94,9 +96,7 @@ def _fill(sink: pa.NativeFile, rows: pa.Table, row_group_rows: int) -> None:
         compression="zstd",
         compression_level=1,
         row_group_size=row_group_rows,
-        use_dictionary=[
-            name for name in described if name not in ("sequence", "sn", "ntp64", "timestamp")
-        ],
+        use_dictionary=[name for name in described if name not in _DISTINCT],
         write_statistics=[*described, "attachment"],
         write_page_checksum=True,
         store_schema=False,

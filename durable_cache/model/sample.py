@@ -26,6 +26,7 @@ __all__ = [
     "Skip",
     "SourceId",
     "Stream",
+    "StreamSummary",
     "sample_digest",
 ]
 
@@ -232,6 +233,16 @@ class Skip(NamedTuple):
     last: int
 
 
+class StreamSummary(NamedTuple):
+    """What a batch holds of one stream."""
+
+    runs: RangeSet
+    newest_ntp64: int
+    newest_published_ntp64: int
+    """The same without what was stamped on arrival; 0 when everything was."""
+    newest_received_ns: int
+
+
 class SampleBatch:
     """Samples that cross a room's door together; immutable, shared freely.
 
@@ -239,13 +250,14 @@ class SampleBatch:
     batch; the first counts.
     """
 
-    __slots__ = ("_by_stream", "_digests", "_places", "samples")
+    __slots__ = ("_by_stream", "_digests", "_places", "_summaries", "samples")
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.samples: Sequence[Sample] = tuple(samples)
         self._places: dict[Stream, list[int]] | None = None
         self._by_stream: dict[Stream, list[Sample]] | None = None
         self._digests: list[bytes] | None = None
+        self._summaries: dict[Stream, StreamSummary] | None = None
 
     @classmethod
     def joined(cls, batches: Sequence[SampleBatch]) -> SampleBatch:
@@ -299,7 +311,7 @@ class SampleBatch:
     def digests(self) -> list[bytes]:
         """`sample_digest` of each sample, in batch order; owned by the batch."""
         if self._digests is None:
-            self._digests = [sample_digest(sample) for sample in self.samples]
+            self._digests = list(map(sample_digest, self.samples))
         return self._digests
 
     @property
@@ -307,9 +319,23 @@ class SampleBatch:
         """Bytes of the whole, near enough for a bound."""
         return sum(sample.size for sample in self.samples)
 
-    def runs(self) -> dict[Stream, RangeSet]:
-        """Return the unbroken runs per stream."""
-        return {
-            stream: RangeSet.of(sample.sn for sample in group)
-            for stream, group in self.by_stream.items()
-        }
+    @property
+    def summaries(self) -> dict[Stream, StreamSummary]:
+        """What is here of each stream; owned by the batch, not to be changed."""
+        if self._summaries is None:
+            samples = self.samples
+            sns, ntp64 = [s.sn for s in samples], [s.ntp64 for s in samples]
+            received_ns, stamped = [s.received_ns for s in samples], [s.stamped for s in samples]
+            as_published = True not in stamped
+            summaries = {}
+            for stream, places in self.places.items():
+                times = [ntp64[at] for at in places]
+                own = times if as_published else [ntp64[at] for at in places if not stamped[at]]
+                summaries[stream] = StreamSummary(
+                    RangeSet.of([sns[at] for at in places]),
+                    max(times),
+                    max(own, default=0),
+                    max([received_ns[at] for at in places]),
+                )
+            self._summaries = summaries
+        return self._summaries

@@ -117,22 +117,18 @@ class StreamIndex:
     def record(self, batch: SampleBatch, skips: Iterable[Skip] = (), drained: int = 0) -> None:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
         with self._transaction() as database:
-            infos = self._infos(list(batch.by_stream))
+            infos = self._infos(list(batch.summaries))
             numberings = self._numberings(batch, skips := list(skips))
-            for stream, samples in batch.by_stream.items():
+            for stream, new in batch.summaries.items():
                 info = infos[stream]
-                sns = RangeSet.of([sample.sn for sample in samples])
-                info.held.update(sns)
+                info.held.update(new.runs)
                 infos[stream] = info._replace(
-                    newest_ntp64=max(info.newest_ntp64, *[s.ntp64 for s in samples]),
-                    newest_received_ns=max(
-                        info.newest_received_ns, *[s.received_ns for s in samples]
-                    ),
+                    newest_ntp64=max(info.newest_ntp64, new.newest_ntp64),
+                    newest_received_ns=max(info.newest_received_ns, new.newest_received_ns),
                 )
                 runs = numberings[_Numbering(stream.source, stream.epoch)]
-                runs.held.update(sns)
-                original = max([s.ntp64 for s in samples if not s.stamped], default=0)
-                runs.newest = max(runs.newest, original)
+                runs.held.update(new.runs)
+                runs.newest = max(runs.newest, new.newest_published_ntp64)
             for skip in skips:
                 numberings[_Numbering(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)
             self._put_streams(database, infos)
@@ -259,7 +255,7 @@ class StreamIndex:
                 database.close()
 
     def _numberings(self, batch: SampleBatch, skips: list[Skip]) -> dict[_Numbering, _Runs]:
-        wanted = {_Numbering(stream.source, stream.epoch) for stream in batch.by_stream}
+        wanted = {_Numbering(stream.source, stream.epoch) for stream in batch.summaries}
         wanted.update(_Numbering(skip.source, skip.epoch) for skip in skips)
         found = {numbering: _Runs(RangeSet(), RangeSet(), 0) for numbering in wanted}
         names = [(*numbering.source, numbering.epoch) for numbering in wanted]

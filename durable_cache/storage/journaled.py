@@ -222,7 +222,8 @@ class JournaledStorage:
 
     def tail_runs(self) -> dict[Stream, RangeSet]:
         """Return what is committed and not drained yet, per stream."""
-        return SampleBatch(self.tail.matching(Selection())).runs()
+        batch = SampleBatch(self.tail.matching(Selection()))
+        return {stream: summary.runs for stream, summary in batch.summaries.items()}
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page as `Storage.read` does, of the backend and the tail together."""

@@ -136,11 +136,15 @@ def test_a_batch_groups_by_stream_in_batch_order(made: list[Sample]) -> None:
     assert batch.size == sum(s.size for s in made)
     streams = {s.stream for s in made}
     assert set(batch.by_stream) == streams
-    assert set(batch.runs()) == streams
+    assert set(batch.summaries) == streams
     for stream in streams:
         group = [s for s in made if s.stream == stream]
         assert batch.by_stream[stream] == group
-        assert batch.runs()[stream] == RangeSet.of(s.sn for s in group)
+        found = batch.summaries[stream]
+        assert found.runs == RangeSet.of(s.sn for s in group)
+        assert found.newest_ntp64 == max(s.ntp64 for s in group)
+        assert found.newest_published_ntp64 == max([s.ntp64 for s in group if not s.stamped] + [0])
+        assert found.newest_received_ns == max(s.received_ns for s in group)
 
 
 def test_batches_compare_by_their_samples() -> None:
