@@ -1,8 +1,8 @@
 """How the tables live in a SQLite file: WAL, one writing connection, pages packed into one row.
 
 The driver hands the interpreter to another thread at every row it inserts or fetches; beside a busy
-thread that leaves 200 rows a second. So a batch is one INSERT from one JSON text with the bytes cut
-out of one blob, and a page comes back as one row with a list for each column.
+thread that leaves 200 rows a second. So a batch is few INSERTs of up to 2,048 rows each, all bound,
+and a page comes back as one row with a list for each column.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -39,6 +40,7 @@ from sqlalchemy import (
 from sqlalchemy import (
     cast as sql_cast,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
 
@@ -64,6 +66,8 @@ _PAGE_BYTES = 8192
 _WAL_PAGES = 8192
 """64 MiB between checkpoints, which cost two fsyncs more."""
 _CACHE_KIB = 65_536
+_ROWS_TOGETHER = (2048, 256, 32, 4, 1)
+"""Rows of one INSERT: few sizes, so that each is parsed once; SQLite binds up to 32,766 values."""
 _BUSY = "another connection holds it; try again"
 _NO_TABLE = "no such "
 _json = msgspec.json.Encoder()
@@ -187,15 +191,14 @@ class SqliteDatabase(Database):
         return list(zip(*columns, strict=True))
 
     def insert_samples(self, connection: Connection, columns: Columns) -> bool:
-        kinds = (int,) * (len(SAMPLE_COLUMNS) - 3) + (bytes,) * 3
-        statement = self.prepare(
-            "insert samples",
-            lambda: insert(samples).from_select(
-                SAMPLE_COLUMNS, select(*self.table("rows", *kinds).c), include_defaults=False
-            ),
-        )
+        rows = list(zip(*columns, strict=True))
+        begin = 0
         try:
-            self.run(connection, statement, self.bind("rows", kinds, columns))
+            for size in _ROWS_TOGETHER:
+                while len(rows) - begin >= size:
+                    values = tuple(chain.from_iterable(rows[begin : begin + size]))
+                    connection.exec_driver_sql(_insert_text(size), values)
+                    begin += size
         except IntegrityError:
             return False
         return True
@@ -243,6 +246,15 @@ class SqliteDatabase(Database):
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
+
+
+@cache
+def _insert_text(rows: int) -> str:
+    """Return the INSERT of so many rows, every value bound by its place."""
+    columns = [samples.c[name] for name in SAMPLE_COLUMNS]
+    one = insert(samples).values(dict.fromkeys(columns, bindparam(None)))
+    head, row = str(one.compile(dialect=sqlite.dialect(paramstyle="qmark"))).split(" VALUES ")
+    return f"{head} VALUES {', '.join([row] * rows)}"
 
 
 def _engine(path: Path, options: SqlOptions, *, writer: bool) -> Engine:
@@ -294,14 +306,18 @@ def _packed(statement: Select[Any], kinds: tuple[type, ...]) -> Select[Any]:
             columns.append(func.json_group_array(column))
         else:
             data = column if kind is bytes else sql_cast(column, LargeBinary)
-            columns.append(func.group_concat(func.hex(data), literal_column("''")))
+            columns.append(sql_cast(func.group_concat(data, literal_column("''")), LargeBinary))
             columns.append(func.json_group_array(func.length(data)))
     return select(*columns)
 
 
-def _unpacked(text: str | None, lengths: list[int | None], kind: type) -> list[object]:
-    whole = bytes.fromhex(text or "")
+def _unpacked(whole: bytes | None, lengths: list[int | None], kind: type) -> list[object]:
+    whole = whole or b""
     ends = list(accumulate([length or 0 for length in lengths]))
+    if len(whole) != (ends[-1] if ends else 0):
+        raise StorageUnavailable(
+            f"SQLite {sqlite3.sqlite_version} does not concatenate bytes whole; use another release"
+        )
     cut: list[object] = [
         None if length is None else whole[end - length : end]
         for end, length in zip(ends, lengths, strict=True)

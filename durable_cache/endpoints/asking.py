@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import cast
 
 import msgspec
 
 from durable_cache.endpoints.session import NO_SOURCE, Answer, Decoder, Session, ask
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.model.sample import Identity, Sample, SourceId
+from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
 from durable_cache.protocol.wire import (
     FRAME_VERSION,
     Content,
@@ -19,6 +21,8 @@ from durable_cache.protocol.wire import (
 )
 
 __all__ = ["Asking", "Gathered"]
+
+_SN = attrgetter("sn")
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class Asking:
         after: Sample | None = None
         while True:
             gathered = self.caches(key_expr, prefix, parameters, after)
-            yield sorted(gathered.samples.values(), key=lambda sample: sample.order)
+            yield _sorted(gathered.samples.values())
             if gathered.cut_after is None or gathered.cut_after == after:
                 return
             after = gathered.cut_after
@@ -121,8 +125,10 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
         gathered.samples.setdefault(opened.identity, opened)
     elif framed and _is_frame(sample.payload, Content.PACKED):
         batch, more = decode_packed(sample.payload)
-        for one in batch:
-            gathered.samples.setdefault(one.identity, one)
+        new = {(one.key, one.source, one.epoch, one.sn): one for one in batch}
+        for known in new.keys() & gathered.samples.keys():
+            del new[known]
+        gathered.samples.update(cast("dict[Identity, Sample]", new))
         if more and batch.samples:
             last = msgspec.structs.replace(batch.samples[-1], payload=b"", attachment=None)
             before = gathered.cut_after
@@ -132,6 +138,15 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
         gathered.plain.append(sample)
     else:
         gathered.native.append(sample)
+
+
+def _sorted(samples: Iterable[Sample]) -> list[Sample]:
+    """Return samples by identity, which they nearly are already."""
+    groups = SampleBatch(samples).by_stream
+    ordered: list[Sample] = []
+    for stream in sorted(groups, key=lambda stream: stream.order):
+        ordered += sorted(groups[stream], key=_SN)
+    return ordered
 
 
 def _is_frame(data: bytes, content: Content) -> bool:

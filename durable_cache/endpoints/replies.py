@@ -176,16 +176,17 @@ def answer(
         for sample in page.samples:
             if asked.latest and sample.kind is Kind.DELETE:
                 continue
+            taken_bytes = sample.size
             sent += 1
-            size += sample.size
+            size += taken_bytes
             if not asked.packed:
                 _reply_one(query, asked, sample)
                 continue
-            if waiting and waiting_bytes + sample.size > bounds.packed_bytes_max:
+            if waiting and waiting_bytes + taken_bytes > bounds.packed_bytes_max:
                 _reply_packed(query, waiting, more=False)
                 waiting, waiting_bytes = [], 0
             waiting.append(sample)
-            waiting_bytes += sample.size
+            waiting_bytes += taken_bytes
         over = sent >= bounds.samples_max or size >= bounds.bytes_max
         if cursor is None or over or time.monotonic() > deadline:
             break

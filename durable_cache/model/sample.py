@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 DIGEST_BYTES = 16
+_SAMPLE_BYTES = 200
+"""What a sample takes in memory besides its bytes and its key, near enough."""
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -175,7 +177,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes the sample takes in a queue, near enough for a bound."""
-        return len(self.payload) + len(self.attachment or b"") + len(self.key) + 200
+        return len(self.payload) + len(self.attachment or b"") + len(self.key) + _SAMPLE_BYTES
 
 
 @lru_cache(maxsize=65536)
@@ -250,13 +252,14 @@ class SampleBatch:
     batch; the first counts.
     """
 
-    __slots__ = ("_by_stream", "_digests", "_places", "_summaries", "samples")
+    __slots__ = ("_by_stream", "_digests", "_places", "_size", "_summaries", "samples")
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.samples: Sequence[Sample] = tuple(samples)
         self._places: dict[Stream, list[int]] | None = None
         self._by_stream: dict[Stream, list[Sample]] | None = None
         self._digests: list[bytes] | None = None
+        self._size: int | None = None
         self._summaries: dict[Stream, StreamSummary] | None = None
 
     @classmethod
@@ -317,7 +320,14 @@ class SampleBatch:
     @property
     def size(self) -> int:
         """Bytes of the whole, near enough for a bound."""
-        return sum(sample.size for sample in self.samples)
+        if self._size is None:
+            attachments = [sample.attachment for sample in self.samples]
+            self._size = (
+                sum([len(sample.payload) + len(sample.key) for sample in self.samples])
+                + sum([len(attachment) for attachment in attachments if attachment])
+                + _SAMPLE_BYTES * len(self.samples)
+            )
+        return self._size
 
     @property
     def summaries(self) -> dict[Stream, StreamSummary]:

@@ -225,15 +225,12 @@ class CacheEngine:
             return []
         if self._appending is not None:
             raise LocalProtocolError("an Append is outstanding; say Appended or AppendFailed first")
+        batch = SampleBatch(accepted)
         touched: dict[tuple[SourceId, int], list[int]] = {}
-        for sample in accepted:
-            sns = touched.get((sample.source, sample.epoch))
-            if sns is None:
-                touched[sample.source, sample.epoch] = [sample.sn]
-            else:
-                sns.append(sample.sn)
+        for (_, source, epoch), samples in batch.by_stream.items():
+            touched.setdefault((source, epoch), []).extend([sample.sn for sample in samples])
         self._appending = {numbering: RangeSet.of(sns) for numbering, sns in touched.items()}
-        return [Append(SampleBatch(accepted), skips)]
+        return [Append(batch, skips)]
 
     def _appended(self) -> list[Output]:
         if self._appending is None:

@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS entries (
 CREATE TABLE IF NOT EXISTS dead_letters (
   id INTEGER PRIMARY KEY AUTOINCREMENT, reason TEXT NOT NULL, data BLOB NOT NULL);
 """
+_INSERT = "INSERT INTO entries (samples, data) VALUES (?, ?)"
+_TOTALS = "SELECT count(*), coalesce(sum(samples), 0), coalesce(sum(length(data)), 0) FROM entries"
 _PAGE_BYTES = 16384
 _WAL_PAGES = 4096
 """64 MiB between checkpoints: a checkpoint costs two more fsyncs."""
@@ -88,13 +90,13 @@ class Journal:
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._trimmed = self._trim_to = 0
+        self.entries = self.samples = self._bytes = 0
         self._db: sqlite3.Connection | None = None
         try:
             self._db = _open(path, durable)
             self._db.executescript(_SCHEMA)
             _sync_directory(path.parent)
-            row = self._db.execute("SELECT count(*), coalesce(sum(samples), 0) FROM entries")
-            self.entries, self.samples = row.fetchone()
+            self.entries, self.samples, self._bytes = self._db.execute(_TOTALS).fetchone()
             self.dead_letters = self._one("SELECT count(*) FROM dead_letters")
         except sqlite3.Error as error:
             self.close()
@@ -109,22 +111,25 @@ class Journal:
         data = encode_journal(batch, skips)
         with self._lock:
             database = self._open()
-            if self.size_bytes() + len(data) > self._bytes_max and self.entries:
+            if self._bytes + len(data) > self._bytes_max and self.entries:
                 raise StorageFull(
                     f"journal {self.path} has reached spool_bytes_max = {self._bytes_max}; "
                     "the backend is too slow or down"
                 )
             try:
-                with database:
-                    database.execute("BEGIN IMMEDIATE")
-                    self._drop_trimmed(database)
-                    cursor = database.execute(
-                        "INSERT INTO entries (samples, data) VALUES (?, ?)", (len(batch), data)
-                    )
+                if self._trim_to > self._trimmed:
+                    with database:
+                        database.execute("BEGIN IMMEDIATE")
+                        gone = self._drop_trimmed(database)
+                        cursor = database.execute(_INSERT, (len(batch), data))
+                    self._count_trimmed(gone)
+                else:  # one call, for each gives up the interpreter and waits to have it back
+                    cursor = database.execute(_INSERT, (len(batch), data))
             except sqlite3.Error as error:
                 raise sqlite_error(error, f"journal {self.path}") from error
             self.entries += 1
             self.samples += len(batch)
+            self._bytes += len(data)
             return cursor.lastrowid or 0
 
     def entries_after(self, entry_id: int, limit: int = 64) -> list[Entry]:
@@ -170,7 +175,8 @@ class Journal:
             try:
                 with database:
                     database.execute("BEGIN IMMEDIATE")
-                    self._drop_trimmed(database)
+                    gone = self._drop_trimmed(database)
+                self._count_trimmed(gone)
             except sqlite3.Error as error:
                 raise sqlite_error(error, f"journal {self.path}") from error
 
@@ -188,11 +194,8 @@ class Journal:
             self.dead_letters += len(batch)
 
     def size_bytes(self) -> int:
-        """Return the bytes of the entries that are not trimmed, near enough for a bound."""
-        database = self._open()
-        pages = database.execute("PRAGMA page_count").fetchone()[0]
-        free = database.execute("PRAGMA freelist_count").fetchone()[0]
-        return int(pages - free) * _PAGE_BYTES
+        """Return the bytes of the entries that are not trimmed."""
+        return self._bytes
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -201,16 +204,17 @@ class Journal:
             if database is not None:
                 database.close()
 
-    def _drop_trimmed(self, database: sqlite3.Connection) -> None:
-        if self._trim_to <= self._trimmed:
-            return
-        gone, samples = database.execute(
-            "SELECT count(*), coalesce(sum(samples), 0) FROM entries WHERE id <= ?",
-            (self._trim_to,),
-        ).fetchone()
+    def _drop_trimmed(self, database: sqlite3.Connection) -> tuple[int, int, int]:
+        """Delete what was let go; returns what `_count_trimmed` takes when that is committed."""
+        gone = database.execute(f"{_TOTALS} WHERE id <= ?", (self._trim_to,)).fetchone()
         database.execute("DELETE FROM entries WHERE id <= ?", (self._trim_to,))
-        self.entries -= gone
-        self.samples -= samples
+        entries, samples, size = gone
+        return entries, samples, size
+
+    def _count_trimmed(self, gone: tuple[int, int, int]) -> None:
+        self.entries -= gone[0]
+        self.samples -= gone[1]
+        self._bytes -= gone[2]
         self._trimmed = self._trim_to
 
     def _open(self) -> sqlite3.Connection:

@@ -1,0 +1,98 @@
+"""The journal: what a commit promises, what trimming gives back, where it says no."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from durable_cache.errors import StorageCorrupt, StorageFull
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.storage.journal import Journal
+
+SOURCE = SourceId("ab12", 7)
+
+
+def batch(first: int, count: int, payload_bytes: int = 100) -> SampleBatch:
+    return SampleBatch(
+        Sample("a/b", SOURCE, 1, sn, bytes(payload_bytes)) for sn in range(first, first + count)
+    )
+
+
+def test_what_was_committed_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    skip = Skip(SOURCE, 1, 10, 12)
+    first, second = journal.commit(batch(0, 10)), journal.commit(batch(13, 2), (skip,))
+    journal.close()
+    again = Journal(tmp_path / "journal.db")
+    found = list(again.replay())
+    assert [(entry.entry_id, entry.batch, entry.skips) for entry in found] == [
+        (first, batch(0, 10), ()),
+        (second, batch(13, 2), (skip,)),
+    ]
+    assert (again.entries, again.samples) == (2, 12)
+    again.close()
+
+
+@pytest.mark.parametrize("flushed", [True, False], ids=["flush", "next-commit"])
+def test_what_was_trimmed_is_gone_and_counted_off(tmp_path: Path, flushed: bool) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    ids = [journal.commit(batch(10 * at, 10)) for at in range(5)]
+    full = journal.size_bytes()
+    journal.trim(ids[2])
+    if flushed:
+        journal.flush()
+        assert (journal.entries, journal.samples) == (2, 20)
+        assert journal.size_bytes() == pytest.approx(full * 2 / 5, rel=0.05)
+    last = journal.commit(batch(50, 1))
+    assert [entry.entry_id for entry in journal.replay()] == [*ids[3:], last]
+    counted = journal.entries, journal.samples, journal.size_bytes()
+    assert counted[:2] == (3, 21)
+    journal.close()
+    again = Journal(tmp_path / "journal.db")
+    assert (again.entries, again.samples, again.size_bytes()) == counted
+    assert again.commit(batch(60, 1)) > last  # numbers are never used again
+    again.close()
+
+
+def test_a_full_spool_refuses_and_takes_again_once_trimmed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", bytes_max=20_000)
+    ids = [journal.commit(batch(0, 100)), 0]
+    with pytest.raises(StorageFull, match="spool_bytes_max = 20000"):
+        ids[1] = journal.commit(batch(100, 100))
+    assert journal.samples == 100
+    journal.trim(ids[0])
+    journal.flush()
+    journal.commit(batch(100, 100))
+    assert [len(entry.batch) for entry in journal.replay()] == [100]
+    journal.close()
+
+
+def test_one_entry_larger_than_the_spool_still_passes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", bytes_max=1000)
+    journal.commit(batch(0, 100))
+    assert journal.samples == 100
+    journal.close()
+
+
+def test_a_damaged_entry_is_named_and_never_half_believed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    entry_id = journal.commit(batch(0, 10))
+    journal.close()
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("UPDATE entries SET data = CAST(substr(data, 1, 50) AS BLOB)")
+    database.close()
+    again = Journal(tmp_path / "journal.db")
+    with pytest.raises(StorageCorrupt, match=f"entry {entry_id}"):
+        list(again.replay())
+    again.close()
+
+
+def test_refused_samples_are_kept_with_their_reason(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    journal.bury(batch(0, 3), "too large")
+    journal.close()
+    again = Journal(tmp_path / "journal.db")
+    assert (again.dead_letters, again.samples) == (1, 0)
+    again.close()
