@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Condition
+from types import MappingProxyType
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.protocol.wire import Ack
 from durable_cache.storage.contract import Durability
+
+_NO_CACHES: Mapping[str, Durability] = MappingProxyType({})
 
 __all__ = ["Receipt", "Receipts"]
 
@@ -24,17 +27,15 @@ class Receipt:
 
     def __init__(self, owner: Receipts, sn: int) -> None:
         self._owner = owner
-        self._callbacks: list[Callable[[Receipt], None]] = []
+        self._callbacks: tuple[Callable[[Receipt], None], ...] = ()
         self.sn = sn
-        self.caches: dict[str, Durability] = {}
+        self.caches: Mapping[str, Durability] = _NO_CACHES
         """The caches known to hold the sample, by cache_id, with the level each named."""
 
     @property
     def done(self) -> bool:
         """Whether as many caches as were wanted hold the sample at the wanted level."""
-        return sum(level >= self._owner.level for level in self.caches.values()) >= (
-            self._owner.wanted
-        )
+        return self._owner.is_enough(self.caches)
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until `done`; False when the time is over and the outcome is unknown."""
@@ -45,13 +46,13 @@ class Receipt:
         """Call `callback(receipt)` once when done, at once if it is; on Zenoh's thread."""
         with self._owner.changed:
             if not self.done:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
                 return
         callback(self)
 
-    def take_callbacks(self) -> list[Callable[[Receipt], None]]:
+    def take_callbacks(self) -> tuple[Callable[[Receipt], None], ...]:
         """Return the callbacks and forget them."""
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._callbacks = self._callbacks, ()
         return callbacks
 
 
@@ -72,11 +73,10 @@ class Receipts:
 
     def open(self, sn: int) -> Receipt:
         """Begin to wait for the acknowledgements of `sn`."""
-        if sn in self._open:
-            raise LocalProtocolError(f"sn {sn} is waited for already")
         receipt = Receipt(self, sn)
         with self.changed:
-            self._open[sn] = receipt
+            if self._open.setdefault(sn, receipt) is not receipt:
+                raise LocalProtocolError(f"sn {sn} is waited for already")
             if len(self._open) > self._bound:
                 self._open.popitem(last=False)
                 self.forgotten += 1
@@ -102,12 +102,23 @@ class Receipts:
         oldest = next(iter(self._open), last + 1)
         newest = next(reversed(self._open), first - 1)
         finished = []
+        first_answer = {cache_id: level}  # shared: what a receipt knows is never changed in place
+        enough = self.is_enough(first_answer)
         for sn in range(max(first, oldest), min(last, newest) + 1):
             receipt = self._open.get(sn)
             if receipt is None:
                 continue
-            receipt.caches[cache_id] = level
-            if receipt.done:
+            if receipt.caches:
+                receipt.caches = {**receipt.caches, **first_answer}
+                done = self.is_enough(receipt.caches)
+            else:
+                receipt.caches = first_answer
+                done = enough
+            if done:
                 del self._open[sn]
                 finished.append(receipt)
         return finished
+
+    def is_enough(self, caches: Mapping[str, Durability]) -> bool:
+        """Tell whether these caches are as many as wanted, at the level wanted."""
+        return sum([level >= self.level for level in caches.values()]) >= self.wanted

@@ -197,8 +197,9 @@ def send(
 ) -> None:
     """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
     info = zenoh.SourceInfo(publisher.id, sample.sn)
-    qos = Qos.unpack(sample.qos)
-    if key is None and sample.kind is Kind.PUT:
+    if key is not None:
+        _send_on(session, key, sample, stamp, info)
+    elif sample.kind is Kind.PUT:
         publisher.put(
             sample.payload,
             encoding=sample.encoding,
@@ -206,9 +207,15 @@ def send(
             timestamp=stamp,
             source_info=info,
         )
-    elif key is None:
+    else:
         publisher.delete(attachment=sample.attachment, timestamp=stamp, source_info=info)
-    elif sample.kind is Kind.PUT:
+
+
+def _send_on(
+    session: Session, key: str, sample: Sample, stamp: zenoh.Timestamp, info: zenoh.SourceInfo
+) -> None:
+    qos = Qos.unpack(sample.qos)
+    if sample.kind is Kind.PUT:
         session.put(
             key,
             sample.payload,
