@@ -139,7 +139,7 @@ def test_nothing_of_ours_is_sent_while_nothing_is_lost(network: LocalNetwork) ->
         wait_until(lambda: len(received) == 201)
         acks = [key for key in heard if "/ack/" not in key]
         assert acks == []
-        # A cache asks a publisher that it sees begin for its beginning, once, whenever it hears of it.
+        # A publisher that is seen to begin is asked for its beginning, once.
         assert [query for query in asked if "_sn=0..;" not in query] == []
     for declared in spies:
         declared.undeclare()
