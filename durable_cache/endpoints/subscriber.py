@@ -92,6 +92,8 @@ class SubscriberOptions:
     payload_bytes_max: int = 64 << 20
     overrun_seconds: float = 2.0
     """How long a slow consumer may hold up Zenoh; then samples are dropped and recovered."""
+    history_samples_max: int = 1_000_000
+    """Samples of the historical query, held until it is over: about 1 GB of small ones."""
 
 
 class ReliableSubscriber:
@@ -121,6 +123,12 @@ class ReliableSubscriber:
         self._work: Queue[_Work] = Queue(maxsize=256)
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._overrun_seconds = options.overrun_seconds
+        self._history_samples_max = options.history_samples_max
+        self.history_cut = False
+        """Whether caches hold more history than `history_samples_max`; the rest was not asked for.
+
+        What follows of a source that was reached is recovered as a gap with its next sample.
+        """
         self._stopped = Event()
         self._threads: list[Thread] = []
         self._tokens = watch_tokens(session, own_key(domain, "pub", "**"), self._token_changed)
@@ -293,9 +301,24 @@ class ReliableSubscriber:
         try:
             for page in self._asking.history(str(self.key_expr), "*", parameters):
                 samples.update(((s.source, s.epoch, s.sn), s) for s in page)
+                if len(samples) > self._history_samples_max:
+                    self._cut_history(samples)
+                    break
         except DurableCacheError:
             _log.debug("the historical query failed", exc_info=True)
         self._tell(_History(list(samples.values())))
+
+    def _cut_history(self, samples: dict[tuple[SourceId, int, int], Sample]) -> None:
+        """Keep the bound and say so: the caller asked for all."""
+        for place in list(samples)[self._history_samples_max :]:
+            del samples[place]
+        self.history_cut = True
+        _log.error(
+            "history of %s is cut after history_samples_max = %d samples; "
+            "ask for less (history=N), or read it with `durable-cache replay`",
+            self.key_expr,
+            self._history_samples_max,
+        )
 
     def close(self) -> None:
         """Undeclare; what was delivered to a channel can still be taken. Idempotent."""
@@ -337,12 +360,14 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
     domain: str = "default",
     channel_samples: int = 100_000,
     payload_bytes_max: int = 64 << 20,
+    history_samples_max: int = 1_000_000,
     options: DeliveryOptions | None = None,
 ) -> ReliableSubscriber:
     """Declare a subscriber that recovers what it misses (RFC, "The ReliableSubscriber").
 
     `handler` is a callable, a FifoChannel or RingChannel, or None for a FIFO to receive from.
-    `history` True asks for all that caches hold first, a number for so many samples per key.
+    `history` True asks for all that caches hold first, a number for so many samples per key; at
+    most `history_samples_max`, and `history_cut` tells when that was not all.
     `periodic_queries` is the period in seconds in which missed tails are asked for. `options` sets
     everything else and is overridden by the named arguments. Raises ConfigError on a bad argument.
     """
@@ -360,6 +385,12 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
         parsed,
         handler,
         SubscriberOptions(
-            asked, chosen, domain, query_timeout_seconds, channel_samples, payload_bytes_max
+            asked,
+            chosen,
+            domain,
+            query_timeout_seconds,
+            channel_samples,
+            payload_bytes_max,
+            history_samples_max=history_samples_max,
         ),
     )

@@ -52,6 +52,25 @@ def test_history_comes_first_and_sorted(network: LocalNetwork) -> None:
             assert sns(received) == list(range(60))
 
 
+def test_more_history_than_the_bound_is_told_and_recovered_as_a_gap(network: LocalNetwork) -> None:
+    received: list[Sample] = []
+    session = network.client()
+    with declare_reliability_cache(session, "a/**") as cache:
+        numbered = Numbered(session, "a/b")
+        for sn in range(50):
+            numbered.put(sn)
+        stored(cache, 50)
+        with declare_reliable_subscriber(
+            network.client(), "a/**", received.append, history=True, history_samples_max=20
+        ) as subscriber:
+            wait_until(lambda: subscriber.history_cut and len(received) >= 20)
+            assert sns(received) == list(range(20))
+            connected(numbered.publisher)
+            numbered.put(50)
+            wait_until(lambda: len(received) == 51)
+            assert sns(received) == list(range(51))
+
+
 def test_history_may_be_limited_per_key(network: LocalNetwork) -> None:
     received: list[Sample] = []
     session = network.client()
