@@ -14,6 +14,7 @@ import json
 import multiprocessing as mp
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -33,6 +34,7 @@ from durable_cache.endpoints.session import (
     declare_subscriber,
     receive,
 )
+from durable_cache.service.verbs.serve import SWITCH_SECONDS
 from durable_cache.testing.network import free_port
 
 PAYLOAD_BYTES = 256
@@ -50,6 +52,11 @@ def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
 
 
 def run_cache(endpoint: str, directory: str, pipe: Connection) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)  # as `durable-cache serve` does
+    if "SW" in os.environ:
+        import sys
+
+        sys.setswitchinterval(float(os.environ["SW"]))
     session = open_session(settings(endpoint, listen=True))
     cache = declare_reliability_cache(
         session,

@@ -21,8 +21,10 @@ from durable_cache.storage.contract import Durability
 if TYPE_CHECKING:
     from durable_cache.service.service import Service
 
-__all__ = ["add_verbs"]
+__all__ = ["SWITCH_SECONDS", "add_verbs"]
 
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter from others; a commit asks to have it back often."""
 _WATCH_SECONDS = 0.5
 _FORCED = 128
 
@@ -61,6 +63,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     signals = _Signals()
     from durable_cache.service.service import Service
 
+    sys.setswitchinterval(SWITCH_SECONDS)
     service = Service(settings)
     _introduce(service)
     failure = ""
