@@ -53,10 +53,6 @@ def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
 
 def run_cache(endpoint: str, directory: str, pipe: Connection) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)  # as `durable-cache serve` does
-    if "SW" in os.environ:
-        import sys
-
-        sys.setswitchinterval(float(os.environ["SW"]))
     session = open_session(settings(endpoint, listen=True))
     cache = declare_reliability_cache(
         session,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from operator import attrgetter
-from typing import cast
 
 import msgspec
 
@@ -29,8 +29,10 @@ _SN = attrgetter("sn")
 class Gathered:
     """What the answers to one query hold together."""
 
-    samples: dict[Identity, Sample] = field(default_factory=dict)
-    """One of each identity, from caches: their epochs are known."""
+    packed: list[SampleBatch] = field(default_factory=list)
+    """From caches, as they came, each sorted by identity: their epochs are known."""
+    single: list[Sample] = field(default_factory=list)
+    """The same from caches that do not pack."""
     native: list[Sample] = field(default_factory=list)
     """From a foreign publisher's own cache, epoch 0: the source's current one is meant."""
     plain: list[Sample] = field(default_factory=list)
@@ -39,6 +41,27 @@ class Gathered:
     """Some answer was cut here, the earliest: ask again from here on."""
     answers: int = 0
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def samples(self) -> dict[Identity, Sample]:
+        """One of each identity, from caches."""
+        found: dict[Identity, Sample] = {}
+        for sample in chain(*self.packed, self.single):
+            found.setdefault(sample.identity, sample)
+        return found
+
+    def ordered(self) -> list[Sample]:
+        """Return what caches sent by identity, one of each."""
+        edges = [(batch.samples[0], batch.samples[-1]) for batch in self.packed if len(batch)]
+        if not self.single and all(
+            before.order < after.order for (_, before), (after, _) in pairwise(edges)
+        ):
+            return list(chain(*self.packed))  # one cache's answer: sorted, nothing twice
+        groups = SampleBatch(self.samples.values()).by_stream
+        ordered: list[Sample] = []
+        for stream in sorted(groups, key=lambda stream: stream.order):
+            ordered += sorted(groups[stream], key=_SN)
+        return ordered
 
 
 class Asking:
@@ -90,7 +113,7 @@ class Asking:
         after: Sample | None = None
         while True:
             gathered = self.caches(key_expr, prefix, parameters, after)
-            yield _sorted(gathered.samples.values())
+            yield gathered.ordered()
             if gathered.cut_after is None or gathered.cut_after == after:
                 return
             after = gathered.cut_after
@@ -122,13 +145,10 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
         opened = envelope.open(
             _plain_key(sample.key, envelope.source), sample.payload, sample.encoding
         )
-        gathered.samples.setdefault(opened.identity, opened)
+        gathered.single.append(opened)
     elif framed and _is_frame(sample.payload, Content.PACKED):
         batch, more = decode_packed(sample.payload)
-        new = {(one.key, one.source, one.epoch, one.sn): one for one in batch}
-        for known in new.keys() & gathered.samples.keys():
-            del new[known]
-        gathered.samples.update(cast("dict[Identity, Sample]", new))
+        gathered.packed.append(batch)
         if more and batch.samples:
             last = msgspec.structs.replace(batch.samples[-1], payload=b"", attachment=None)
             before = gathered.cut_after
@@ -138,15 +158,6 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
         gathered.plain.append(sample)
     else:
         gathered.native.append(sample)
-
-
-def _sorted(samples: Iterable[Sample]) -> list[Sample]:
-    """Return samples by identity, which they nearly are already."""
-    groups = SampleBatch(samples).by_stream
-    ordered: list[Sample] = []
-    for stream in sorted(groups, key=lambda stream: stream.order):
-        ordered += sorted(groups[stream], key=_SN)
-    return ordered
 
 
 def _is_frame(data: bytes, content: Content) -> bool:

@@ -8,7 +8,7 @@ of each key, or its history with ``_time``, ``_sn`` or ``_max``. One storage ans
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -167,32 +167,30 @@ def answer(
     deadline = time.monotonic() + bounds.seconds_max
     sent = size = 0
     cursor = asked.cursor
-    waiting: list[Sample] = []
-    waiting_bytes = 0
+    waiting: SampleBatch | None = None
     while True:
         limit = min(_PAGE_SAMPLES, bounds.samples_max - sent)
         page = read(asked.selection, limit, cursor)
         cursor = page.cursor
-        for sample in page.samples:
-            if asked.latest and sample.kind is Kind.DELETE:
-                continue
-            taken_bytes = sample.size
-            sent += 1
-            size += taken_bytes
-            if not asked.packed:
+        batch = page.samples
+        if asked.latest:
+            batch = SampleBatch(sample for sample in batch if sample.kind is not Kind.DELETE)
+        sent += len(batch)
+        size += batch.size
+        if asked.packed:
+            for part in _parts(batch, bounds.packed_bytes_max):
+                if waiting is not None:
+                    _reply_packed(query, waiting, more=False)
+                waiting = part
+        else:
+            for sample in batch:
                 _reply_one(query, asked, sample)
-                continue
-            if waiting and waiting_bytes + taken_bytes > bounds.packed_bytes_max:
-                _reply_packed(query, waiting, more=False)
-                waiting, waiting_bytes = [], 0
-            waiting.append(sample)
-            waiting_bytes += taken_bytes
         over = sent >= bounds.samples_max or size >= bounds.bytes_max
         if cursor is None or over or time.monotonic() > deadline:
             break
     more = cursor is not None
-    if asked.packed and (waiting or more):
-        _reply_packed(query, waiting, more=more)
+    if asked.packed and (waiting is not None or more):
+        _reply_packed(query, waiting or SampleBatch(), more=more)
     elif more:
         reply_error(
             query,
@@ -212,5 +210,22 @@ def _reply_one(query: Query, asked: Asked, sample: Sample) -> None:
             reply_sample(query, sample.key, sample, None)
 
 
-def _reply_packed(query: Query, samples: list[Sample], *, more: bool) -> None:
-    reply_bytes(query, str(query.key_expr), encode_packed(SampleBatch(samples), more))
+def _parts(batch: SampleBatch, bytes_max: int) -> Iterator[SampleBatch]:
+    """Cut a page into replies of bounded size; a sample above the bound has one of its own."""
+    if len(batch) and batch.size <= bytes_max:
+        yield batch
+        return
+    part: list[Sample] = []
+    part_bytes = 0
+    for sample in batch:
+        if part and part_bytes + sample.size > bytes_max:
+            yield SampleBatch(part)
+            part, part_bytes = [], 0
+        part.append(sample)
+        part_bytes += sample.size
+    if part:
+        yield SampleBatch(part)
+
+
+def _reply_packed(query: Query, batch: SampleBatch, *, more: bool) -> None:
+    reply_bytes(query, str(query.key_expr), encode_packed(batch, more))

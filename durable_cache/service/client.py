@@ -97,7 +97,7 @@ def history_pages(
         gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
         pages.errors += gathered.errors
         cut = gathered.cut_after
-        samples = sorted(gathered.samples.values(), key=lambda sample: sample.order)
+        samples = gathered.ordered()
         yield [
             sample
             for sample in samples
