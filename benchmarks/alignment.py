@@ -97,7 +97,7 @@ class Side:
                 cost.requests += 1
                 cost.request_bytes += len(payload)
                 self.feed(ReplyReceived(request_id, other.answer(payload)))
-            case Offer(_, batch):
+            case Offer(_, batch, _):
                 cost.samples += len(batch)
                 cost.payload_bytes += sum(len(sample.payload) for sample in batch)
                 self.feed(Appended(batch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.errors import DurableCacheError
@@ -20,6 +20,14 @@ __all__ = ["AlignedStore"]
 
 _log = logging.getLogger(__name__)
 _PAGE_SAMPLES = 2_000
+_FIRST_SAMPLES = 256
+_PAGE_BYTES = 4 << 20
+"""What is read at once, once the samples' size is known: few large ones, many small ones."""
+_NEAR = 32
+"""So many samples that nobody asked for cost less to read than another question."""
+_STRETCH = 4_096
+Wanted = Iterable[tuple[Stream, RangeSet]]
+_NOTHING = RangeSet()
 
 
 class AlignedStore:
@@ -65,44 +73,67 @@ class AlignedStore:
             if stream.source == source and self._ingest.epochs.canonical_stream(stream) != stream:
                 yield stream, info.held
 
-    def stored(self, stream: Stream, first: int, last: int) -> Iterator[Sample]:
-        """Yield what is stored of a stream, under whichever epoch it was first stored."""
-        for epoch in self._ingest.epochs.stored_epochs(stream.source, stream.epoch):
-            selection = Selection(
-                key_expr=KeyExpression(stream.key),
-                zid=stream.source.zid,
-                eid=stream.source.eid,
-                epoch=epoch,
-                sns=SnBounds(first, last),
-            )
-            cursor = None
-            while True:
-                page = self._store.read(selection, _PAGE_SAMPLES, cursor)
-                yield from self._ingest.epochs.canonical(page).samples
-                cursor = page.cursor
-                if cursor is None:
-                    break
+    def stored(self, wanted: Wanted) -> Iterator[Sample]:
+        """Yield what is stored of streams, under whichever epoch it was first stored.
+
+        Newest first, stretch by stretch: numbers that lie near each other are one question, over
+        all keys where several streams of a source are wanted. The storage is read no further than
+        the samples are taken.
+        """
+        numberings: dict[tuple[SourceId, int, str], dict[str, RangeSet]] = {}
+        for stream, runs in wanted:
+            verbatim = stream.key if "@" in stream.key else ""  # which no wildcard names
+            keys = numberings.setdefault((stream.source, stream.epoch, verbatim), {})
+            keys.setdefault(stream.key, RangeSet()).update(runs)
+        for (source, epoch, _), keys in numberings.items():
+            for first, last in reversed(_stretches(keys.values())):
+                parts = {key: runs.clip(first, last) for key, runs in keys.items()}
+                asked = {key: runs for key, runs in parts.items() if runs}
+                one = next(iter(asked)) if len(asked) == 1 else "**"
+                for stored in self._ingest.epochs.stored_epochs(source, epoch):
+                    selection = Selection(
+                        key_expr=KeyExpression(one),
+                        zid=source.zid,
+                        eid=source.eid,
+                        epoch=stored,
+                        sns=SnBounds(first, last),
+                    )
+                    for sample in self._all_of(selection):
+                        if sample.sn in asked.get(sample.key, _NOTHING):
+                            yield sample
+
+    def _all_of(self, selection: Selection) -> Iterator[Sample]:
+        limit = _FIRST_SAMPLES
+        cursor = None
+        while True:
+            page = self._store.read(selection, limit, cursor)
+            yield from self._ingest.epochs.canonical(page).samples
+            cursor = page.cursor
+            if cursor is None:
+                return
+            mean = max(1, page.samples.size // max(1, len(page.samples)))
+            limit = max(1, min(_PAGE_SAMPLES, _PAGE_BYTES // mean))
 
     def offer(self, batch: SampleBatch) -> None:
-        """Hand samples to the door; other content under a held identity is a conflict."""
-        new: list[Sample] = []
-        for stream, samples in batch.by_stream.items():
-            runs = RangeSet.of(sample.sn for sample in samples)
-            held: dict[int, Sample] = {}
-            try:
-                for run in runs:
-                    held.update((one.sn, one) for one in self.stored(stream, *run))
-            except DurableCacheError:
-                return  # the storage is away; the next session offers again
-            for sample in samples:
-                mine = held.get(sample.sn)
-                if mine is None:
-                    new.append(sample)
-                elif sample_digest(mine) != sample_digest(sample):
+        """Hand samples to the door of live ones."""
+        self.pulled += len(batch)
+        self._ingest.offer(list(batch), Origin.ALIGNED)
+
+    def compare(self, batch: SampleBatch) -> None:
+        """Count what has another content here under the same identity; nothing is overwritten."""
+        theirs = {sample.identity: sample for sample in batch}
+        wanted = [
+            (stream, RangeSet.of(sample.sn for sample in samples))
+            for stream, samples in batch.by_stream.items()
+        ]
+        try:
+            for mine in self.stored(wanted):
+                other = theirs.get(mine.identity)
+                if other is not None and sample_digest(mine) != sample_digest(other):
                     self.conflicts += 1
-                    _log.warning("another payload at a peer", extra={"key": repr(sample.key)})
-        self.pulled += len(new)
-        self._ingest.offer(new, Origin.ALIGNED)
+                    _log.warning("another payload at a peer", extra={"key": repr(mine.key)})
+        except DurableCacheError:
+            return  # the storage is away; the next comparison of content finds it again
 
     def purge(self, floors: tuple[tuple[Stream, int], ...]) -> bool:
         """Remove what is below, durably; False when it could not be done now."""
@@ -117,3 +148,17 @@ class AlignedStore:
             _log.warning("a purge failed", extra={"reason": str(error)})
             return False
         return True
+
+
+def _stretches(every: Iterable[RangeSet]) -> list[tuple[int, int]]:
+    """Return what covers the numbers, in order: runs that lie near each other together."""
+    union = RangeSet()
+    for runs in every:
+        union.update(runs)
+    found: list[tuple[int, int]] = []
+    for first, last in union:
+        if found and first - found[-1][1] <= _NEAR and last - found[-1][0] < _STRETCH:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found

@@ -37,6 +37,7 @@ from durable_cache.endpoints.session import (
     watch_tokens,
 )
 from durable_cache.errors import Closed, DurableCacheError
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.aligner import Aligner
@@ -279,8 +280,9 @@ class Aligning:
         """An epoch was learned late: what counted under the old one counts under the new."""
         for stream, held in self._aligned.renamed(source):
             self._events.put(Trimmed(((stream, (held.last or 0) + 1),)))
+            canonical = self._ingest.epochs.canonical_stream(stream)
             for run in held:
-                found = self._aligned.stored(self._ingest.epochs.canonical_stream(stream), *run)
+                found = self._aligned.stored([(canonical, RangeSet([run]))])
                 self._events.put(Appended(SampleBatch(found)))
 
     def _do(self, outputs: Iterable[AlignerOutput]) -> None:
@@ -338,8 +340,9 @@ class Aligning:
             match job:
                 case ReadSamples():
                     self._read(job)
-                case Offer(_, batch):
+                case Offer(_, batch, held):
                     self._aligned.offer(batch)
+                    self._aligned.compare(held)
                 case RaisePurge(_, floors):
                     if self._aligned.purge(floors):
                         self._events.put(Purged(floors))
@@ -357,12 +360,7 @@ class Aligning:
         return ReplyReceived(job.request_id, reply)
 
     def _read(self, job: ReadSamples) -> None:
-        wanted = (
-            sample
-            for stream, runs in job.wanted
-            for first, last in reversed(list(ranges(runs)))
-            for sample in self._aligned.stored(stream, first, last)
-        )
+        wanted = self._aligned.stored((stream, ranges(runs)) for stream, runs in job.wanted)
         try:
             self._reply(job.handle, pull_reply(job, wanted))
         except DurableCacheError as error:

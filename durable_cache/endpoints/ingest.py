@@ -236,9 +236,21 @@ class Ingest:
         for source in self._engine.unknown(sources):
             states, aliases = self._store.load(source)
             self._engine.handle(SourceLoaded(source, states, _now(), aliases))
-        if isinstance(event, BatchReceived) and self._options.resources_limit is not None:
-            return self._within_limit(event, self._options.resources_limit)
+        if isinstance(event, BatchReceived):
+            if event.origin in (Origin.ALIGNED, Origin.RECOVERED):
+                event = self._above_floors(event)
+            if self._options.resources_limit is not None:
+                return self._within_limit(event, self._options.resources_limit)
         return event
+
+    def _above_floors(self, event: BatchReceived) -> BatchReceived:
+        """Leave out what retention or a purge removed while it was on its way."""
+        infos = self._store.index.infos([*event.batch.by_stream])
+        floors = {stream: max(info.floor, info.purged) for stream, info in infos.items()}
+        if not any(floors.values()):
+            return event
+        kept = [sample for sample in event.batch if sample.sn >= floors[sample.stream]]
+        return BatchReceived(SampleBatch(kept), event.origin, event.now)
 
     def _within_limit(self, event: BatchReceived, limit: int) -> BatchReceived:
         """Leave out samples of streams beyond `resources_limit`."""

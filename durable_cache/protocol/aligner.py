@@ -292,7 +292,7 @@ class Aligner:
             case PullReply() if isinstance(asked, Pull):
                 batch = session.on_pull(reply)
                 if len(batch):
-                    outputs.append(Offer(peer.cache_id, batch))
+                    outputs.append(Offer(peer.cache_id, *session.pulls.split(batch)))
             case BlocksReply() if isinstance(asked, Blocks):
                 session.on_blocks(reply)
             case WrongSlot():

@@ -297,6 +297,8 @@ class Offer:
 
     peer: str
     batch: SampleBatch
+    held: SampleBatch
+    """What is held here already and is only to be compared: other content is a conflict."""
 
 
 @dataclass(frozen=True, slots=True)

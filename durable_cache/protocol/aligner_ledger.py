@@ -10,13 +10,9 @@ from typing import NamedTuple
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, StreamLoaded
-from durable_cache.protocol.aligner_packing import (
-    Entry,
-)
+from durable_cache.protocol.aligner_packing import Entry
 from durable_cache.protocol.aligner_scope import Scope
-from durable_cache.protocol.aligner_wire import (
-    Lane,
-)
+from durable_cache.protocol.aligner_wire import Lane
 from durable_cache.protocol.digest import PrefixTree, content_term, stream_hash
 from durable_cache.protocol.knowledge import (
     StreamKnowledge,

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from itertools import islice
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SampleBatch, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_wire import PullReply
@@ -139,6 +139,17 @@ class Pulls:
             self.add_void(place, runs)
         self.offered += len(batch)
         return batch
+
+    def split(self, batch: SampleBatch) -> tuple[SampleBatch, SampleBatch]:
+        """Return what is not retained here now, and what is."""
+        new: list[Sample] = []
+        known: list[Sample] = []
+        for stream, samples in batch.by_stream.items():
+            record = self._ledger.records.get(self._ledger.place(stream))
+            held = RangeSet() if record is None else self._ledger.current(record)
+            for sample in samples:
+                (known if sample.sn in held else new).append(sample)
+        return SampleBatch(new), SampleBatch(known)
 
     def _asked_for(self, packed: bytes, need: dict[int, RangeSet]) -> SampleBatch:
         if not packed:

@@ -16,8 +16,10 @@ import msgspec
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import Origins
 from durable_cache.errors import ConfigError
+from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.events import EngineOptions
 from durable_cache.service.config import SECTION, Settings, StorageSettings
+from durable_cache.service.masking import resolve_secrets
 from durable_cache.service.strict import check_names
 from durable_cache.storage.journaled import JournalOptions
 
@@ -32,6 +34,8 @@ _RECOVERY = frozenset(
         "fetch_retry_seconds_max",
     }
 )
+SECRET_BYTES_MAX = 64
+"""What BLAKE2 takes as a key."""
 _ELSEWHERE = _RECOVERY | {"resources_limit", "answer_plain"}
 
 
@@ -59,6 +63,7 @@ def cache_options(settings: Settings, name: str) -> CacheOptions:
         allowed_origin=Origins(storage.allowed_origin),
         resources_limit=storage.resources_limit,
         align=storage.alignment.enabled,
+        aligner=_aligner(storage, f"{SECTION}.storages.{name}.alignment"),
         engine=_changed(EngineOptions(), changes),
         journal=_changed(JournalOptions(), changes),
     )
@@ -90,6 +95,17 @@ def _limits(storage: StorageSettings, where: str) -> dict[str, int | float]:
 def _recovery(storage: StorageSettings) -> dict[str, int | float]:
     named: Mapping[str, float | None] = msgspec.structs.asdict(storage.recovery)
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _aligner(storage: StorageSettings, where: str) -> AlignerOptions:
+    named: dict[str, Any] = msgspec.structs.asdict(storage.alignment)
+    del named["enabled"]
+    resolved = resolve_secrets({"secret": named.pop("secret")}, where)
+    secret = str(resolved["secret"]).encode()
+    if len(secret) > SECRET_BYTES_MAX:
+        raise ConfigError(f"{where}.secret: at most {SECRET_BYTES_MAX} bytes")
+    changes = {name: value for name, value in named.items() if value is not None}
+    return dataclasses.replace(AlignerOptions(), secret=secret, **changes)
 
 
 def _changed(options: OptionsT, changes: Mapping[str, int | float]) -> OptionsT:

@@ -88,9 +88,21 @@ class RecoverySettings(_Section, frozen=True):
 
 
 class AlignmentSettings(_Section, frozen=True):
-    """Whether the caches of one domain bring each other up to date."""
+    """Whether and how the caches of one domain bring each other up to date; what is left out
+    keeps its default.
+    """
 
     enabled: bool = False
+    secret: str | dict[str, str] = ""
+    """Seeds every hash, so that no publisher can aim a collision; the same in a domain."""
+    slot_seconds: Positive | None = None
+    """How finely time is cut; the same in a domain."""
+    settle_seconds: Seconds | None = None
+    """How long after its end a slot is compared; longer than live recovery takes."""
+    block: Positive | None = None
+    """Content is compared in blocks of so many samples; the same in a domain."""
+    rate_bytes_per_second: Positive | None = None
+    """What may be pulled from other caches; live samples go first."""
 
 
 class StorageSettings(_Section, frozen=True):
@@ -179,6 +191,8 @@ class Settings:
             name: {"backend": volume.backend, **_masked(volume.options)}
             for name, volume in self.cache.volumes.items()
         }
+        for storage in cache["storages"].values():
+            storage["alignment"] = mask(storage["alignment"])
         for name, effective in (limits or {}).items():
             cache["storages"][name]["limits"] = dict(effective)
         plugins = read_table(zenoh.pop("plugins", {}), "plugins")

@@ -82,6 +82,7 @@ class JournaledStorage:
         self._directory_lock: DirectoryLock | None = None
         self._stop = Event()
         self._trim_lock = Lock()
+        self._drain_lock = Lock()
         self.backend_error: str = ""
         """Why the backend takes nothing now; empty when it is well."""
         self.conflicts: deque[Conflict] = deque(maxlen=self.options.conflicts_kept_max)
@@ -136,6 +137,10 @@ class JournaledStorage:
 
         Raises what the backend raised; the entries stay and are tried again by the next call.
         """
+        with self._drain_lock:  # a purge drains in its own thread
+            return self._drain()
+
+    def _drain(self) -> int:
         entries = self.tail.head(self.options.drain_samples_max)
         if not entries or self.journal is None:
             return 0

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from durable_cache.errors import Closed, StorageLocked
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, Skip, Stream, sample_digest
-from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, sample_digest
+from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.storage import contract
 from durable_cache.storage.contract import AppendResult, Conflict, Floor, Held, Page, Retention
 from durable_cache.storage.reading import held_of, newest_per_key, page_of
@@ -57,8 +57,41 @@ class MemoryStorage(contract.Storage):
         return RangeSet.of(sn for held in streams for sn in held)
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
-        found = filter(selection.holds, (s for group in self._stored().values() for s in group))
+        found = self._candidates(selection, limit, cursor)
         return page_of(newest_per_key(found, selection.newest), selection, limit, cursor)
+
+    def _candidates(self, selection: Selection, limit: int, cursor: Cursor | None) -> list[Sample]:
+        """Copy the samples of a selection, where it is in order of identity no more than a page."""
+        paged = selection.order is Order.IDENTITY and selection.newest is None
+        found: list[Sample] = []
+        with self._lock:
+            self._check()
+            for stream in sorted(self._named(selection), key=lambda stream: stream.order):
+                if paged and cursor is not None and stream.order < cursor[:4]:
+                    continue
+                after = cursor if paged else None
+                found += (
+                    sample
+                    for sample in _within(self._streams[stream], selection.sns)
+                    if selection.holds(sample) and (after is None or sample.order > after)
+                )
+                if paged and len(found) > limit:
+                    break
+        return found
+
+    def _named(self, selection: Selection) -> list[Stream]:
+        zid, eid, epoch = selection.zid, selection.eid, selection.epoch
+        if zid is not None and eid is not None and epoch is not None and selection.key_expr.is_key:
+            stream = Stream(str(selection.key_expr), SourceId(zid, eid), epoch)
+            return [stream] if stream in self._streams else []
+        return [
+            stream
+            for stream in self._streams
+            if (zid is None or stream.source.zid == zid)
+            and (eid is None or stream.source.eid == eid)
+            and (epoch is None or stream.epoch == epoch)
+            and selection.key_expr.matches(stream.key)
+        ]
 
     def held(self) -> Iterator[Held]:
         streams = self._stored()
@@ -106,6 +139,14 @@ class MemoryStorage(contract.Storage):
             raise Closed("the memory storage is closed")
         if writing and not self._writer:
             raise StorageLocked("the memory storage was opened for reading only")
+
+
+def _within(held: dict[int, Sample], sns: SnBounds) -> Iterable[Sample]:
+    """Return at least the samples with these numbers."""
+    first, last = sns
+    if first is None or last is None or last - first > len(held):
+        return held.values()
+    return [held[sn] for sn in range(first, last + 1) if sn in held]
 
 
 class MemoryOptions(contract.BackendOptions, frozen=True):

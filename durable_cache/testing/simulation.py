@@ -192,9 +192,9 @@ class SimulatedCache:
                 for other in network.caches.values():
                     if other is not self:
                         self._carry(other, RootReceived(payload))
-            case Offer(_, batch):
+            case Offer(_, batch, held):
                 self.pulled += len(batch)
-                self.take(batch)
+                self.take(SampleBatch((*batch, *held)))
             case RaisePurge(_, floors):
                 self.purge(floors)
             case _:

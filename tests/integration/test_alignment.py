@@ -19,6 +19,7 @@ from durable_cache import (
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Selection
 from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.events import Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.network import LocalNetwork, wait_until
 
@@ -62,8 +63,6 @@ def declare(
 
 def feed(cache: ReliabilityCache, samples: list[Sample]) -> None:
     """Let a cache alone receive samples, as if the others had missed them."""
-    from durable_cache.protocol.events import Origin
-
     before = cache.status().appended
     cache.ingest.offer(samples, Origin.RECOVERED)
     wait_until(lambda: cache.status().appended >= before + len(samples), what="storing")
@@ -193,3 +192,16 @@ def test_another_payload_under_one_identity_is_counted_and_never_overwritten(
     finally:
         for cache in made:
             cache.close()
+
+
+def test_what_was_purged_is_not_taken_from_a_peer_that_sent_it_before(
+    network: LocalNetwork,
+) -> None:
+    clock = clock_of(network.client())
+    with declare(network, "one") as one:
+        feed(one, samples(range(50, 100), clock=clock))
+        one.purge([Floor(samples([0], clock=clock)[0].stream, 60)])
+        for origin in (Origin.ALIGNED, Origin.RECOVERED):
+            one.ingest.offer(samples(range(40, 80), clock=clock), origin)
+        feed(one, samples([100], clock=clock))
+        assert [sample.sn for sample in everything(one)] == list(range(60, 101))

@@ -85,7 +85,7 @@ class Side:
                         self.feed(ReplyReceived(request_id, other.answer(payload)))
                 case PublishRoot(_, payload) if other is not None:
                     other.feed(RootReceived(payload))
-                case Offer(_, batch):
+                case Offer(_, batch, _):
                     self.take(batch)
                 case RaisePurge(_, floors):
                     self.feed(Purged(floors))

@@ -1,0 +1,335 @@
+"""A service that is killed while it aligns, and parted from the other cache, ends up with it equal.
+
+A hundred thousand samples, of which each side lost some; one side trims, the other purges.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from durable_cache import (
+    CacheOptions,
+    ReliabilityCache,
+    declare_reliability_cache,
+    declare_reliable_publisher,
+)
+from durable_cache.endpoints.session import Session, close_session, open_session
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.service.client import admin_values
+from durable_cache.storage.contract import Floor, Storage
+from durable_cache.storage.plugins import open_storage
+from durable_cache.testing.faults import ModuleProcess, TcpProxy
+from durable_cache.testing.network import LocalNetwork, free_port, wait_until
+
+SAMPLES = 100_000
+LONG, SHORT = 30, 1000
+"""Streams with 3,000 samples each; and with 10 each, ten of a source."""
+DEPTH = 2500
+PURGED_BELOW = 700
+LIVE = 300
+ALIGNER = AlignerOptions(slot_seconds=1, settle_seconds=0.2)
+Volume = dict[str, Any]
+
+
+def memory(directory: Path, name: str) -> Volume:
+    return {"backend": "memory"}
+
+
+def sqlite(directory: Path, name: str) -> Volume:
+    return {"backend": "sql", "url": f"sqlite:///{directory}/{name}.db"}
+
+
+def postgres(directory: Path, name: str) -> Volume:
+    from tests.servers.postgres import options_for
+
+    return {"backend": "sql", **msgspec.to_builtins(options_for(directory))}
+
+
+def influxdb(directory: Path, name: str) -> Volume:
+    from tests.servers.influxdb import influx_server
+
+    return {"backend": "influxdb", **msgspec.to_builtins(influx_server().options())}
+
+
+def delta(directory: Path, name: str) -> Volume:
+    return {"backend": "delta", "path": str(directory / "lake")}
+
+
+BACKENDS = [
+    pytest.param(memory, id="memory"),
+    pytest.param(sqlite, id="sqlite"),
+    pytest.param(postgres, id="postgres", marks=pytest.mark.postgres),
+    pytest.param(influxdb, id="influxdb", marks=pytest.mark.influxdb),
+    pytest.param(delta, id="delta", marks=pytest.mark.delta),
+]
+
+
+def opened(volume: Volume, name: str) -> Storage:
+    options = dict(volume)
+    return open_storage(options.pop("backend"), name, options)
+
+
+def everything(read: Callable[..., Any]) -> list[Sample]:
+    found: list[Sample] = []
+    cursor = None
+    while True:
+        page = read(Selection(), 20_000, cursor)
+        found += page.samples
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def made(clock: int) -> list[Sample]:
+    chance = random.Random(5)
+    streams = [(f"a/long/{at}", SourceId("ab12", at + 1)) for at in range(LONG)] * 3000
+    streams += [(f"a/short/{at}", SourceId("cd34", at % 100 + 1)) for at in range(SHORT)] * 10
+    numbers: dict[SourceId, int] = {}
+    samples = []
+    for at, stream in enumerate(streams):
+        sn = numbers[stream[1]] = numbers.get(stream[1], -1) + 1
+        samples.append(
+            Sample(
+                *stream,
+                9,
+                sn,
+                chance.randbytes(chance.choice([0, 5, 40])),
+                attachment=chance.choice([None, b"", b"meta"]),
+                encoding=chance.choice(["zenoh/bytes", "application/json;v1"]),
+                ntp64=clock + (at << 10),
+                timestamp_id="ab12",
+                qos=chance.choice([0, 42]),
+                received_ns=(clock >> 32) * 10**9 + at,
+            )
+        )
+    return samples
+
+
+def undeclared(samples: list[Sample]) -> list[Sample]:
+    """Return samples in order, live ones as if no epoch had been declared for them.
+
+    Those that came before their publisher's token are stored without it.
+    """
+    plain = [
+        msgspec.structs.replace(sample, epoch=0) if sample.key.startswith("a/live/") else sample
+        for sample in samples
+    ]
+    return sorted(plain, key=lambda sample: sample.order)
+
+
+class Losses:
+    """Who lost what: one in fifty at random, and each side a stretch of its own.
+
+    What the one trims early is not lost at the other: nobody would have it.
+    """
+
+    def __init__(self) -> None:
+        chance = random.Random(6)
+        self.here = {at for at in range(SAMPLES) if chance.random() < 0.02}
+        self.there = {at for at in range(600 * LONG, SAMPLES) if chance.random() < 0.02}
+        self.here.update(range(70_000, 85_000))
+        self.there.update(range(20_000, 25_000))
+        both = self.here & self.there
+        self.here -= both
+        self.given_up = min(at for at in self.here if at >= 600 * LONG)
+
+
+def newest(samples: list[Sample], depth: int) -> list[Sample]:
+    """Return the `depth` highest numbers of each stream, in the order of storages."""
+    kept = []
+    for group in SampleBatch(samples).by_stream.values():
+        kept += sorted(group, key=lambda sample: sample.sn)[-depth:]
+    return sorted(kept, key=lambda sample: sample.order)
+
+
+class Service:
+    """The real process that is killed; it reaches the others through a proxy."""
+
+    def __init__(self, folder: Path, volume: Volume, port: int) -> None:
+        self.folder, self.volume = folder, volume
+        self.endpoint = f"tcp/127.0.0.1:{free_port()}"
+        self.peer = f"tcp/127.0.0.1:{port}"
+
+    def process(self, rate: int) -> ModuleProcess:
+        alignment = {"enabled": True, "slot_seconds": 1, "settle_seconds": 0.2}
+        config = {
+            "mode": "router",
+            "listen": {"endpoints": [self.endpoint]},
+            "connect": {"endpoints": [self.peer], "exit_on_failure": False, "timeout_ms": -1},
+            "scouting": {"multicast": {"enabled": False}},
+            "plugins": {
+                "durable_cache": {
+                    "state_dir": str(self.folder / "state"),
+                    "volumes": {"main": self.volume},
+                    "storages": {
+                        "fleet": {
+                            "key_expr": "a/**",
+                            "retention": {"samples_max": DEPTH},
+                            "limits": {"retention_seconds": 1},
+                            "alignment": {**alignment, "rate_bytes_per_second": rate},
+                        }
+                    },
+                }
+            },
+        }
+        path = self.folder / f"{rate}.json5"
+        path.write_text(json.dumps(config))
+        return ModuleProcess(
+            "durable_cache.service",
+            ["serve", "--config", str(path)],
+            folder=self.folder,
+            ready="try from another terminal",
+        )
+
+    def session(self) -> Session:
+        return open_session(
+            {
+                "mode": "client",
+                "connect": {"endpoints": [self.endpoint]},
+                "scouting": {"multicast": {"enabled": False}},
+                "timestamping": {"enabled": True},
+            }
+        )
+
+
+def row(session: Session) -> dict[str, Any]:
+    """Return how the service stands with its one peer, empty while it does not say."""
+    for _, rows in admin_values(session, "storages/fleet/alignment"):
+        for found in rows:  # type: ignore[attr-defined]
+            return dict(found)
+    return {}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", BACKENDS)
+def test_sqlite_and_another(
+    stack: ExitStack, tmp_path: Path, other: Callable[[Path, str], Volume]
+) -> None:
+    lost_killed_and_parted(stack, tmp_path, sqlite, other)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("other", BACKENDS)
+@pytest.mark.parametrize("killed", BACKENDS[2:])
+def test_every_pair(
+    stack: ExitStack,
+    tmp_path: Path,
+    killed: Callable[[Path, str], Volume],
+    other: Callable[[Path, str], Volume],
+) -> None:
+    lost_killed_and_parted(stack, tmp_path, killed, other)
+
+
+def lost_killed_and_parted(
+    stack: ExitStack,
+    tmp_path: Path,
+    killed: Callable[[Path, str], Volume],
+    other: Callable[[Path, str], Volume],
+) -> None:
+    network = stack.enter_context(LocalNetwork())
+    clock = int(str(network.client().new_timestamp()).partition("/")[0]) - (600 << 32)
+    samples, lost = made(clock), Losses()
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    volume = killed(folder, "fleet")
+    given_up = samples[lost.given_up]
+    with opened(volume, "fleet") as storage:
+        skip = Skip(given_up.source, given_up.epoch, given_up.sn, given_up.sn)
+        storage.append(SampleBatch(s for at, s in enumerate(samples) if at not in lost.here))
+        storage.append(SampleBatch(), (skip,))
+    name = "other-" + blake2b(str(tmp_path).encode(), digest_size=8).hexdigest()
+    storage = opened(other(tmp_path, name), name)
+    storage.append(SampleBatch(s for at, s in enumerate(samples) if at not in lost.there))
+    cache = stack.enter_context(
+        declare_reliability_cache(
+            network.client(),
+            "a/**",
+            backend=storage,
+            options=CacheOptions(
+                name=name, align=True, aligner=ALIGNER, state_dir=tmp_path / "state"
+            ),
+        )
+    )
+    purged = samples[0].stream
+    cache.purge([Floor(purged, PURGED_BELOW)])
+    proxy = stack.enter_context(TcpProxy(int(network.endpoint.rpartition(":")[2])))
+    service = Service(folder, volume, proxy.port)
+
+    pulled = _killed_in_the_middle(service, network.client())
+    assert 0 < pulled < len(lost.here)
+    proxy.cut()
+    _published_on_both_sides(service, network, cache)
+    proxy.heal()
+    union = [s for s in samples if s.stream != purged or s.sn >= PURGED_BELOW]
+    kept = newest(union, DEPTH)
+    with service.process(rate=50_000_000) as process:
+        session = network.client()
+        wait_until(lambda: _same(session, len(kept) + 2 * LIVE, len(union) + 2 * LIVE), 120)
+        assert process.terminate() == 0
+    held = everything(cache.read)
+    live = [sample for sample in held if sample.key.startswith("a/live/")]
+    assert [sample.payload for sample in live] == 2 * [b"%d" % at for at in range(LIVE)]
+    assert held == sorted([*union, *live], key=lambda sample: sample.order)
+    with opened(volume, "fleet") as storage:
+        stored = everything(storage.read)
+    assert undeclared(stored) == undeclared([*kept, *live])
+    assert given_up in stored
+
+
+def _killed_in_the_middle(service: Service, session: Session) -> int:
+    """Kill the service once it pulls; returns how much it had pulled when it last said so."""
+    pulled = 0
+
+    def pulling() -> bool:
+        nonlocal pulled
+        pulled = int(row(session).get("pulled", 0))
+        return pulled > 0
+
+    with service.process(rate=200_000) as process:
+        wait_until(pulling, 60, "the first of what it lacks")
+        process.kill()
+    return pulled
+
+
+def _published_on_both_sides(
+    service: Service, network: LocalNetwork, cache: ReliabilityCache
+) -> None:
+    """Let each side hear a publisher that the other does not, then kill the service."""
+    payloads = [b"%d" % at for at in range(LIVE)]
+    with service.process(rate=300_000):
+        session = service.session()
+        try:
+            with declare_reliable_publisher(session, "a/live/1", acknowledgements=1) as publisher:
+                wait_until(lambda: publisher.matched, 20)
+                receipts = [publisher.put(payload) for payload in payloads]
+                assert all(receipt is not None and receipt.wait(30) for receipt in receipts)
+        finally:
+            close_session(session)
+        with declare_reliable_publisher(network.client(), "a/live/2") as publisher:
+            wait_until(lambda: publisher.matched, 20)
+            for payload in payloads:
+                publisher.put(payload)
+            wait_until(lambda: len(cache.find("a/live/2")) == LIVE, 30, "what was published")
+
+
+def _same(session: Session, here: int, there: int) -> bool:
+    found = row(session)
+    counts = found.get("samples"), found.get("samples_there")
+    return counts == (here, there)
