@@ -23,7 +23,7 @@ _PAGE_SAMPLES = 2_000
 _FIRST_SAMPLES = 256
 _PAGE_BYTES = 4 << 20
 """What is read at once, once the samples' size is known: few large ones, many small ones."""
-_NEAR = 32
+_NEAR = 128
 """So many samples that nobody asked for cost less to read than another question."""
 _STRETCH = 4_096
 Wanted = Iterable[tuple[Stream, RangeSet]]

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -38,7 +38,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import Closed, DurableCacheError
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SampleBatch, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.aligner import Aligner
 from durable_cache.protocol.aligner_announcing import PeerStatus
@@ -89,6 +89,8 @@ _QUERIES_MAX = 64
 _ASKING_THREADS = 4
 """A peer that is silent for half a minute does not keep the others waiting."""
 _BUSY_BYTES = 16 << 20
+_READ_SECONDS = 5.0
+"""A page of a slow storage is what was read by then: the asker gives up after half a minute."""
 
 
 @dataclass(slots=True)
@@ -362,12 +364,21 @@ class Aligning:
     def _read(self, job: ReadSamples) -> None:
         wanted = self._aligned.stored((stream, ranges(runs)) for stream, runs in job.wanted)
         try:
-            self._reply(job.handle, pull_reply(job, wanted))
+            self._reply(job.handle, pull_reply(job, _in_time(wanted)))
         except DurableCacheError as error:
             query = self._queries.pop(job.handle, None)
             if query is not None:
                 with query:
                     _refuse(query, str(error))
+
+
+def _in_time(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield samples while there is time for more; at least one."""
+    deadline = time.monotonic() + _READ_SECONDS
+    for sample in samples:
+        yield sample
+        if time.monotonic() > deadline:
+            return
 
 
 def _now() -> Moment:

@@ -26,6 +26,7 @@ from durable_cache.endpoints.session import Session, close_session, open_session
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.events import EngineOptions
 from durable_cache.service.client import admin_values
 from durable_cache.storage.contract import Floor, Storage
 from durable_cache.storage.plugins import open_storage
@@ -39,6 +40,8 @@ DEPTH = 2500
 PURGED_BELOW = 700
 LIVE = 300
 ALIGNER = AlignerOptions(slot_seconds=1, settle_seconds=0.2)
+RECOVERY = EngineOptions(recovery_delay_seconds=300.0, gap_timeout_seconds=600.0)
+"""What is missing is left to the aligner: nothing here is found by asking for gaps."""
 Volume = dict[str, Any]
 
 
@@ -177,6 +180,10 @@ class Service:
                             "key_expr": "a/**",
                             "retention": {"samples_max": DEPTH},
                             "limits": {"retention_seconds": 1},
+                            "recovery": {
+                                "recovery_delay_seconds": RECOVERY.recovery_delay_seconds,
+                                "gap_timeout_seconds": RECOVERY.gap_timeout_seconds,
+                            },
                             "alignment": {**alignment, "rate_bytes_per_second": rate},
                         }
                     },
@@ -263,7 +270,11 @@ def lost_killed_and_parted(
             "a/**",
             backend=storage,
             options=CacheOptions(
-                name=name, align=True, aligner=ALIGNER, state_dir=tmp_path / "state"
+                name=name,
+                align=True,
+                aligner=ALIGNER,
+                engine=RECOVERY,
+                state_dir=tmp_path / "state",
             ),
         )
     )
@@ -281,7 +292,7 @@ def lost_killed_and_parted(
     kept = newest(union, DEPTH)
     with service.process(rate=50_000_000) as process:
         session = network.client()
-        wait_until(lambda: _same(session, len(kept) + 2 * LIVE, len(union) + 2 * LIVE), 120)
+        wait_until(lambda: _same(session, len(kept) + 2 * LIVE, len(union) + 2 * LIVE), 240)
         assert process.terminate() == 0
     held = everything(cache.read)
     live = [sample for sample in held if sample.key.startswith("a/live/")]
@@ -303,7 +314,7 @@ def _killed_in_the_middle(service: Service, session: Session) -> int:
         return pulled > 0
 
     with service.process(rate=200_000) as process:
-        wait_until(pulling, 60, "the first of what it lacks")
+        wait_until(pulling, 120, "the first of what it lacks")
         process.kill()
     return pulled
 
