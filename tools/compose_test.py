@@ -30,7 +30,10 @@ PROJECT = "durable-cache-test"
 PROFILES = ("core", "influxdb", "lake", "observability")
 MAY_BE_ABSENT = ("grafana", "prometheus")
 CACHES = ("cache-sqlite", "cache-postgres", "cache-influxdb", "cache-lake")
-VICTIMS = ("router", "cache-sqlite", "postgres", "cache-postgres", "influxdb", "cache-influxdb")
+VICTIMS = (
+    *("router", "cache-sqlite", "postgres", "cache-postgres"),
+    *("influxdb", "cache-influxdb", "cache-lake"),
+)
 PORTS = ("ZENOH", "CACHE_SQLITE", "CACHE_POSTGRES", "CACHE_INFLUXDB", "CACHE_LAKE", "PROMETHEUS")
 WAIT_SECONDS = 180
 
@@ -80,9 +83,12 @@ class Compose:
 
 
 def docker(*arguments: str, check: bool = True) -> str:
-    done = subprocess.run(
-        ["docker", *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["docker", *arguments], capture_output=True, text=True, timeout=300, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"docker {' '.join(arguments[:3])}: no end within 300 s") from error
     if check and done.returncode != 0:
         raise Failed(f"docker {' '.join(arguments[:3])}: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout
@@ -184,6 +190,18 @@ def kill_and_start(compose: Compose, service: str, down_seconds: float) -> None:
     say(f"killed {service}, away {down_seconds:.0f} s, ready {seconds:.1f} s after its start")
 
 
+def stop_and_start(compose: Compose, service: str) -> None:
+    began = time.monotonic()
+    compose.run("stop", service)
+    seconds = time.monotonic() - began
+    code = compose.inspect(service)["State"]["ExitCode"]
+    if service in CACHES and code != 0:
+        raise Failed(f"{service}: SIGTERM ended it with exit code {code}")
+    compose.run("start", service)
+    ready = wait_ready(compose, service)
+    say(f"stopped {service} in {seconds:.1f} s, exit {code}, ready {ready:.1f} s after its start")
+
+
 def url_of(compose: Compose, cache: str) -> str:
     return f"http://127.0.0.1:{compose.port(cache.upper().replace('-', '_'))}"
 
@@ -266,15 +284,12 @@ def check(compose: Compose, chosen: argparse.Namespace) -> None:
     load = Load(endpoint, chosen.rate)
     try:
         time.sleep(3)
-        for victim in [*VICTIMS, "cache-lake"]:
+        for victim in VICTIMS:
             if victim in compose.services:
                 kill_and_start(compose, victim, chosen.down_seconds)
                 time.sleep(2)
-        began = time.monotonic()
-        compose.run("restart", "router", *caches)
         for name in ("router", *caches):
-            wait_ready(compose, name)
-        say(f"router and caches restarted in order in {time.monotonic() - began:.1f} s")
+            stop_and_start(compose, name)
         load.finish({zid_of(compose, name): name for name in caches}, WAIT_SECONDS)
         sources = {
             key: (str(out.source), load.acknowledged(key)) for key, out in load.publishers.items()
@@ -296,15 +311,49 @@ def check(compose: Compose, chosen: argparse.Namespace) -> None:
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
+    """The first signal raises KeyboardInterrupt; further ones do not disturb what it starts."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
     def stop(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def leftovers() -> list[str]:
+    """Return what the engine still has of this project: containers, volumes, networks."""
+    listings = {
+        "container": ("ps", "--all"),
+        "volume": ("volume", "ls"),
+        "network": ("network", "ls"),
+    }
+    label = ("--filter", f"label=com.docker.compose.project={PROJECT}", "--quiet")
+    return [
+        f"{kind} {found}"
+        for kind, listing in listings.items()
+        for found in docker(*listing, *label).split()
+    ]
+
+
+def take_down(compose: Compose) -> bool:
+    """Remove all of the project; what an interrupted start was making may come up late."""
+    for _ in range(3):
+        compose.run("down", "--volumes", "--remove-orphans", "--timeout", "15", check=False)
+        left = leftovers()
+        if not left:
+            say("all taken down")
+            return True
+        time.sleep(1)
+    say(f"FAILED: could not take down {', '.join(left)}")
+    return False
 
 
 def main() -> int:
@@ -330,9 +379,8 @@ def main() -> int:
             say("interrupted")
             code = 130
         finally:
-            if compose is not None and not chosen.keep:
-                compose.run("down", "--volumes", "--remove-orphans", "--timeout", "15", check=False)
-                say("all taken down")
+            if compose is not None and not chosen.keep and not take_down(compose):
+                code = 1
     return code
 
 

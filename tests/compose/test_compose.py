@@ -95,6 +95,17 @@ def test_the_configuration_of_every_cache_is_good(name: str, tmp_path: Path) -> 
     assert all(storage.alignment.enabled for storage in settings.cache.storages.values())
 
 
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_no_volume_without_a_name_is_left_behind(name: str) -> None:
+    service = SERVICES[name]
+    declared = {"durable-cache": "/data", "influxdb": "/etc/influxdb2"}.get(
+        service["image"].partition(":")[0]
+    )
+    targets = [part.split(":")[1] for part in service.get("volumes", [])]
+    targets += [part.split(":")[0] for part in service.get("tmpfs", [])]
+    assert declared is None or declared in targets
+
+
 def test_databases_are_on_the_internal_network_only() -> None:
     assert COMPOSE["networks"]["databases"] == {"internal": True}
     for name in DATABASES:
@@ -176,6 +187,16 @@ def test_no_compose_plugin_is_one_line(bare_path: Path) -> None:
     assert done.stderr == "compose: no compose plugin; install docker-compose-plugin\n"
 
 
+def test_an_engine_that_is_stopped_is_one_line(bare_path: Path) -> None:
+    (bare_path / "docker").write_text(
+        '#!/bin/sh\n[ "$1" = compose ] || { echo "Client:"; echo "Cannot connect to x"; exit 1; }\n'
+    )
+    (bare_path / "docker").chmod(0o755)
+    done = run_script(str(bare_path), "check")
+    assert done.returncode == 1
+    assert done.stderr == "compose: no engine answers: Cannot connect to x\n"
+
+
 def test_an_unknown_verb_is_one_line(bare_path: Path) -> None:
     done = run_script(str(bare_path), "upwards")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -202,7 +223,7 @@ def test_a_port_in_use_and_an_unknown_profile_are_one_line_and_start_nothing() -
         port = str(taken.getsockname()[1])
         done = run_script(path, "up", ZENOH_PORT=port, **environment)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"compose: port {port} is in use")
+    assert done.stderr == f"compose: port {port} is in use; choose another: ZENOH_PORT=...\n"
     done = run_script(path, "up", PROFILES="coer", **environment)
     assert done.returncode == 1
     assert done.stderr.startswith("compose: no profile is called 'coer'; there are: core")
