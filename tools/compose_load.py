@@ -8,19 +8,16 @@ import time
 from collections.abc import Mapping
 
 import zenoh
+from compose_containers import Failed
 
 import durable_cache
 from durable_cache.protocol.wire import decode_envelope
 
-__all__ = ["KEYS", "Failed", "Load", "held", "reader"]
+__all__ = ["KEYS", "Load", "held", "reader"]
 
 KEYS = tuple(f"demo/compose/{name}" for name in ("lidar", "pose", "battery"))
 CHUNK_SAMPLES = 500
 _PAYLOAD_BYTES = 256
-
-
-class Failed(Exception):
-    """What went wrong, in one line."""
 
 
 def reader(endpoint: str) -> zenoh.Session:

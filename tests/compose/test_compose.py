@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -148,6 +149,21 @@ def test_what_a_provisioned_grafana_reads_is_there() -> None:
     mounted = {part.split(":")[1]: part.split(":")[0] for part in SERVICES["grafana"]["volumes"]}
     assert (ROOT / mounted[provider["options"]["path"]]).samefile(grafana / "dashboards")
     assert list((grafana / "dashboards").glob("*.json"))
+
+
+def test_the_dashboard_of_the_service_asks_for_what_it_exports() -> None:
+    from durable_cache.service.metrics import METRICS
+
+    text = (ROOT / "deploy/grafana/dashboards/durable-cache-service.json").read_text()
+    names = {one.name for one in METRICS}
+    asked = {
+        re.sub("_(sum|count)$", "", name)
+        for panel in json.loads(text)["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"durable_cache_\w+", target["expr"])
+    }
+    assert asked
+    assert asked <= names
 
 
 def run_script(path: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
