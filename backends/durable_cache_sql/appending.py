@@ -56,6 +56,7 @@ def append_batch(
     if refused:
         unwanted = {id(refusal.sample) for refusal in refused}
         kept = SampleBatch(sample for sample in batch if id(sample) not in unwanted)
+    dictionary.make_room()
     dictionary.add_zids(connection, {sample.timestamp_id for sample in kept})
     dictionary.add_encodings(connection, {sample.encoding for sample in kept})
     dictionary.add_streams(connection, storage_id, kept.by_stream)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -51,12 +52,16 @@ class Dictionary:
         self.zids.clear()
         self._sources.clear()
 
+    def make_room(self) -> None:
+        """Drop what is beyond the bound; before a batch only, which must find all that it adds."""
+        for known in (self.streams, self.encodings, self.zids, self._sources):
+            self._bound(known)
+
     def add_zids(self, connection: Connection, texts: Iterable[str]) -> None:
         """Give every zid or timestamp id a number."""
         new = [text for text in set(texts) if text not in self.zids]
         if not new:
             return
-        self._bound(self.zids)
         numbers = [zid_place(text) for text in new]
         kinds = (str, bytes)
         self.insert(connection, zids, ("zid", "number"), kinds, [new, numbers])
@@ -75,7 +80,6 @@ class Dictionary:
         new = [text for text in set(texts) if text not in self.encodings]
         if not new:
             return
-        self._bound(self.encodings)
         data = [key_bytes(text) for text in new]
         digests = [digest_of(one) for one in data]
         kinds = (bytes, bytes, str)
@@ -101,7 +105,6 @@ class Dictionary:
         wanted = set(wanted)
         new = [source for source in wanted if source not in self._sources]
         if new:
-            self._bound(self._sources)
             self.add_zids(connection, (source.zid for source in new))
             columns = [[self.zids[s.zid] for s in new], [s.eid for s in new]]
             kinds = (int, int)
@@ -129,9 +132,6 @@ class Dictionary:
         new = [stream for stream in wanted if stream not in self.streams]
         if not new:
             return
-        if len(self.streams) + len(new) > self._streams_max:
-            self.streams.clear()
-            new = list(wanted)
         by_source = self.add_sources(connection, {stream.source for stream in new})
         by_key = self._add_keys(connection, storage_id, {stream.key for stream in new})
         rows = [(by_key[s.key], by_source[s.source], s.epoch) for s in new]
@@ -260,7 +260,7 @@ class Dictionary:
         except KeyError:
             return None
 
-    def _bound(self, known: dict[SourceId, int] | dict[str, int] | dict[int, str]) -> None:
+    def _bound(self, known: dict[Any, Any]) -> None:
         if len(known) > self._streams_max:
             known.clear()
 

@@ -6,7 +6,7 @@ Zenoh's own channels cannot be filled from Python, so these have the same manner
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 from typing import Protocol
 
@@ -20,8 +20,8 @@ __all__ = ["Channel", "FifoChannel", "Handler", "RingChannel", "Sink", "sink_of"
 class Sink(Protocol):
     """What takes delivered samples."""
 
-    def deliver(self, sample: Sample) -> None:
-        """Take one sample; may wait."""
+    def deliver(self, samples: Sequence[Sample]) -> None:
+        """Take samples in this order; may wait."""
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -79,11 +79,15 @@ class FifoChannel(Channel):
     def __init__(self, capacity: int = 1024) -> None:
         super().__init__(capacity)
 
-    def deliver(self, sample: Sample) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._samples) < self._capacity or self._closed)
-            self._samples.append(sample)
-            self._changed.notify_all()
+    def deliver(self, samples: Sequence[Sample]) -> None:
+        begin = 0
+        while begin < len(samples):
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._samples) < self._capacity or self._closed)
+                room = max(1, self._capacity - len(self._samples))
+                self._samples.extend(samples[begin : begin + room])
+                self._changed.notify_all()
+            begin += room
 
 
 class RingChannel(Channel):
@@ -93,12 +97,12 @@ class RingChannel(Channel):
         super().__init__(capacity)
         self.dropped = 0
 
-    def deliver(self, sample: Sample) -> None:
+    def deliver(self, samples: Sequence[Sample]) -> None:
         with self._changed:
-            if len(self._samples) == self._capacity:
+            self._samples.extend(samples)
+            while len(self._samples) > self._capacity:
                 self._samples.popleft()
                 self.dropped += 1
-            self._samples.append(sample)
             self._changed.notify_all()
 
 
@@ -106,8 +110,9 @@ class _Callback:
     def __init__(self, callback: Callable[[Sample], object]) -> None:
         self._callback = callback
 
-    def deliver(self, sample: Sample) -> None:
-        self._callback(sample)
+    def deliver(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            self._callback(sample)
 
     def close(self) -> None:
         return

@@ -237,9 +237,8 @@ class ReliableSubscriber:
         match work:
             case _Received(samples):
                 plain = [sample for sample in samples if sample.source == NO_SOURCE]
-                for sample in plain:
-                    self._sink.deliver(sample)
                 if plain:
+                    self._sink.deliver(plain)
                     samples = [sample for sample in samples if sample.source != NO_SOURCE]
                 return self._delivery.live(samples, now_ns, time.time_ns())
             case _Declared(source, epoch):
@@ -257,8 +256,7 @@ class ReliableSubscriber:
         for output in outputs:
             match output:
                 case Deliver(samples):
-                    for sample in samples:
-                        self._sink.deliver(sample)
+                    self._sink.deliver(samples)
                 case Request():
                     self._requests.put(output)
                 case Missed(source, epoch, first, last):
@@ -297,21 +295,20 @@ class ReliableSubscriber:
         return gathered.cut_after is not None
 
     def _run_history(self, parameters: str) -> None:
-        samples: dict[tuple[SourceId, int, int], Sample] = {}
+        samples: list[Sample] = []
         try:
             for page in self._asking.history(str(self.key_expr), "*", parameters):
-                samples.update(((s.source, s.epoch, s.sn), s) for s in page)
+                samples += page
                 if len(samples) > self._history_samples_max:
                     self._cut_history(samples)
                     break
         except DurableCacheError:
             _log.debug("the historical query failed", exc_info=True)
-        self._tell(_History(list(samples.values())))
+        self._tell(_History(samples))
 
-    def _cut_history(self, samples: dict[tuple[SourceId, int, int], Sample]) -> None:
+    def _cut_history(self, samples: list[Sample]) -> None:
         """Keep the bound and say so: the caller asked for all."""
-        for place in list(samples)[self._history_samples_max :]:
-            del samples[place]
+        del samples[self._history_samples_max :]
         self.history_cut = True
         _log.error(
             "history of %s is cut after history_samples_max = %d samples; "

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
 
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import (
     EPOCH_UNKNOWN,
     SOURCE_SN_MODULUS,
@@ -27,6 +28,7 @@ from durable_cache.protocol.requests import Deliver, DeliveryOptions, Missed, Ou
 
 __all__ = ["Delivery"]
 
+_SN = attrgetter("sn")
 _SECOND_NS = 1_000_000_000
 _RESTART_NTP64 = (1 << 32) // 10
 
@@ -54,6 +56,16 @@ class _Following:
     dropped_from: int | None = None
     """The lowest number that came while there was no room to hold it."""
     poll_ns: int = 0
+
+
+def _follows(one: _Following, samples: list[Sample]) -> bool:
+    """Tell whether samples, without a hole, are the first that comes of a source."""
+    first = samples[0].sn
+    return (
+        one.top < 0
+        and one.next_sn == first
+        and [sample.sn for sample in samples] == list(range(first, first + len(samples)))
+    )
 
 
 class Delivery:
@@ -162,17 +174,26 @@ class Delivery:
         self._awaiting_history = False
         outputs: list[Output] = []
         held, self._held = self._held, []
-        old = sorted(samples, key=lambda s: (s.source.zid, s.source.eid, s.epoch, s.sn))
+        numberings: dict[tuple[SourceId, int], list[Sample]] = {}
+        for (_, source, epoch), group in SampleBatch(samples).by_stream.items():
+            numberings.setdefault((source, epoch), []).extend(group)
         ready: list[Sample] = []
-        for sample in old:
-            one = self._following.get(sample.source)
-            if one is None or sample.epoch > one.epoch:
-                if one is not None:
-                    outputs += self._give_up_all(one, ready)
-                one = self._follow(sample.source, sample.epoch)
-                one.next_sn = sample.sn
-            self._hold(one, sample)
-            self._flush(one, ready, now_ns)
+        for source, epoch in sorted(numberings):
+            one = self._following.get(source)
+            if one is not None and epoch > one.epoch:
+                outputs += self._give_up_all(one, ready)
+            old = sorted(numberings[source, epoch], key=_SN)
+            if one is None or epoch > one.epoch:
+                one = self._follow(source, epoch)
+                one.next_sn = old[0].sn
+            if _follows(one, old):
+                ready += old
+                one.next_sn, one.top = old[-1].sn + 1, old[-1].sn
+                one.newest_ntp64 = max([sample.ntp64 for sample in old])
+                continue
+            for sample in old:
+                self._hold(one, sample)
+                self._flush(one, ready, now_ns)
         if ready:
             outputs.append(self._deliver(ready))
         for one in list(self._following.values()):

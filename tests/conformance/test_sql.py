@@ -19,7 +19,7 @@ from durable_cache.errors import (
     StorageLocked,
     StorageUnavailable,
 )
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.storage.contract import Storage
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import batch, run, sample
@@ -44,6 +44,21 @@ class TestSqlite(StorageTests):
 
     def unstorable(self) -> Sample:
         return UNSTORABLE
+
+
+def test_more_streams_than_are_remembered_come_and_come_again(tmp_path: Path) -> None:
+    options = SqlOptions(url=f"sqlite:///{tmp_path}/samples.db", streams_cached_max=1000)
+    given = [
+        Sample(f"a/{at % 40}", SourceId(f"{0xA00 + at:x}", 7), 1, sn, b"x", timestamp_id="ab12")
+        for sn in range(3)
+        for at in range(1500)
+    ]
+    with closing(SqlBackend().open("suite", options)) as storage:
+        for begin in range(0, len(given), 400):
+            storage.append(SampleBatch(given[begin : begin + 400]))
+        assert sorted(read_all(storage), key=lambda one: one.order) == sorted(
+            given, key=lambda one: one.order
+        )
 
 
 @pytest.mark.postgres
