@@ -206,7 +206,7 @@ class JournaledStorage:
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
         """Return what is stored of a source, the tail included, for its windows."""
-        pending = list(self.tail.numbers_of(source))  # before the index: never neither of both
+        pending = self.tail.numbers_of(source)  # before the index: never neither of both
         states, aliases = self.index.load(source)
         by_epoch = {state.epoch: state for state in states}
         for epoch, samples in pending:

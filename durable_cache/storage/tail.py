@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Condition
+from typing import NamedTuple
 
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.sample import Sample, Skip, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.journal import Entry
 
 __all__ = ["Tail"]
+
+
+class _Part(NamedTuple):
+    """What one commit holds of one stream."""
+
+    entry_id: int
+    stream: Stream
+    samples: list[Sample]
 
 
 class Tail:
@@ -26,6 +35,8 @@ class Tail:
         self._bytes_max = bytes_max
         self._read_back = read_back
         self._entries: deque[tuple[Entry, int]] = deque()
+        self._by_source: dict[SourceId, deque[_Part]] = {}
+        self._skips: deque[tuple[int, tuple[Skip, ...]]] = deque()
         self._spilled: deque[int] = deque()
         self._changed = Condition()
         self._woken = False
@@ -39,10 +50,31 @@ class Tail:
             if self._spilled or (self.bytes + size > self._bytes_max and self._entries):
                 self._spilled.append(entry.entry_id)
             else:
-                self._entries.append((entry, size))
-                self.bytes += size
+                self._take(entry, size)
             self.samples += len(entry.batch)
             self._changed.notify()
+
+    def _take(self, entry: Entry, size: int) -> None:
+        self._entries.append((entry, size))
+        self.bytes += size
+        for stream, samples in entry.batch.by_stream.items():
+            parts = self._by_source.setdefault(stream.source, deque())
+            parts.append(_Part(entry.entry_id, stream, samples))
+        if entry.skips:
+            self._skips.append((entry.entry_id, entry.skips))
+
+    def _let_go(self) -> None:
+        entry, size = self._entries.popleft()
+        self.bytes -= size
+        self.samples -= len(entry.batch)
+        for source in {stream.source for stream in entry.batch.by_stream}:
+            parts = self._by_source[source]
+            while parts and parts[0].entry_id <= entry.entry_id:
+                parts.popleft()
+            if not parts:
+                del self._by_source[source]
+        while self._skips and self._skips[0][0] <= entry.entry_id:
+            self._skips.popleft()
 
     @property
     def spilled(self) -> int:
@@ -80,9 +112,7 @@ class Tail:
         """Remove the `count` oldest entries and refill from the journal what was spilled."""
         with self._changed:
             for _ in range(count):
-                entry, size = self._entries.popleft()
-                self.bytes -= size
-                self.samples -= len(entry.batch)
+                self._let_go()
             last = self._entries[-1][0].entry_id if self._entries else None
         if self._spilled and self._read_back is not None:
             self._refill(last)
@@ -99,39 +129,41 @@ class Tail:
                     if not self._spilled or entry.entry_id != self._spilled[0]:
                         break
                     self._spilled.popleft()
-                    self._entries.append((entry, entry.batch.size))
-                    self.bytes += entry.batch.size
+                    self._take(entry, entry.batch.size)
                     after = entry.entry_id
 
     def matching(self, selection: Selection) -> list[Sample]:
         """Return the samples a selection names, `newest` aside, in no order, repeats possible."""
-        return list(_matching(selection, (batch for batch, _ in self._snapshot())))
+        return list(_matching(selection, self._parts(selection)))
 
-    def numbers_of(self, source: SourceId) -> Iterator[tuple[int, list[Sample]]]:
-        """Yield (epoch, samples) of one source."""
-        for batch, _ in self._snapshot():
-            for stream, samples in batch.by_stream.items():
-                if stream.source == source:
-                    yield stream.epoch, samples
+    def _parts(self, selection: Selection) -> list[_Part]:
+        """Return where to look: one source's part when it is named, else everything."""
+        zid, eid = selection.zid, selection.eid
+        with self._changed:
+            if zid is not None and eid is not None:
+                return list(self._by_source.get(SourceId(zid, eid), ()))
+            return [part for parts in self._by_source.values() for part in parts]
+
+    def numbers_of(self, source: SourceId) -> list[tuple[int, list[Sample]]]:
+        """Return (epoch, samples) of one source, in the order of their commits."""
+        with self._changed:
+            parts = self._by_source.get(source, ())
+            return [(part.stream.epoch, part.samples) for part in parts]
 
     def skips(self) -> list[Skip]:
         """Return the skips on their way."""
-        return [skip for _, skips in self._snapshot() for skip in skips]
-
-    def _snapshot(self) -> list[tuple[SampleBatch, tuple[Skip, ...]]]:
         with self._changed:
-            return [(entry.batch, entry.skips) for entry, _ in self._entries]
+            return [skip for _, skips in self._skips for skip in skips]
 
 
-def _matching(selection: Selection, batches: Iterable[SampleBatch]) -> Iterator[Sample]:
-    for batch in batches:
-        for stream, samples in batch.by_stream.items():
-            if (
-                (selection.zid is None or stream.source.zid == selection.zid)
-                and (selection.eid is None or stream.source.eid == selection.eid)
-                and (selection.epoch is None or stream.epoch == selection.epoch)
-                and selection.key_expr.matches(stream.key)
-            ):
-                for sample in samples:
-                    if selection.sns.holds(sample.sn) and selection.times.holds(sample.ntp64):
-                        yield sample
+def _matching(selection: Selection, parts: Iterable[_Part]) -> Iterator[Sample]:
+    for _, stream, samples in parts:
+        if (
+            (selection.zid is None or stream.source.zid == selection.zid)
+            and (selection.eid is None or stream.source.eid == selection.eid)
+            and (selection.epoch is None or stream.epoch == selection.epoch)
+            and selection.key_expr.matches(stream.key)
+        ):
+            for sample in samples:
+                if selection.sns.holds(sample.sn) and selection.times.holds(sample.ntp64):
+                    yield sample
