@@ -1,28 +1,66 @@
-"""When does the drain stop waiting for company?"""
+"""The tail answers as a plain list of commits would, whatever comes, goes and is spilled."""
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.storage.journal import Entry
 from durable_cache.storage.tail import Tail
-from durable_cache.testing.samples import batch, run
 
-LONG_SECONDS = 3600.0
-
-
-def test_enough_samples_end_the_wait() -> None:
-    tail = Tail(1 << 20)
-    tail.push(Entry(1, batch(run(0, 9)), ()))
-    assert tail.wait(10, LONG_SECONDS)
+SOURCES = [SourceId("a1", 1), SourceId("a1", 2), SourceId("b2", 1)]
+numbers = st.tuples(st.sampled_from("abc"), st.sampled_from(SOURCES), st.integers(0, 9))
+commits = st.lists(numbers, min_size=1, max_size=6)
+steps = st.lists(st.one_of(commits, st.integers(1, 3)), max_size=30)
 
 
-def test_half_of_the_bound_ends_the_wait() -> None:
-    some = batch(run(0, 9))
-    tail = Tail(2 * some.size - 1)
-    tail.push(Entry(1, some, ()))
-    assert tail.wait(1000, LONG_SECONDS)
+def entry_of(entry_id: int, commit: list[tuple[str, SourceId, int]]) -> Entry:
+    batch = SampleBatch(Sample(key, source, 1, sn, b"x" * 50) for key, source, sn in commit)
+    skips = (Skip(commit[0][1], 1, 100 + entry_id, 100 + entry_id),) if entry_id % 2 else ()
+    return Entry(entry_id, batch, skips)
 
 
-def test_whoever_stops_the_drain_ends_every_wait() -> None:
-    tail = Tail(1 << 20)
-    tail.wake()
-    assert not tail.wait(1000, LONG_SECONDS)
+@given(steps, st.sampled_from([1000, 2500, 1 << 20]))
+def test_it_is_a_queue_that_can_be_asked(steps: list[list[tuple[str, SourceId, int]] | int], bytes_max: int) -> None:
+    journal: list[Entry] = []
+
+    def read_back(after: int, limit: int) -> list[Entry]:
+        return [entry for entry in journal if entry.entry_id > after][:limit]
+
+    tail = Tail(bytes_max, read_back)
+    waiting: list[Entry] = []
+    for entry_id, step in enumerate(steps, start=1):
+        if isinstance(step, list):
+            entry = entry_of(entry_id, step)
+            journal.append(entry)
+            waiting.append(entry)
+            tail.push(entry)
+        else:
+            gone = tail.head(step)
+            assert gone == waiting[: len(gone)]
+            assert bool(gone) == bool(waiting)
+            tail.pop(len(gone))
+            del waiting[: len(gone)]
+        check(tail, waiting)
+
+
+def check(tail: Tail, waiting: list[Entry]) -> None:
+    assert tail.samples == sum(len(entry.batch) for entry in waiting)
+    held = waiting[: len(waiting) - tail.spilled]
+    samples = [sample for entry in held for sample in entry.batch]
+    assert sorted(tail.skips()) == sorted(skip for entry in held for skip in entry.skips)
+    for source in SOURCES:
+        mine = [sample for sample in samples if sample.source == source]
+        found = [sample for _, some in tail.numbers_of(source) for sample in some]
+        assert sorted(found, key=lambda s: s.order) == sorted(mine, key=lambda s: s.order)
+        named = Selection(zid=source.zid, eid=source.eid, sns=SnBounds(3, 7))
+        assert sorted(s.sn for s in tail.matching(named)) == sorted(
+            s.sn for s in mine if 3 <= s.sn <= 7
+        )
+    keyed = Selection(key_expr=KeyExpression("a"), zid="a1")
+    assert sorted((s.source, s.sn) for s in tail.matching(keyed)) == sorted(
+        (s.source, s.sn) for s in samples if s.key == "a" and s.source.zid == "a1"
+    )
