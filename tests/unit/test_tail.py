@@ -24,7 +24,9 @@ def entry_of(entry_id: int, commit: list[tuple[str, SourceId, int]]) -> Entry:
 
 
 @given(steps, st.sampled_from([1000, 2500, 1 << 20]))
-def test_it_is_a_queue_that_can_be_asked(steps: list[list[tuple[str, SourceId, int]] | int], bytes_max: int) -> None:
+def test_it_is_a_queue_that_can_be_asked(
+    steps: list[list[tuple[str, SourceId, int]] | int], bytes_max: int
+) -> None:
     journal: list[Entry] = []
 
     def read_back(after: int, limit: int) -> list[Entry]:
