@@ -8,9 +8,10 @@ from pathlib import Path
 
 RUNS = (
     ("ingest.py", "--seconds", "20"),
+    ("ingest.py", "--seconds", "60", "--rate", "50000"),
     ("ingest.py", "--seconds", "20", "--rate", "10000"),
-    ("recovery.py", "--stored", "1000", "100000", "1000000"),
-    ("streams.py", "--streams", "200000"),
+    ("recovery.py", "--stored", "1000", "100000", "1000000", "10000000"),
+    ("streams.py", "--streams", "1000000"),
 )
 
 

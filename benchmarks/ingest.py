@@ -228,6 +228,11 @@ def main() -> None:
     plain_rate = float(str(plain["server_received"])) / float(str(plain["server_seconds"]))
     print(json.dumps({"cache": cache, "plain": plain}, indent=1))
     print(f"acknowledged at level disk: {rate:,.0f}/s, {size} samples a commit")
+    print(
+        f"ack p50 {cache['ack_p50_ms']} ms, p99 {cache['ack_p99_ms']} ms; drain at most "
+        f"{cache['server_lag_max']} samples behind, {cache['server_lag_end']} at the end, "
+        f"all drained {float(str(cache['server_drain_seconds_after'])):.1f} s later"
+    )
     print(f"plain subscriber, every field read: {plain_rate:,.0f}/s; ratio {rate / plain_rate:.2f}")
     print(f"plain file, same batches and fsyncs: {appender:,.0f}/s; ratio {rate / appender:.2f}")
 

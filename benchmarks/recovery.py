@@ -1,7 +1,8 @@
 """How long a gap and a replay take, against the number of samples stored.
 
 One process holds a cache on SQLite, another asks it: the gap as a reliable subscriber asks for it
-(ten numbers, packed), the replay as its historical query (everything, packed).
+(ten numbers, packed), the replay as its historical query (everything, packed). The brackets, in the
+same run: a plain zenoh-python queryable that answers with as many bytes and stores nothing.
 
     python benchmarks/recovery.py --stored 1000 100000 1000000 --trials 300
 """
@@ -17,6 +18,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import zenoh
+
 from durable_cache import CacheOptions, declare_reliability_cache, open_session
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import close_session, zid_of
@@ -27,6 +30,9 @@ SOURCES = 100
 KEYS = 1000
 PAYLOAD_BYTES = 256
 BATCH = 20_000
+SAMPLE_BYTES = PAYLOAD_BYTES + 90
+"""A sample in a packed reply, with its key, source, number and times."""
+REPLY_SAMPLES = 2000
 
 
 def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
@@ -43,8 +49,27 @@ def source(number: int) -> SourceId:
     return SourceId("ab12", 100 + number % SOURCES)
 
 
+def answer_plain(query: zenoh.Query) -> None:
+    """Answer with replies of the sizes a cache's have: as many as its parameters say."""
+    with query:
+        count, size = map(int, str(query.parameters).split(";"))
+        for _ in range(count):
+            query.reply(query.key_expr, bytes(size))
+
+
+def ask_plain(session: zenoh.Session, count: int, size: int) -> int:
+    replies = session.get(
+        f"plain-bench?{count};{size}",
+        zenoh.handlers.FifoChannel(1024),
+        target=zenoh.QueryTarget.ALL,
+        consolidation=zenoh.ConsolidationMode.NONE,
+    )
+    return sum(len(reply.ok.payload.to_bytes()) for reply in replies if reply.ok is not None)
+
+
 def run_cache(endpoint: str, directory: str, sizes: list[int], pipe: Connection) -> None:
     session = open_session(settings(endpoint, listen=True))
+    plain = session.declare_queryable("plain-bench", answer_plain)
     cache = declare_reliability_cache(
         session,
         "bench/**",
@@ -77,6 +102,7 @@ def run_cache(endpoint: str, directory: str, sizes: list[int], pipe: Connection)
             stored += count
         pipe.send(size)
         pipe.recv()
+    plain.undeclare()
     cache.close()
     close_session(session)
 
@@ -104,7 +130,11 @@ def main() -> None:
             asking = Asking(session, zid_of(session), timeout_seconds=60)
             time.sleep(0.5)
             times = []
+            plain_times = []
             for _ in range(arguments.trials):
+                begun = time.perf_counter()
+                assert ask_plain(session, 1, 10 * SAMPLE_BYTES) == 10 * SAMPLE_BYTES
+                plain_times.append(time.perf_counter() - begun)
                 number = chance.randrange(max(1, size - 10 * SOURCES))
                 first = number // SOURCES
                 begun = time.perf_counter()
@@ -112,15 +142,21 @@ def main() -> None:
                 times.append(time.perf_counter() - begun)
                 assert len(found.samples) == min(10, size // SOURCES - first)
             cuts = statistics.quantiles(times, n=100)
+            plain_cuts = statistics.quantiles(plain_times, n=100)
             replay = "not run"
             if size <= arguments.replay_max:
                 begun = time.perf_counter()
                 count = sum(len(page) for page in asking.history("bench/**", "*"))
-                replay = f"{count / (time.perf_counter() - begun):,.0f} samples/s"
+                seconds = time.perf_counter() - begun
                 assert count == size
+                begun = time.perf_counter()
+                ask_plain(session, max(1, size // REPLY_SAMPLES), REPLY_SAMPLES * SAMPLE_BYTES)
+                ratio = seconds / (time.perf_counter() - begun)
+                replay = f"{count / seconds:,.0f} samples/s, {ratio:.1f} times the plain query"
             print(
                 f"{size:>10,} stored: gap of 10 p50 {cuts[49] * 1e3:.2f} ms, "
-                f"p99 {cuts[98] * 1e3:.2f} ms; replay {replay}",
+                f"p99 {cuts[98] * 1e3:.2f} ms (plain query of as many bytes: "
+                f"{plain_cuts[49] * 1e3:.2f}, {plain_cuts[98] * 1e3:.2f}); replay {replay}",
                 flush=True,
             )
             near.send("on")
