@@ -371,6 +371,8 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
     parsed = parse_key_expr(key_expr)
     if periodic_queries is not None and periodic_queries <= 0:
         raise ConfigError("periodic_queries is a number of seconds above 0")
+    if history_samples_max < 1:
+        raise ConfigError("history_samples_max begins at 1")
     chosen = options or DeliveryOptions(
         recovery=recovery,
         periodic_queries_seconds=periodic_queries,

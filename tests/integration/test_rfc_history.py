@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import zenoh
 
 from durable_cache import (
+    ConfigError,
     Kind,
     Origins,
     Sample,
@@ -69,6 +71,20 @@ def test_more_history_than_the_bound_is_told_and_recovered_as_a_gap(network: Loc
             numbered.put(50)
             wait_until(lambda: len(received) == 51)
             assert sns(received) == list(range(51))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"history_samples_max": 0}, "history_samples_max begins at 1"),
+        ({"periodic_queries": 0.0}, "number of seconds above 0"),
+    ],
+)
+def test_bounds_that_are_none_are_named(
+    network: LocalNetwork, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        declare_reliable_subscriber(network.client(), "a/**", **wrong)
 
 
 def test_history_may_be_limited_per_key(network: LocalNetwork) -> None:
