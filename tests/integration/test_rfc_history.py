@@ -9,13 +9,13 @@ import pytest
 import zenoh
 
 from durable_cache import (
-    ConfigError,
     Kind,
     Origins,
     Sample,
     declare_reliability_cache,
     declare_reliable_subscriber,
 )
+from durable_cache.errors import ConfigError
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import (
     Inbox,
