@@ -11,12 +11,13 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import assert_never
 
 from durable_cache.endpoints.aligned_store import AlignedStore
+from durable_cache.endpoints.alignment_counts import AlignmentCounts
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
@@ -77,7 +78,7 @@ from durable_cache.protocol.wire import cache_token, own_key
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled import JournaledStorage
 
-__all__ = ["Aligning", "AlignmentCounts"]
+__all__ = ["Aligning"]
 
 _Job = ReadSamples | RaisePurge | Offer
 
@@ -91,19 +92,6 @@ _ASKING_THREADS = 4
 _BUSY_BYTES = 16 << 20
 _READ_SECONDS = 5.0
 """A page of a slow storage is what was read by then: the asker gives up after half a minute."""
-
-
-@dataclass(slots=True)
-class AlignmentCounts:
-    """What alignment did since the cache was declared."""
-
-    sessions: int = 0
-    failed_sessions: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    conflicts: int = 0
-    refusals: dict[str, str] = field(default_factory=dict)
-    """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
 
 
 class Aligning:
@@ -175,6 +163,10 @@ class Aligning:
         """Return how this cache stands with each peer it knows."""
         return self._status
 
+    def lags(self) -> dict[str, float]:
+        """Return for how many seconds each peer in reach has not been found equal."""
+        return self.counts.lags()
+
     def trimmed(self, floors: Iterable[Floor], *, purged: bool = False) -> None:
         """Retention, or an operator, removed what is below the floors, durably."""
         pairs = tuple(
@@ -213,6 +205,7 @@ class Aligning:
                 busy = self._ingest.queued_bytes > _BUSY_BYTES
                 self._do(self._aligner.handle(Tick(_now(), busy)))
                 self._status = self._aligner.status()
+                self.counts.note(self._status)
             try:
                 event = self._events.get(timeout=max(0.001, due - now))
             except Empty:
@@ -248,6 +241,7 @@ class Aligning:
         self._declared.append(watch_tokens(session, tokens, self._token_changed))
 
     def _root_heard(self, payload: bytes) -> None:
+        self.counts.received(payload)
         self._events.put(RootReceived(payload))
 
     def _token_changed(self, key: str, alive: bool) -> None:
@@ -261,7 +255,9 @@ class Aligning:
         while (query := receive_query(queryable)) is not None:
             self._handle += 1
             self._queries[self._handle] = query
-            self._events.put(RequestReceived(self._handle, query_parts(query).payload))
+            payload = query_parts(query).payload
+            self.counts.received(payload)
+            self._events.put(RequestReceived(self._handle, payload))
             if len(self._queries) > _QUERIES_MAX:
                 with self._queries.popitem(last=False)[1] as oldest:
                     _refuse(oldest, "too many questions wait here; ask later")
@@ -302,11 +298,10 @@ class Aligning:
                     self.counts.conflicts += 1
                     _log.warning("another content at a peer", extra={"peer": output.peer})
                 case ReportRefusal(peer, reason):
-                    if len(self.counts.refusals) < _QUERIES_MAX:
-                        self.counts.refusals[peer] = reason
+                    self.counts.refused(peer, reason)
                     _log.warning("a peer is not aligned", extra={"peer": peer, "reason": reason})
                 case SessionEnded():
-                    self._ended(output)
+                    self.counts.ended(output)
                 case _:
                     assert_never(output)
 
@@ -315,13 +310,7 @@ class Aligning:
             put_own(self._session, own_key(self._domain, "root", view, self._cache_id), payload)
         except ZError:
             return  # repeated by the aligner
-        self.counts.bytes_sent += len(payload)
-
-    def _ended(self, ended: SessionEnded) -> None:
-        self.counts.sessions += 1
-        self.counts.failed_sessions += bool(ended.error)
-        self.counts.bytes_sent += ended.bytes_sent
-        self.counts.bytes_received += ended.bytes_received
+        self.counts.sent(payload)
 
     def _reply(self, handle: int, payload: bytes) -> None:
         query = self._queries.pop(handle, None)
@@ -332,6 +321,7 @@ class Aligning:
                 reply_bytes(query, str(query.key_expr), payload)
             except ZError:
                 return  # the asker is gone; it asks again
+        self.counts.sent(payload)
 
     def _run_questions(self) -> None:
         while (question := self._questions.get()) is not None:
@@ -353,12 +343,14 @@ class Aligning:
 
     def _request(self, job: SendRequest) -> ReplyReceived | RequestFailed:
         key = own_key(self._domain, "align", job.peer)
+        self.counts.sent(job.payload)
         try:
             reply = ask_peer(self._session, key, job.payload, job.timeout_seconds)
         except (Closed, ZError) as error:
             return RequestFailed(job.request_id, str(error)[:200])
         if isinstance(reply, str):
             return RequestFailed(job.request_id, reply)
+        self.counts.received(reply)
         return ReplyReceived(job.request_id, reply)
 
     def _read(self, job: ReadSamples) -> None:

@@ -14,6 +14,7 @@ from threading import Condition, Event
 from typing import assert_never
 
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.delays import Delays
 from durable_cache.endpoints.epochs import Epochs
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.options import CacheOptions
@@ -108,6 +109,7 @@ class Ingest:
         self.counts: EngineCounts = self._engine.counts
         self.received = self.appended = self.refused = self.acks_sent = self.commits = 0
         self.append_seconds = 0.0
+        self.delays = Delays()
         self.error = ""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
         self.on_learned: list[Callable[[Alias], None]] = []
@@ -183,7 +185,7 @@ class Ingest:
                 return
             self._busy = True
             try:
-                self._handle(self._load(item))
+                self._timed(self._load(item))
                 if self._refused:
                     self._handle(self._take_refused())
                 wake = self._engine.wake_ns()
@@ -191,6 +193,14 @@ class Ingest:
                     self._handle(Tick(_now()))
             finally:
                 self._busy = False
+
+    def _timed(self, event: EngineEvent) -> None:
+        before = self.appended
+        self._handle(event)
+        done = self.appended - before
+        if done and isinstance(event, BatchReceived) and event.origin is Origin.LIVE:
+            waited_ns = time.time_ns() - event.batch.samples[0].received_ns
+            self.delays.observe(waited_ns / 1e9, done)
 
     def _next(self) -> EngineEvent | None:
         wake = self._engine.wake_ns()

@@ -5,12 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from durable_cache.endpoints.delays import DelaysSeen
 from durable_cache.storage.contract import Durability
 
 if TYPE_CHECKING:
+    from durable_cache.endpoints.aligning import Aligning
     from durable_cache.endpoints.cache import ReliabilityCache
 
-__all__ = ["CacheStatus", "status_of"]
+__all__ = ["AlignmentStatus", "CacheStatus", "status_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentStatus:
+    """How aligning went so far; counts are since the cache was declared."""
+
+    sessions: int = 0
+    """Comparisons that went through."""
+    failed_sessions: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    pulled: int = 0
+    conflicts: int = 0
+    refused: int = 0
+    """Peers in reach that cannot be aligned with."""
+    lags: tuple[tuple[str, float], ...] = ()
+    """(cache_id, seconds since it is found unequal) of each peer in reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,9 @@ class CacheStatus:
     """Time spent committing; with `commits`, the mean."""
     commits: int
     last_error: str
+    delays: DelaysSeen = DelaysSeen()
+    """From the moment a live sample was received to its commit."""
+    alignment: AlignmentStatus = AlignmentStatus()
 
 
 def status_of(cache: ReliabilityCache) -> CacheStatus:
@@ -80,4 +102,20 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         append_seconds=ingest.append_seconds,
         commits=ingest.commits,
         last_error=cache.error,
+        delays=ingest.delays.seen(),
+        alignment=AlignmentStatus() if aligning is None else _alignment(aligning),
+    )
+
+
+def _alignment(aligning: Aligning) -> AlignmentStatus:
+    counts = aligning.counts
+    return AlignmentStatus(
+        counts.sessions - counts.failed_sessions,
+        counts.failed_sessions,
+        counts.bytes_sent,
+        counts.bytes_received,
+        aligning.pulled,
+        aligning.conflicts,
+        sum(bool(peer.refused) for peer in aligning.status() if peer.live),
+        tuple(aligning.lags().items()),
     )

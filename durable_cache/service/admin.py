@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from threading import Thread
 
+from durable_cache.endpoints.alignment_counts import Differences
 from durable_cache.endpoints.cache import ReliabilityCache
 from durable_cache.endpoints.session import (
     Query,
@@ -193,7 +194,7 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
     aligning = cache.aligning
     if aligning is None:
         return []
-    counts = aligning.counts
+    counts, lags = aligning.counts, aligning.lags()
     return [
         {
             "storage": cache.options.name,
@@ -205,7 +206,11 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
             "streams_there": peer.streams_there,
             "samples": peer.samples,
             "samples_there": peer.samples_there,
+            "different": counts.found.get(peer.cache_id, Differences()).streams,
+            "missing": counts.found.get(peer.cache_id, Differences()).missing,
+            "lag_seconds": round(lags.get(peer.cache_id, 0.0), 1),
             "quiet": peer.quiet,
+            "pulls": cache.options.aligner.pull,
             "pulled": aligning.pulled,
             "conflicts": aligning.conflicts,
             "refused": peer.refused or counts.refusals.get(peer.cache_id, ""),

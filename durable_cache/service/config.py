@@ -93,6 +93,8 @@ class AlignmentSettings(_Section, frozen=True):
     """
 
     enabled: bool = False
+    pull: bool = True
+    """False only finds out what is missing; other caches may still pull from this one."""
     secret: str | dict[str, str] = ""
     """Seeds every hash, so that no publisher can aim a collision; the same in a domain."""
     slot_seconds: Positive | None = None

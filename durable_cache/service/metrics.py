@@ -1,6 +1,7 @@
 """How a service's figures are written for Prometheus: its text format, one label ``cache``.
 
-No label names a source or a key: their number has no bound.
+A label ``peer`` names another cache of the domain, at most 64. No label names a source or a key:
+their number has no bound.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from durable_cache.endpoints.cache import CacheStatus
+from durable_cache.endpoints.delays import BOUNDS_SECONDS
 from durable_cache.service.report import ServiceReport
 
 __all__ = ["CONTENT_TYPE", "METRICS", "Metric", "metrics_text"]
@@ -22,7 +24,7 @@ class Metric(NamedTuple):
 
     name: str
     kind: str
-    """counter, gauge or summary."""
+    """counter, gauge, histogram or summary."""
     meaning: str
     samples: Callable[[CacheStatus], Sequence[tuple[str, str, float]]]
     """Returns (suffix, further labels, value) for one cache."""
@@ -37,6 +39,38 @@ def _queries(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
         ("", ',outcome="ok"', status.queries_ok),
         ("", ',outcome="failed"', status.queries_failed),
     ]
+
+
+def _delays(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
+    seen = status.delays
+    buckets = [
+        ("_bucket", f',le="{bound:g}"', count)
+        for bound, count in zip(BOUNDS_SECONDS, seen.up_to, strict=True)
+    ]
+    return [
+        *buckets,
+        ("_bucket", ',le="+Inf"', seen.count),
+        ("_sum", "", seen.total_seconds),
+        ("_count", "", seen.count),
+    ]
+
+
+def _sessions(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
+    return [
+        ("", ',outcome="ok"', status.alignment.sessions),
+        ("", ',outcome="failed"', status.alignment.failed_sessions),
+    ]
+
+
+def _alignment_bytes(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
+    return [
+        ("", ',direction="sent"', status.alignment.bytes_sent),
+        ("", ',direction="received"', status.alignment.bytes_received),
+    ]
+
+
+def _lags(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
+    return [("", f',peer="{_escape(peer)}"', seconds) for peer, seconds in status.alignment.lags]
 
 
 METRICS: tuple[Metric, ...] = (
@@ -119,6 +153,48 @@ METRICS: tuple[Metric, ...] = (
         "summary",
         "Samples in a commit.",
         lambda status: [("_sum", "", status.appended), ("_count", "", status.commits)],
+    ),
+    Metric(
+        _PREFIX + "ack_delay_seconds",
+        "histogram",
+        "From the reception of a live sample to its commit, when it is acknowledged.",
+        _delays,
+    ),
+    Metric(
+        _PREFIX + "alignment_sessions_total",
+        "counter",
+        "Comparisons with other caches, by outcome.",
+        _sessions,
+    ),
+    Metric(
+        _PREFIX + "alignment_bytes_total",
+        "counter",
+        "Bytes of alignment's messages, samples included, by direction.",
+        _alignment_bytes,
+    ),
+    _one(
+        "aligned_samples_total",
+        "counter",
+        "Samples pulled from other caches.",
+        lambda status: status.alignment.pulled,
+    ),
+    _one(
+        "alignment_conflicts_total",
+        "counter",
+        "Findings of another payload at another cache.",
+        lambda status: status.alignment.conflicts,
+    ),
+    _one(
+        "alignment_peers_refused",
+        "gauge",
+        "Caches in reach that cannot be aligned with; `durable-cache align` says why.",
+        lambda status: status.alignment.refused,
+    ),
+    Metric(
+        _PREFIX + "alignment_lag_seconds",
+        "gauge",
+        "Time since a cache in reach was last found equal, one label `peer` each; 0 is equal.",
+        _lags,
     ),
     Metric(_PREFIX + "queries_total", "counter", "Queries answered, by outcome.", _queries),
     _one(

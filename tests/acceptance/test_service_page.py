@@ -6,6 +6,8 @@ import dataclasses
 import json
 
 from durable_cache.endpoints.cache import CacheStatus
+from durable_cache.endpoints.delays import DelaysSeen
+from durable_cache.endpoints.status import AlignmentStatus
 from durable_cache.service.metrics import METRICS, metrics_text
 from durable_cache.service.output import table_lines
 from durable_cache.service.page import status_page
@@ -22,6 +24,8 @@ def status(**changes: object) -> CacheStatus:
         "backend": "sql",
         "storage_up": True,
         "last_error": "",
+        "delays": DelaysSeen(0.5, 3, (1,) * 6 + (3,) * 7),
+        "alignment": AlignmentStatus(sessions=2, bytes_sent=9, lags=(("ab12", 1.5),)),
     }
     names = {field.name for field in dataclasses.fields(CacheStatus)}
     values = {**dict.fromkeys(names - texts.keys(), 0), **texts, **changes}
@@ -86,6 +90,11 @@ def test_metrics_are_written_as_prometheus_reads_them() -> None:
     assert 'durable_cache_samples_received_total{cache="a\\"\\\\\\n"} 7\n' in text
     assert 'durable_cache_append_duration_seconds_sum{cache="a\\"\\\\\\n"} 0.25\n' in text
     assert 'durable_cache_queries_total{cache="a\\"\\\\\\n",outcome="ok"} 0\n' in text
+    assert ',le="0.001"} 1\n' in text
+    assert ',le="+Inf"} 3\n' in text
+    assert 'durable_cache_ack_delay_seconds_count{cache="a\\"\\\\\\n"} 3\n' in text
+    assert ',direction="sent"} 9\n' in text
+    assert ',peer="ab12"} 1.5\n' in text
     assert text.count("# TYPE ") == len(METRICS) + 1
     assert text.endswith("\n")
 

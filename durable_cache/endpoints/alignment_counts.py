@@ -1,0 +1,78 @@
+"""What alignment did since the cache was declared, and what it found last, for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from threading import Lock
+from typing import NamedTuple
+
+from durable_cache.protocol.aligner_announcing import PeerStatus
+from durable_cache.protocol.aligner_events import SessionEnded
+
+__all__ = ["AlignmentCounts", "Differences"]
+
+_PEERS_MAX = 64
+
+
+class Differences(NamedTuple):
+    """What the last comparison with a peer found."""
+
+    streams: int = 0
+    missing: int = 0
+    """Samples that the peer has and this cache lacks and would keep."""
+
+
+class AlignmentCounts:
+    """Counts of one cache's alignment; any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.sessions = self.failed_sessions = 0
+        self.bytes_sent = self.bytes_received = 0
+        self.conflicts = 0
+        self.refusals: dict[str, str] = {}
+        """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
+        self.found: dict[str, Differences] = {}
+        self._unequal_since: dict[str, float] = {}
+
+    def sent(self, payload: bytes) -> None:
+        """Count a message of ours."""
+        with self._lock:
+            self.bytes_sent += len(payload)
+
+    def received(self, payload: bytes) -> None:
+        """Count a message of another's."""
+        with self._lock:
+            self.bytes_received += len(payload)
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Remember why a peer is not aligned with."""
+        if peer in self.refusals or len(self.refusals) < _PEERS_MAX:
+            self.refusals[peer] = reason
+
+    def ended(self, session: SessionEnded) -> None:
+        """Take in what a comparison did and found."""
+        self.sessions += 1
+        self.failed_sessions += bool(session.error)
+        if not session.error:
+            if session.peer not in self.found and len(self.found) >= _PEERS_MAX:
+                self.found.pop(next(iter(self.found)))
+            self.found[session.peer] = Differences(
+                session.streams_different, session.samples_missing
+            )
+
+    def note(self, peers: Iterable[PeerStatus]) -> None:
+        """Take in which peers in reach are equal now."""
+        now = time.monotonic()
+        since = self._unequal_since
+        self._unequal_since = {
+            peer.cache_id: now if peer.equal else since.get(peer.cache_id, now)
+            for peer in peers
+            if peer.live
+        }
+
+    def lags(self) -> dict[str, float]:
+        """Return for how many seconds each peer in reach has not been found equal."""
+        now = time.monotonic()
+        return {peer: max(0.0, now - at) for peer, at in self._unequal_since.items()}
