@@ -15,6 +15,7 @@ from durable_cache.protocol.aligner_packing import (
     decode_nodes,
     encode_entries,
     encode_nodes,
+    squeeze,
 )
 from durable_cache.protocol.aligner_wire import (
     Blocks,
@@ -272,10 +273,6 @@ def pull_reply(read: ReadSamples, samples: Iterable[Sample] = ()) -> bytes:
         if chosen and size > read.bytes_max:
             break
         chosen.append(sample)
-    return encode_reply(
-        PullReply(
-            encode_batch(SampleBatch(chosen)) if chosen else b"",
-            read.absent,
-            tuple((place, flat(runs)) for place, runs in old.items()),
-        )
-    )
+    batch, unpacked = squeeze(encode_batch(SampleBatch(chosen))) if chosen else (b"", 0)
+    told_old = tuple((place, flat(runs)) for place, runs in old.items())
+    return encode_reply(PullReply(batch, read.absent, told_old, unpacked))

@@ -7,6 +7,7 @@ Whatever a peer sends, decoding returns values within the bounds here or raises
 from __future__ import annotations
 
 import struct
+import zlib
 from array import array
 from dataclasses import dataclass
 from struct import Struct as Layout
@@ -25,11 +26,14 @@ __all__ = [
     "decode_nodes",
     "encode_entries",
     "encode_nodes",
+    "squeeze",
+    "unsqueeze",
 ]
 
 NODES_MAX = 4096
 ENTRIES_MAX = 4096
 RUNS_MAX = 1 << 16
+SQUEEZED_BYTES_MAX = 16 << 20
 _NUMBER_MAX = 1 << 36
 
 
@@ -48,6 +52,32 @@ def check_runs(runs: FlatRuns) -> None:
         before = last
 
 
+def squeeze(batch: bytes) -> tuple[bytes, int]:
+    """Return samples compressed and their size before; as they are, and 0, where that saves little.
+
+    A page that holds one very large sample stays as it is: what comes is never trusted with more
+    than 16 MiB.
+    """
+    if len(batch) > SQUEEZED_BYTES_MAX:
+        return batch, 0
+    small = zlib.compress(batch, 1)
+    return (small, len(batch)) if 10 * len(small) < 9 * len(batch) else (batch, 0)
+
+
+def unsqueeze(packed: bytes, size: int) -> bytes:
+    """Return what `squeeze` was given."""
+    if not size:
+        return packed
+    check(size <= SQUEEZED_BYTES_MAX, "samples of too many bytes")
+    stream = zlib.decompressobj()
+    try:
+        batch = stream.decompress(packed, size + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError("samples that cannot be unpacked") from error
+    check(len(batch) == size and stream.eof, "samples of another size")
+    return batch
+
+
 class NodeSums(NamedTuple):
     """A node and the cut sums of those of its children that are there."""
 
@@ -63,13 +93,13 @@ _DEEP_NODE = Layout("<QHH")
 
 
 def encode_nodes(nodes: list[NodeSums], level: int) -> bytes:
-    """Pack nodes of one level: 8 bytes each, and 4 for each child that is there."""
+    """Pack nodes of one level: 8 bytes each, and 2 for each child that is there."""
     parts = []
     layout = _NODE if level <= 8 else _DEEP_NODE
     for path, asked, sums in nodes:
         present = sum(1 << child for child in sums)
         parts.append(layout.pack(path, asked, present))
-        parts.append(array("I", [sums[child] for child in sorted(sums)]).tobytes())
+        parts.append(array("H", [sums[child] for child in sorted(sums)]).tobytes())
     return b"".join(parts)
 
 
@@ -86,9 +116,9 @@ def decode_nodes(packed: bytes, level: int) -> list[NodeSums]:
             raise RemoteProtocolError("nodes that end too soon") from error
         at += layout.size
         children = [child for child in range(ARITY) if present >> child & 1]
-        check(path < 1 << 4 * level and at + 4 * len(children) <= len(packed), "nodes")
-        values = array("I", packed[at : at + 4 * len(children)])
-        at += 4 * len(children)
+        check(path < 1 << 4 * level and at + 2 * len(children) <= len(packed), "nodes")
+        values = array("H", packed[at : at + 2 * len(children)])
+        at += 2 * len(children)
         nodes.append(NodeSums(path, asked, dict(zip(children, values, strict=True))))
     return nodes
 

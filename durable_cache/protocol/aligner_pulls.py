@@ -13,6 +13,7 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.aligner_ledger import Ledger
+from durable_cache.protocol.aligner_packing import unsqueeze
 from durable_cache.protocol.aligner_wire import PullReply
 from durable_cache.protocol.knowledge import FlatRuns, count_of, flat, overlap, ranges
 from durable_cache.protocol.wire import decode_batch
@@ -114,7 +115,7 @@ class Pulls:
         """Take a page that was asked for with `items`; returns its samples."""
         asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
         need = {place: ranges(runs) for place, runs in items}
-        batch = self._asked_for(reply.batch, need)
+        batch = self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
         served = {
             self._ledger.place(stream): RangeSet.of(sample.sn for sample in samples)
             for stream, samples in batch.by_stream.items()

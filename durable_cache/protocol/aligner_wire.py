@@ -178,6 +178,8 @@ class PullReply(_Message, frozen=True, array_like=True, gc=False, tag=12):
     batch: bytes
     absent: tuple[tuple[int, tuple[int, ...]], ...]
     old: tuple[tuple[int, tuple[int, ...]], ...]
+    unpacked: int = 0
+    """The size of `batch` before it was compressed; 0 where it is not."""
 
 
 class BlocksReply(_Message, frozen=True, array_like=True, gc=False, tag=13):
@@ -267,6 +269,7 @@ def decode_reply(frame: bytes, bytes_max: int = REPLY_BYTES_MAX) -> Reply:
         case PullReply():
             _check_items(reply.absent)
             _check_items(reply.old)
+            _check_numbers(reply.unpacked)
         case BlocksReply():
             for place, first, last, width, sums in reply.parts:
                 _check_numbers(place, first, last)

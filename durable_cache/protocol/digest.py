@@ -68,16 +68,17 @@ def content_term(sn: int, digest: bytes) -> int:
 
 
 def short_knowledge(value: int, salt: int) -> int:
-    """Cut a 128-bit sum to the 32 bits that travel (multiply-shift hashing under `salt`).
+    """Cut a 128-bit sum to the 16 bits that travel (multiply-shift hashing under `salt`).
 
-    A difference hidden with probability 2^-31 shows under the next salt.
+    A difference hides with probability 2^-15; the roots stay unequal, and it shows under the next
+    salt.
     """
-    return (value * (salt * _SPREAD | 1) & _MASK128) >> 96
+    return (value * (salt * _SPREAD | 1) & _MASK128) >> 112
 
 
 def short_content(value: int, salt: int) -> int:
-    """Cut a 64-bit content sum to 32 bits under `salt`."""
-    return (value * (salt | 1) & _MASK64) >> 32
+    """Cut a 64-bit content sum to 16 bits under `salt`."""
+    return (value * (salt | 1) & _MASK64) >> 48
 
 
 class Leaf(Protocol):

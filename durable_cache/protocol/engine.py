@@ -180,7 +180,7 @@ class CacheEngine:
         if sample.sn <= numbering.newest_held:
             if numbering.wrapped(sample.sn):
                 self.counts.restarts += 1
-                numbering = known.restart(now.unix_ns)
+                numbering = known.restart(sample, now.unix_ns)
             elif numbering.doubtful(sample):
                 doubtful.append(msgspec.structs.replace(sample, epoch=numbering.epoch))
                 return []
@@ -310,7 +310,7 @@ class CacheEngine:
                 again.setdefault(sample.source, []).append(sample)
             elif numbering.restarted(sample, stored):
                 self.counts.restarts += 1
-                known.restart(event.now.unix_ns)
+                known.restart(sample, event.now.unix_ns)
                 again.setdefault(sample.source, []).append(sample)
             elif stored is None and numbering.window.verdict(sample.sn) is not Verdict.DUPLICATE:
                 numbering.window.accept(sample.sn, sample.sn)

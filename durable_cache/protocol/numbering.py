@@ -22,6 +22,8 @@ __all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
 _RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
+_CLOCKS_APART_NS_MAX = 3600 * 10**9
+"""A timestamp further from our clock than this comes from a clock that was never set."""
 _RESTART_SN_MAX = 16
 """A number below this with another payload is a restart even where time did not advance."""
 
@@ -141,10 +143,16 @@ class KnownSource:
         self.aliases.append(alias)
         return alias
 
-    def restart(self, unix_ns: int) -> Numbering:
-        """Begin a new epoch at number 0; what came before it in it is awaited."""
+    def restart(self, sample: Sample, unix_ns: int) -> Numbering:
+        """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited.
+
+        The epoch is that of the sample's own timestamp, which every cache sees alike, whatever its
+        clock and however late it notices; one that is far from our clock is not believed.
+        """
         highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
-        self.current = next_epoch(unix_ns, highest)
+        stamped_ns = ntp64_to_ns(sample.ntp64)
+        believed = not sample.stamped and abs(stamped_ns - unix_ns) <= _CLOCKS_APART_NS_MAX
+        self.current = next_epoch(stamped_ns if believed else unix_ns, highest)
         numbering = self.live
         numbering.window.begin(0)
         return numbering

@@ -41,6 +41,7 @@ from durable_cache.protocol.aligner_events import (
     Tick,
     Trimmed,
 )
+from durable_cache.protocol.aligner_packing import unsqueeze
 from durable_cache.protocol.aligner_scope import Scope
 from durable_cache.protocol.aligner_wire import Pull, PullReply, decode_reply, decode_request
 from durable_cache.protocol.events import Moment
@@ -258,7 +259,7 @@ class SimulatedCache:
                 self.network.faults.append("P9: a page that says more than it was asked")
         if not reply.batch:
             return
-        batch = decode_batch(reply.batch)
+        batch = decode_batch(unsqueeze(reply.batch, reply.unpacked))
         options = self.network.options.aligner
         if len(batch) > options.page_samples_max:
             self.network.faults.append("P9: a page with too many samples")

@@ -216,7 +216,8 @@ def test_nothing_is_pulled_while_ingest_is_behind() -> None:
 def test_a_rate_bounds_what_comes_in() -> None:
     one, two = Side("one"), Side("two", rate_bytes_per_second=1000, page_samples_max=4)
     pair = Pair(one, two)
-    one.take(SampleBatch(sample_of("k", sn, pair.now_ns, bytes(1000)) for sn in range(40)))
+    payloads = [Random(sn).randbytes(1000) for sn in range(40)]
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns, payloads[sn]) for sn in range(40)))
     pair.run(30)
     assert 0 < len(two.store) < 40
     pair.run(120)

@@ -18,6 +18,8 @@ from durable_cache.protocol.aligner_packing import (
     decode_nodes,
     encode_entries,
     encode_nodes,
+    squeeze,
+    unsqueeze,
 )
 from durable_cache.protocol.aligner_wire import (
     Blocks,
@@ -75,6 +77,7 @@ REPLIES: list[Reply] = [
     DiffReply(b"", (1, 2), b"", (3,), (STREAM,)),
     EntriesReply(b"", (STREAM,)),
     PullReply(b"", ((5, (0, 4)),), ()),
+    PullReply(b"abc", (), ((5, (0, 4)),), 70),
     BlocksReply(((5, 0, 63, 2, bytes(8 * 32)),)),
     WrongSlot(9, 8),
     Refused("why", True),
@@ -111,7 +114,7 @@ def test_entries_come_back(found: list[Entry]) -> None:
         st.tuples(
             st.integers(0, 1 << 60),
             st.integers(0, 0xFFFF),
-            st.dictionaries(st.integers(0, 15), st.integers(0, (1 << 32) - 1)),
+            st.dictionaries(st.integers(0, 15), st.integers(0, (1 << 16) - 1)),
         ),
         max_size=8,
     ),
@@ -207,3 +210,21 @@ def test_an_entry_that_claims_a_million_runs_costs_nothing() -> None:
     claimed = honest[:10] + b"\xff\xff\x3f" + honest[11:]
     with pytest.raises(RemoteProtocolError):
         decode_entries(claimed)
+
+
+def test_samples_are_squeezed_where_that_saves_and_come_out_as_they_went_in() -> None:
+    alike, random_bytes = b"fleet/robot/" * 1000, Random(1).randbytes(10_000)
+    small, size = squeeze(alike)
+    assert len(small) < len(alike) // 10
+    assert unsqueeze(small, size) == alike
+    assert squeeze(random_bytes) == (random_bytes, 0)
+    assert unsqueeze(random_bytes, 0) == random_bytes
+
+
+@pytest.mark.parametrize("size", [1, 11_999, 12_001, (16 << 20) + 1])
+def test_squeezed_samples_of_another_size_than_told_are_refused(size: int) -> None:
+    small, _ = squeeze(b"fleet/robot/" * 1000)
+    with pytest.raises(RemoteProtocolError):
+        unsqueeze(small, size)
+    with pytest.raises(RemoteProtocolError):
+        unsqueeze(b"\x00garbled", 100)
