@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from durable_cache import (
     ReliabilityCache,
     Retention,
     declare_reliability_cache,
+    declare_reliable_publisher,
 )
+from durable_cache.endpoints.session import hear, undeclare
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Selection
 from durable_cache.protocol.aligner_events import AlignerOptions
@@ -205,3 +209,76 @@ def test_what_was_purged_is_not_taken_from_a_peer_that_sent_it_before(
             one.ingest.offer(samples(range(40, 80), clock=clock), origin)
         feed(one, samples([100], clock=clock))
         assert [sample.sn for sample in everything(one)] == list(range(60, 101))
+
+
+@pytest.mark.slow
+def test_nothing_is_said_when_nothing_changes_and_nothing_moves_under_live_traffic(
+    network: LocalNetwork,
+) -> None:
+    quiet = AlignerOptions(slot_seconds=1, settle_seconds=2.0, announce_seconds=())
+    options = CacheOptions(align=True, aligner=quiet)
+    made = [
+        declare_reliability_cache(network.client(), "a/**", options=replace(options, name=name))
+        for name in ("one", "two")
+    ]
+    heard: list[bytes] = []
+    listener = network.client()
+    watching = hear(listener, "@durable/v1/default/**", heard.append)
+    try:
+        with declare_reliable_publisher(network.client(), "a/live") as publisher:
+            wait_until(lambda: publisher.matched, 20)
+            for at in range(3000):
+                publisher.put(b"%d" % at)
+                if at % 10 == 0:
+                    time.sleep(0.01)  # the pace of the traffic; what is tested needs none
+            wait_until(lambda: all(len(everything(cache)) == 3000 for cache in made), 30)
+        wait_until(lambda: all(equal(cache, 3000) for cache in made), 30, "equality")
+        assert [cache.status().alignment.pulled for cache in made] == [0, 0]
+        before, said = [traffic(cache) for cache in made], len(heard)
+        time.sleep(6.0)  # six slots in which nothing is published
+        assert [traffic(cache) for cache in made] == before
+        assert len(heard) == said
+    finally:
+        undeclare(watching)
+        for cache in made:
+            cache.close()
+
+
+def equal(cache: ReliabilityCache, count: int) -> bool:
+    aligning = cache.aligning
+    assert aligning is not None
+    return [(peer.equal, peer.samples, peer.samples_there) for peer in aligning.status()] == [
+        (True, count, count)
+    ]
+
+
+def traffic(cache: ReliabilityCache) -> tuple[int, int]:
+    alignment = cache.status().alignment
+    return alignment.bytes_sent, alignment.bytes_received
+
+
+def test_caches_with_different_secrets_refuse_each_other_and_both_say_why(
+    network: LocalNetwork,
+) -> None:
+    made = [
+        declare_reliability_cache(
+            network.client(),
+            "a/**",
+            options=CacheOptions(name=name, align=True, aligner=replace(FAST, secret=secret)),
+        )
+        for name, secret in (("one", b"this"), ("two", b"that"))
+    ]
+    try:
+        for cache in made:
+            wait_until(lambda: all(map(refusal, made)), 30, "a refusal on both sides")
+            assert "secrets differ" in refusal(cache)
+            assert cache.status().alignment.refused == 1
+    finally:
+        for cache in made:
+            cache.close()
+
+
+def refusal(cache: ReliabilityCache) -> str:
+    aligning = cache.aligning
+    assert aligning is not None
+    return "".join(peer.refused for peer in aligning.status())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from durable_cache.errors import DurableCacheError
 from durable_cache.service.layers import load_settings
+from durable_cache.service.masking import mask_text
 from durable_cache.service.output import say
 from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
 from durable_cache.storage.contract import Durability
@@ -27,6 +28,7 @@ SWITCH_SECONDS = 0.0005
 """How long a thread may keep the interpreter from others; a commit asks to have it back often."""
 _WATCH_SECONDS = 0.5
 _FORCED = 128
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -53,12 +55,19 @@ class _Signals:
         self.asked.set()
 
 
+class _Lines(logging.Formatter):
+    """One line a record: the sentence, then what it is about."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        about = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        shown = (f"{name}={mask_text(str(value))}" for name, value in about.items())
+        return " ".join((super().format(record), *shown))
+
+
 def _serve(arguments: argparse.Namespace) -> int:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=arguments.log.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=arguments.log.upper())
     settings = load_settings(overrides_of(arguments))
     signals = _Signals()
     from durable_cache.service.service import Service
