@@ -163,6 +163,7 @@ def fill(url: str, have: int, wanted: int) -> None:
             "UPDATE dc_streams SET samples = %s, bytes = %s", (end, end * PAYLOAD_BYTES)
         )
         connection.execute("VACUUM ANALYZE")
+        connection.execute("CHECKPOINT")
 
 
 def quantiles(call: Callable[[], object], times: int) -> str:

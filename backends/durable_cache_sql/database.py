@@ -66,6 +66,8 @@ class Database(ABC):
     """Samples of one part of an insert."""
 
     def __init__(self) -> None:
+        self.serving = False
+        """A storage is open: what the server refuses from now on is no wrong configuration."""
         self._prepared: dict[Hashable, Prepared] = {}
 
     @abstractmethod

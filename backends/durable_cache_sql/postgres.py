@@ -37,9 +37,7 @@ from sqlalchemy.sql.expression import Executable
 
 from durable_cache.errors import (
     ConfigError,
-    StorageCorrupt,
     StorageError,
-    StorageFull,
     StorageLocked,
     StorageUnavailable,
 )
@@ -54,6 +52,7 @@ from durable_cache_sql.database import (
     kinds_of,
 )
 from durable_cache_sql.options import SqlOptions, place_of
+from durable_cache_sql.postgres_errors import our_error
 
 __all__ = ["PostgresDatabase"]
 
@@ -61,9 +60,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _ELEMENTS = {int: BigInteger, bytes: LargeBinary, str: Text}
-_FULL = ("53100",)
-_CORRUPT = ("XX001", "XX002", "58P01", "42P01", "42703")
-_REFUSED = ("28000", "28P01", "3D000", "42501", "3F000")
 _PAUSE_FIRST_SECONDS = 0.05
 _PAUSE_MAX_SECONDS = 1.0
 _SCHEMA_LOCK = "durable-cache schema"
@@ -246,9 +242,9 @@ class PostgresDatabase(Database):
         try:
             yield
         except DBAPIError as error:
-            raise _ours(error.orig or error, self.subject) from error
+            raise self._ours(error.orig or error) from error
         except psycopg.Error as error:
-            raise _ours(error, self.subject) from error
+            raise self._ours(error) from error
         except PoolTimeout as error:
             raise StorageUnavailable(
                 f"{self.subject}: no free connection within pool_timeout_seconds; "
@@ -256,6 +252,12 @@ class PostgresDatabase(Database):
             ) from error
         except SQLAlchemyError as error:
             raise StorageUnavailable(f"{self.subject}: {error}") from error
+
+    def _ours(self, error: BaseException) -> StorageError | ConfigError:
+        ours = our_error(error, self.subject)
+        if self.serving and isinstance(ours, ConfigError):
+            return StorageUnavailable(str(ours))  # it was right once, and may be again
+        return ours
 
     def _compile(self, statement: Executable) -> Prepared:
         compiled = cast("Any", statement).compile(dialect=self.engine.dialect)
@@ -359,15 +361,3 @@ def _holder(driver: psycopg.Connection[Any], number: int) -> str:
         return "a connection that has ended since"
     pid, application, address = found
     return f"{application!r} from {address} (server process {pid})"
-
-
-def _ours(error: BaseException, subject: str) -> StorageError | ConfigError:
-    state = getattr(error, "sqlstate", None) or ""
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if state in _FULL:
-        return StorageFull(f"{subject}: the server's disk is full ({said}); make room")
-    if state in _CORRUPT:
-        return StorageCorrupt(f"{subject}: {said}; restore it")
-    if state in _REFUSED:
-        return ConfigError(f"{subject}: {said}; correct user, password, database or grants")
-    return StorageUnavailable(f"{subject}: {said}")

@@ -53,6 +53,7 @@ class SqlStorage(Storage):
         if writer:
             with database.writing() as connection:
                 self._storage_id = make_storage(self._written, database, connection, name)
+        database.serving = True
 
     @property
     def capabilities(self) -> Capabilities:

@@ -84,7 +84,9 @@ class Service:
                 options=options,
             )
         except StorageError as error:
-            raise StorageError(f"storage {name!r} on {volume.place}: {error}") from error
+            said = str(error)
+            where = "" if volume.place in said else f" on {volume.place}"
+            raise StorageError(f"storage {name!r}{where}: {said}") from error
 
     @property
     def listening(self) -> tuple[str, ...]:

@@ -16,11 +16,12 @@ from durable_cache.errors import (
     StorageUnavailable,
 )
 from durable_cache.model.sample import SampleBatch
+from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Durability, Storage
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import run
 from durable_cache_sql import SqlBackend, SqlOptions
-from tests.servers.postgres import options_for
+from tests.servers.postgres import OwnServer, options_for
 
 pytestmark = pytest.mark.postgres
 BATCH = 200
@@ -117,6 +118,59 @@ def test_the_second_writer_hears_who_the_first_is(tmp_path: Path) -> None:
     with SqlBackend().open("faults", first):
         with pytest.raises(StorageLocked, match=r"cache-in-hall-7.*server process \d+"):
             SqlBackend().open("faults", options_for(tmp_path))
+
+
+def refused(url: str) -> str:
+    """Return what opening a storage there says, which must be at once and about configuration."""
+    with pytest.raises(ConfigError) as caught:
+        SqlBackend().open("faults", SqlOptions(url=url, reconnect_seconds_max=3600))
+    assert "correct user, password, database or grants" in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_a_server_refuses_is_a_configuration_error_and_not_tried_again() -> None:
+    server = OwnServer.make()
+    rules = server.place / "data" / "pg_hba.conf"
+    rules.write_text(f"host all cache 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+    place = f"127.0.0.1:{server.port}"
+    try:
+        server.start()
+        with psycopg.connect(server.url, autocommit=True) as other:
+            other.execute("CREATE ROLE cache LOGIN PASSWORD 'right'")
+        said = refused(f"postgresql://cache:wrong@{place}/postgres")
+        assert f'@{place}/postgres: password authentication failed for user "cache"' in said
+        assert "wrong" not in said
+        assert "no password supplied" in refused(f"postgresql://cache@{place}/postgres")
+        assert '"none" does not exist' in refused(f"postgresql://postgres@{place}/none")
+        assert '"nobody" does not exist' in refused(f"postgresql://nobody@{place}/postgres")
+        assert "permission denied" in refused(f"postgresql://cache:right@{place}/postgres")
+    finally:
+        server.remove()
+
+
+def test_grants_that_are_taken_away_are_an_error_to_retry(tmp_path: Path) -> None:
+    options = options_for(tmp_path)
+    role = f"taken_{tmp_path.parent.name}_{tmp_path.name}"[:60].replace("-", "_")
+    with psycopg.connect(options.url, autocommit=True) as other:
+        schema = other.execute("SELECT current_schema()").fetchone()
+        assert schema is not None
+        other.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            other.execute(f"GRANT ALL ON SCHEMA {schema[0]} TO {role}")
+            url = options.url.replace("postgres@", f"{role}@", 1)
+            with SqlBackend().open("faults", SqlOptions(url=url)) as storage:
+                appended(storage, 0)
+                other.execute("ALTER TABLE dc_samples OWNER TO CURRENT_USER")
+                with pytest.raises(StorageUnavailable, match="permission denied"):
+                    storage.append(SampleBatch(run(BATCH, BATCH + 9)))
+                with pytest.raises(StorageUnavailable, match="permission denied"):
+                    storage.read(Selection(), 1)
+                other.execute(f"GRANT ALL ON dc_samples TO {role}")
+                appended(storage, 1)
+                whole(storage, 2)
+        finally:
+            other.execute(f"DROP OWNED BY {role}")
+            other.execute(f"DROP ROLE {role}")
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
