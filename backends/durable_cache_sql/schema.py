@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 __all__ = [
+    "NEEDED",
     "NEWEST",
     "VERSION_TABLE",
     "found_revision",
@@ -27,8 +28,10 @@ __all__ = [
     "upgrade",
 ]
 
-NEWEST = "0002"
-"""The revision this version needs; a test compares it with the scripts."""
+NEEDED = "0002"
+"""The oldest revision this version runs on; `post` migrations after it may wait."""
+NEWEST = "0003"
+"""The newest revision this version knows; a test compares it with the scripts."""
 VERSION_TABLE = "dc_version"
 
 
@@ -55,10 +58,13 @@ def is_empty(connection: Connection) -> bool:
 
 
 def check(connection: Connection, subject: str) -> None:
-    """Raise `SchemaOutdated` unless the database is at the newest revision."""
+    """Raise `SchemaOutdated` unless this version runs on the database's revision."""
     found = found_revision(connection)
-    if found != NEWEST:
+    if found < NEEDED:
         raise SchemaOutdated(f"{found or 'none'} in {subject}", NEWEST)
+    if found > NEWEST:
+        remedy = "a newer durable-cache has made it: update this one"
+        raise SchemaOutdated(f"{found} in {subject}", NEWEST, remedy)
 
 
 def upgrade(connection: Connection, to: str = "head") -> None:

@@ -113,7 +113,7 @@ def killed_at(step: int, database: SqlOptions, config: Path) -> None:
         connection.execute("UPDATE steps.wanted SET step = 0")
 
 
-FEW = (1, 6, 13, 14, 17)
+FEW = (1, 6, 13, 14, 18)
 """The mark of versions, a table, the last of the first migration, the first and last view."""
 
 
@@ -132,7 +132,7 @@ def test_a_migration_killed_at_a_step_is_resumed(
         assert steps >= max(FEW)
         for step in range(1, steps + 1) if every else FEW:
             killed_at(step, database, config)
-            assert backend.revisions(database)[0] in ("", "0001")
+            assert backend.revisions(database)[0] < NEWEST
             assert backend.migrate(database)[1] == NEWEST
             assert reflected(database) == fresh, f"killed at step {step}"
     with backend.open("fleet", database) as storage:

@@ -14,14 +14,14 @@ from sqlalchemy.engine import Engine
 
 from durable_cache.errors import ConfigError, SchemaOutdated, StorageCorrupt, StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Skip
+from durable_cache.model.sample import Skip, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Migratable
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import HOSTILE_KEYS, SOURCE, batch, run, sample
 from durable_cache_sql import SqlBackend, SqlOptions
 from durable_cache_sql.options import parse_url
-from durable_cache_sql.schema import NEWEST, scripts
+from durable_cache_sql.schema import NEEDED, NEWEST, scripts
 from durable_cache_sql.tables import METADATA
 from tests.servers.postgres import options_for
 
@@ -59,16 +59,15 @@ def reflected(options: SqlOptions) -> dict[str, object]:
     return found
 
 
+@pytest.mark.parametrize("released", ["0001", "0002"])
 def test_every_released_schema_migrates_to_what_is_made_fresh(
-    options: SqlOptions, tmp_path: Path
+    options: SqlOptions, tmp_path: Path, released: str
 ) -> None:
     backend = SqlBackend()
     assert isinstance(backend, Migratable)
-    backend.migrate(options, "0001")
-    with pytest.raises(SchemaOutdated, match="durable-cache migrate"):
-        backend.open("suite", options)
-    assert backend.revisions(options) == ("0001", NEWEST)
-    assert backend.migrate(options) == ("0001", NEWEST)
+    backend.migrate(options, released)
+    assert backend.revisions(options) == (released, NEWEST)
+    assert backend.migrate(options) == (released, NEWEST)
     assert backend.migrate(options) == (NEWEST, NEWEST)
     fresh = (
         options_for(tmp_path / "fresh")
@@ -80,6 +79,31 @@ def test_every_released_schema_migrates_to_what_is_made_fresh(
     assert migrated == made
     with backend.open("suite", options) as storage:
         assert storage.append(batch(run(0, 3))).new == 4
+
+
+def test_a_service_runs_before_the_post_migrations_and_not_before_the_others(
+    options: SqlOptions,
+) -> None:
+    backend = SqlBackend()
+    backend.migrate(options, "0001")
+    with pytest.raises(SchemaOutdated, match="durable-cache migrate"):
+        backend.open("suite", options)
+    backend.migrate(options, NEEDED)
+    with backend.open("suite", options) as storage:
+        assert storage.append(batch(run(0, 3))).new == 4
+        if "postgres" in options.url:
+            assert backend.migrate(options) == (NEEDED, NEWEST)
+        assert storage.append(batch(run(0, 7))).new == 4
+
+
+def test_a_schema_of_a_newer_version_is_refused_in_other_words(options: SqlOptions) -> None:
+    SqlBackend().migrate(options)
+    engine = engine_of(options)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE dc_version SET version_num = '0999'"))
+    engine.dispose()
+    with pytest.raises(SchemaOutdated, match="newer durable-cache has made it: update this one"):
+        SqlBackend().open("suite", options)
 
 
 def test_the_tables_in_code_are_those_the_migrations_make(options: SqlOptions) -> None:
@@ -160,6 +184,25 @@ def test_the_views_say_what_is_stored(options: SqlOptions) -> None:
         gaps = connection.execute(text("SELECT first_sn, last_sn, given_up FROM gaps")).all()
         assert [(a, b, bool(up)) for a, b, up in gaps] == [(3, 4, True)]
     engine.dispose()
+
+
+def test_latest_is_the_newest_of_all_sources_of_a_key(options: SqlOptions) -> None:
+    other = SourceId("a1", 3)
+    with SqlBackend().open("suite", options) as storage:
+        storage.append(
+            batch(
+                run(0, 5),
+                run(2, 9, "suite/b"),
+                sample(8, source=other),
+                sample(1, "suite/b", other),
+            )
+        )
+    engine = engine_of(options)
+    with engine.connect() as connection:
+        latest = connection.execute(text("SELECT key, source_id, sn FROM latest ORDER BY key"))
+        found = [tuple(row) for row in latest]
+    engine.dispose()
+    assert found == [("suite/a", "a1:3", 8), ("suite/b", "4f2a:7", 9)]
 
 
 def test_key_expressions_name_the_keys_that_zenoh_says(options: SqlOptions) -> None:
