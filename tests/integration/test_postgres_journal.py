@@ -133,11 +133,15 @@ def test_a_connection_that_ends_after_the_commit_and_before_its_answer(
         assert storage.append(SampleBatch(run(0, 9))).new == 10
         other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         other.execute("SELECT pg_reload_conf()")
+        done = 1
         failures: list[BaseException] = []
 
         def append() -> None:
+            nonlocal done
             try:
-                storage.append(SampleBatch(run(10, 19)))
+                while True:  # the server takes up the setting some time after it was told
+                    storage.append(SampleBatch(run(done * 10, done * 10 + 9)))
+                    done += 1
             except BaseException as error:
                 failures.append(error)
 
@@ -152,9 +156,9 @@ def test_a_connection_that_ends_after_the_commit_and_before_its_answer(
         other.execute("SELECT pg_reload_conf()")
         thread.join(SETTLE_SECONDS)
         assert [type(error).__name__ for error in failures] == ["StorageUnavailable"]
-        result = storage.append(SampleBatch(run(10, 29)))
+        result = storage.append(SampleBatch(run(done * 10, done * 10 + 19)))
         assert (result.new, result.duplicates, result.conflicts) == (10, 10, ())
-        assert [sample.sn for sample in read_all(storage)] == list(range(30))
+        assert [sample.sn for sample in read_all(storage)] == list(range(done * 10 + 20))
 
 
 def locked_for(options: SqlOptions, serving: Service, seconds: float) -> None:
