@@ -332,8 +332,9 @@ class Aligning:
             match job:
                 case ReadSamples():
                     self._read(job)
-                case Offer(_, batch, held):
+                case Offer(peer, batch, held):
                     self._aligned.offer(batch)
+                    self.counts.pulled(peer, len(batch))
                     self._aligned.compare(held)
                 case RaisePurge(_, floors):
                     if self._aligned.purge(floors):

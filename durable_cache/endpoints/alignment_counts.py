@@ -34,7 +34,8 @@ class AlignmentCounts:
         self.refusals: dict[str, str] = {}
         """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
         self.found: dict[str, Differences] = {}
-        self._unequal_since: dict[str, float] = {}
+        self.pulled_from: dict[str, int] = {}
+        self._unequal_since: dict[str, float | None] = {}
 
     def sent(self, payload: bytes) -> None:
         """Count a message of ours."""
@@ -51,6 +52,12 @@ class AlignmentCounts:
         if peer in self.refusals or len(self.refusals) < _PEERS_MAX:
             self.refusals[peer] = reason
 
+    def pulled(self, peer: str, samples: int) -> None:
+        """Count what a peer gave; at most 64 of them are remembered."""
+        if peer not in self.pulled_from and len(self.pulled_from) >= _PEERS_MAX:
+            self.pulled_from.pop(next(iter(self.pulled_from)))
+        self.pulled_from[peer] = self.pulled_from.get(peer, 0) + samples
+
     def ended(self, session: SessionEnded) -> None:
         """Take in what a comparison did and found."""
         self.sessions += 1
@@ -62,12 +69,16 @@ class AlignmentCounts:
                 session.streams_different, session.samples_missing
             )
 
+    def difference(self, peer: str) -> Differences:
+        """Return what the last comparison with a peer found."""
+        return self.found.get(peer, Differences())
+
     def note(self, peers: Iterable[PeerStatus]) -> None:
         """Take in which peers in reach are equal now."""
         now = time.monotonic()
         since = self._unequal_since
         self._unequal_since = {
-            peer.cache_id: now if peer.equal else since.get(peer.cache_id, now)
+            peer.cache_id: None if peer.equal else since.get(peer.cache_id) or now
             for peer in peers
             if peer.live
         }
@@ -75,4 +86,4 @@ class AlignmentCounts:
     def lags(self) -> dict[str, float]:
         """Return for how many seconds each peer in reach has not been found equal."""
         now = time.monotonic()
-        return {peer: max(0.0, now - at) for peer, at in self._unequal_since.items()}
+        return {peer: 0.0 if at is None else now - at for peer, at in self._unequal_since.items()}

@@ -206,16 +206,17 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
             "streams_there": peer.streams_there,
             "samples": peer.samples,
             "samples_there": peer.samples_there,
-            "different": counts.found.get(peer.cache_id, Differences()).streams,
-            "missing": counts.found.get(peer.cache_id, Differences()).missing,
+            "different": found.streams,
+            "missing": found.missing,
             "lag_seconds": round(lags.get(peer.cache_id, 0.0), 1),
             "quiet": peer.quiet,
             "pulls": cache.options.aligner.pull,
-            "pulled": aligning.pulled,
+            "pulled": counts.pulled_from.get(peer.cache_id, 0),
             "conflicts": aligning.conflicts,
             "refused": peer.refused or counts.refusals.get(peer.cache_id, ""),
         }
         for peer in aligning.status()
+        for found in [Differences() if peer.equal else counts.difference(peer.cache_id)]
     ]
 
 

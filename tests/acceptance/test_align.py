@@ -82,6 +82,8 @@ def test_align_looks_compares_and_waits(tmp_path: Path) -> None:
             assert code == 0, said
             assert len(rows) == 2, (rows, said)
             assert all(row["equal"] and row["samples"] == 500 for row in rows)
+            assert sorted(row["pulled"] for row in rows) == [0, 500]
+            assert all(row["missing"] == 0 and row["lag_seconds"] == 0 for row in rows)
             assert "500 of 500 samples" in said.replace("1,000 of 1,000", "500 of 500")
         with service(tmp_path, "three", three, one, ", block: 4"):
             wait_until(lambda: all(refusals(three)), 40, "the refusal on both sides")
