@@ -37,6 +37,10 @@ class Failed(Exception):
     """What went wrong, in one line."""
 
 
+class Unavailable(Failed):
+    """What this machine lacks to try it at all: an engine, an image."""
+
+
 def say(text: str) -> None:
     print(f"{time.monotonic() - BEGAN:6.1f} s  {text}", flush=True)
 
@@ -104,7 +108,7 @@ def prepare(profiles: Sequence[str]) -> Compose:
         ["tools/compose.sh", "check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if checked.returncode != 0:
-        raise Failed(checked.stderr.strip().removeprefix("compose: "))
+        raise Unavailable(checked.stderr.strip().removeprefix("compose: "))
     subprocess.run(["tools/compose.sh", "secrets"], cwd=ROOT, check=True, timeout=30)
     environment = {**os.environ, "COMPOSE_PROJECT_NAME": PROJECT}
     names = [*(f"{name}_PORT" for name in PORTS), "GRAFANA_PORT"]
@@ -112,15 +116,16 @@ def prepare(profiles: Sequence[str]) -> Compose:
     compose = Compose(profiles, environment)
     settings = json.loads(compose.run("config", "--format", "json"))["services"]
     for name, service in settings.items():
-        if "build" in service or docker("images", "-q", service["image"]).strip():
+        image = service.get("build", {}).get("args", {}).get("PYTHON_IMAGE") or service["image"]
+        if docker("images", "-q", image).strip():
             continue
         try:
-            docker("pull", "--quiet", service["image"])
+            docker("pull", "--quiet", image)
         except Failed as error:
             if name not in MAY_BE_ABSENT:
-                raise Failed(f"{name}: no image {service['image']}: {error}") from error
+                raise Unavailable(f"{name}: no image {image}: {error}") from error
             compose.absent.append(name)
-            say(f"without {name}: its image {service['image']} cannot be had here")
+            say(f"without {name}: its image {image} cannot be had here")
     return compose
 
 

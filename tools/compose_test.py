@@ -2,7 +2,8 @@
 
 Brings the profiles up as a project of its own (other ports, other volumes), publishes through the
 router, kills and restarts router, caches and databases on the way, then asks every cache, and Spark
-SQL, for every acknowledged sample. Takes all of it down again, also when interrupted.
+SQL, for every acknowledged sample. Takes all of it down again, also when interrupted. Exits with 3
+where there is no engine or no image to try it with.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from compose_containers import (
     WAIT_SECONDS,
     Compose,
     Failed,
+    Unavailable,
     bring_up,
     docker,
     prepare,
@@ -34,6 +36,7 @@ from compose_containers import (
 from compose_load import Load, held, reader
 
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "durable-cache-service.json"
+UNAVAILABLE_CODE = 3
 PROFILES = ("core", "influxdb", "lake", "observability")
 CACHES = ("cache-sqlite", "cache-postgres", "cache-influxdb", "cache-lake")
 VICTIMS = (
@@ -253,6 +256,9 @@ def main() -> int:
             check(compose, chosen)
             say("nothing acknowledged was lost")
             code = 0
+        except Unavailable as error:
+            say(f"cannot be tried here: {error}")
+            code = UNAVAILABLE_CODE
         except (Failed, OSError, subprocess.SubprocessError) as error:
             say(f"FAILED: {error}")
         except KeyboardInterrupt:
