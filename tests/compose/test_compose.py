@@ -6,8 +6,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -211,6 +214,61 @@ def test_an_engine_that_is_stopped_is_one_line(bare_path: Path) -> None:
     done = run_script(str(bare_path), "check")
     assert done.returncode == 1
     assert done.stderr == "compose: no engine answers: Cannot connect to x\n"
+
+
+def test_the_compose_test_tells_a_machine_without_an_engine_from_a_failure(bare_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/compose_test.py")],
+        env={"PATH": str(bare_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.endswith(
+        "cannot be tried here: no docker command; install Docker Engine 24 or newer\n"
+    )
+
+
+STARTING_FOR_EVER = """#!/bin/sh
+case "$*" in
+  *"config --profiles"*) echo core ;;
+  "volume inspect"*) exit 1 ;;
+  *" up "*) echo >>{calls} up; exec sleep 60 ;;
+  *" down "*) echo >>{calls} down ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_a_start_at_once_and_takes_it_down(
+    bare_path: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    calls = tmp_path / "calls"
+    for name in ("mktemp", "rm", "mv", "rmdir", "awk", "sleep"):
+        (bare_path / name).symlink_to(str(shutil.which(name)))
+    (bare_path / "docker").write_text(STARTING_FOR_EVER.format(calls=calls))
+    (bare_path / "docker").chmod(0o755)
+    copy = tmp_path / "tree"
+    (copy / "deploy/secrets").mkdir(parents=True)
+    (copy / "tools").mkdir()
+    shutil.copy(ROOT / "docker-compose.yml", copy)
+    shutil.copy(ROOT / "tools/compose.sh", copy / "tools")
+    with subprocess.Popen(
+        [str(copy / "tools/compose.sh"), "up"],
+        env={"PATH": str(bare_path), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as start:
+        while not calls.exists() and start.poll() is None:
+            time.sleep(0.02)
+        start.send_signal(number)
+        said = start.communicate(timeout=30)[1]
+    assert start.returncode == code, said
+    assert said == "compose: interrupted, taking down what came up\n"
+    assert calls.read_text().split() == ["up", "down"]
 
 
 def test_an_unknown_verb_is_one_line(bare_path: Path) -> None:
