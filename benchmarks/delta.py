@@ -41,14 +41,14 @@ STEP_NS = 20_000
 ROUND, COMMIT, APPEND = 500_000, 5_000, 100_000
 
 
-def batches(rows: int, size: int, sources: int) -> Iterator[SampleBatch]:
-    """Yield batches of 64-byte samples; every source numbers its own key."""
+def batches(rows: int, size: int, sources: int, step_ns: int = STEP_NS) -> Iterator[SampleBatch]:
+    """Yield batches of 64-byte samples, one each `step_ns`; every source numbers its own key."""
     random = Random(7)
     named = [SourceId(f"{random.getrandbits(128) | 1 << 127:x}", 3) for _ in range(sources)]
     for first in range(0, rows, size):
         made = []
         for number in range(first, first + size):
-            at, source = START_NS + number * STEP_NS, number % sources
+            at, source = START_NS + number * step_ns, number % sources
             made.append(
                 Sample(
                     f"fleet/robot{source:03}/pose",

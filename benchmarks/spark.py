@@ -1,43 +1,41 @@
 """What does Delta cost in Spark: our table against the same rows, the same files, as plain Parquet.
 
-``python benchmarks/spark.py --rows 2000000`` makes both in a temporary folder, runs the queries
-in turns (ours, plain, ours, …) and prints the medians, their ratio and the files each one opened.
+    python benchmarks/spark.py --rows 10000000 --folder /var/tmp/lake --only count "one key"
+
+The backend writes the table in appends of 100,000 rows and merges it, as the service does; the same
+files, linked into another folder, are the plain Parquet. Both are asked in turns (ours, plain,
+plain, ours, …); printed are the medians, their ratio and the files each one is planned over. A
+folder that has the tables already is asked again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
-from random import Random
 
-import deltalake
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from durable_cache.model.timestamp import ntp64_from_ns
+from benchmarks.delta import START_NS, batches
+from durable_cache.model.sample import SampleBatch
 from durable_cache.spark.numbering import missing_ranges, runs
 from durable_cache.spark.reading import history
 from durable_cache.spark.session import spark_session
 from durable_cache.spark.table import SKIP_COLUMNS, Table, open_table
 from durable_cache.spark.views import latest
-from durable_cache_delta.schema import REQUIRED_CONFIGURATION, SAMPLES
+from durable_cache_delta import DeltaBackend, DeltaOptions
+from durable_cache_delta.maintenance import optimize
 
-START = datetime(2026, 3, 1, tzinfo=UTC)
-START_S = int(START.timestamp())
-DAYS, FLUSHES_PER_DAY = 5, 2
-SOURCES, KEYS_PER_SOURCE = 50, 20
-PAYLOAD_BYTES = 64
-EPOCH = 203_000_000
+START = datetime.fromtimestamp(START_NS // 10**9, UTC)
+DAYS, SOURCES, APPEND = 5, 1000, 100_000
 
 
 class PlainTable(Table):
@@ -51,87 +49,39 @@ class PlainTable(Table):
         return spark.createDataFrame([], ", ".join(f"{n} {k}" for n, k in SKIP_COLUMNS.items()))
 
 
-def flush_of(at: int, rows: int, random: Random) -> pa.Table:
-    """Make the rows of one flush, sorted as the backend sorts them; one number in 1,000 is lost."""
-    streams = SOURCES * KEYS_PER_SOURCE
-    each = rows // streams
-    span_us = 86_400_000_000 // FLUSHES_PER_DAY
-    places = [
-        (stream, step)
-        for stream in range(streams)
-        for step in range(each)
-        if random.random() >= 0.001
-    ]
-    count = len(places)
-    sn = [at * each + step for _, step in places]
-    micros = [START_S * 1_000_000 + at * span_us + step * (span_us // each) for _, step in places]
-    sources = [divmod(stream, KEYS_PER_SOURCE) for stream, _ in places]
-    payload, digest = random.randbytes(count * PAYLOAD_BYTES), random.randbytes(count * 16)
-    columns: dict[str, list[object]] = {
-        "key_expr": [f"fleet/r{source:02}/k{key:02}/state" for source, key in sources],
-        "source_zid": [f"{0xA000 + source:x}" for source, _ in sources],
-        "source_eid": [key + 1 for _, key in sources],
-        "epoch": [EPOCH] * count,
-        "sn": list(sn),
-        "sequence": [Decimal((EPOCH << 35) + n + 1) for n in sn],
-        "kind": ["PUT"] * count,
-        "payload": [payload[i : i + PAYLOAD_BYTES] for i in range(0, len(payload), PAYLOAD_BYTES)],
-        "encoding": ["zenoh/bytes"] * count,
-        "encoding_schema": [None] * count,
-        "attachment": [None] * count,
-        "ntp64": [Decimal(ntp64_from_ns(us * 1000)) for us in micros],
-        "timestamp_id": ["a1"] * count,
-        "timestamp": list(micros),
-        "stamped": [False] * count,
-        "received_at": list(micros),
-        "received_ns": [us * 1000 for us in micros],
-        "priority": [5] * count,
-        "congestion_control": [1] * count,
-        "express": [False] * count,
-        "payload_digest": [digest[i : i + 16] for i in range(0, len(digest), 16)],
-        "payload_bytes": [PAYLOAD_BYTES] * count,
-        "day": [(START + timedelta(microseconds=at * span_us)).date()] * count,
-    }
-    arrays = [pa.array(columns[field.name], field.type) for field in SAMPLES]
-    return pa.Table.from_arrays(arrays, schema=SAMPLES)
-
-
 def write_tables(folder: Path, rows: int) -> tuple[Path, Path]:
-    """Write the Delta table flush by flush and copy its files; returns (delta, plain)."""
-    delta, plain = folder / "delta" / "samples", folder / "plain" / "samples"
-    deltalake.DeltaTable.create(
-        str(delta),
-        SAMPLES,
-        partition_by=["day"],
-        configuration=REQUIRED_CONFIGURATION,
-        raise_if_key_not_exists=False,
-    )
-    random = Random(5)
-    flushes = DAYS * FLUSHES_PER_DAY
-    properties = deltalake.WriterProperties(compression="ZSTD", max_row_group_size=131072)
-    for at in range(flushes):
-        deltalake.write_deltalake(
-            str(delta),
-            flush_of(at, rows // flushes, random),
-            mode="append",
-            writer_properties=properties,
-        )
-        print(f"flush {at + 1} of {flushes}", file=sys.stderr)
-    shutil.copytree(delta, plain, ignore=shutil.ignore_patterns("_delta_log"))
-    return delta.parent, plain
+    """Write the storage as the service would and link its files; one number in 1,000 is lost."""
+    ours, plain = folder / "lake" / "fleet", folder / "plain" / "samples"
+    if plain.exists():
+        return ours, plain.parent
+    options = DeltaOptions(path=str(folder / "lake"), maintenance_interval_seconds=0)
+    step_ns = DAYS * 86_400 * 10**9 // rows
+    with DeltaBackend().open("fleet", options) as storage:
+        for number, made in enumerate(batches(rows, APPEND, SOURCES, step_ns)):
+            storage.append(SampleBatch(s for at, s in enumerate(made) if (at + number) % 1000))
+    report = optimize(options, "fleet")
+    print(f"{report.files_before} files merged to {report.files_after}", file=sys.stderr)
+    samples = ours / "samples"
+    for file in DeltaBackend().open("fleet", options, writer=False).files():
+        (plain / file.path).parent.mkdir(parents=True, exist_ok=True)
+        os.link(samples / file.path, plain / file.path)
+    return ours, plain.parent
 
 
 def questions(spark: SparkSession) -> dict[str, Callable[[Table], DataFrame]]:
     """Return what is asked, each as a DataFrame that is ready to be run."""
-    noon = START + timedelta(days=2, hours=12)
+    noon = START + timedelta(days=2)
     hour = (noon, noon + timedelta(hours=1))
-    one = "fleet/r17/k03/state"
+    one = "fleet/robot317/pose"
     return {
         "count": lambda t: t.samples(spark).agg(fn.count("*")),
+        "gap of 10": lambda t: history(spark, t, one, sn=(500, 509)),
         "one key, one hour": lambda t: history(spark, t, one, since=hour[0], until=hour[1]),
         "one key": lambda t: history(spark, t, one),
-        "key expression": lambda t: history(spark, t, "fleet/r1$*/*/state"),
-        "gap of 10": lambda t: history(spark, t, one, source="a011:4", sn=(500, 509)),
+        "key expression": lambda t: history(spark, t, "fleet/robot1$*/pose"),
+        "bytes per key": lambda t: (
+            t.samples(spark).groupBy("key_expr").agg(fn.sum("payload_bytes"))
+        ),
         "last per key": lambda t: latest(spark, t),
         "gaps": lambda t: missing_ranges(runs(t.samples(spark)), t.skips(spark)),
     }
@@ -144,19 +94,16 @@ def run_seconds(ask: Callable[[Table], DataFrame], table: Table) -> float:
     return time.perf_counter() - began
 
 
-def files_of(frame: DataFrame) -> int:
-    """Count the files the scan is planned over: for Parquet, Spark prunes partitions only."""
-    return len(frame.inputFiles())
-
-
 def measure(
-    spark: SparkSession, ours: Table, plain: Table, rounds: int
+    spark: SparkSession, ours: Table, plain: Table, chosen: argparse.Namespace
 ) -> Iterator[dict[str, object]]:
     for name, ask in questions(spark).items():
-        for table in (ours, plain):
+        if chosen.only and name not in chosen.only:
+            continue
+        for table in (ours, plain) * chosen.warm:
             run_seconds(ask, table)
         times: dict[str, list[float]] = {"ours": [], "plain": []}
-        for at in range(rounds):
+        for at in range(chosen.rounds):
             turns = [("ours", ours), ("plain", plain)]
             for who, table in turns if at % 2 == 0 else turns[::-1]:
                 times[who].append(run_seconds(ask, table))
@@ -166,33 +113,33 @@ def measure(
             "ours_s": round(medians["ours"], 3),
             "plain_s": round(medians["plain"], 3),
             "ratio": round(medians["ours"] / medians["plain"], 2),
-            "ours_files": files_of(ask(ours)),
-            "plain_files": files_of(ask(plain)),
+            "ours_files": len(ask(ours).inputFiles()),
+            "plain_files": len(ask(plain).inputFiles()),
             "all": {who: [round(t, 3) for t in taken] for who, taken in times.items()},
         }
-        print(
-            f"| {name} | {row['ours_s']} | {row['plain_s']} | {row['ratio']} | "
-            f"{row['ours_files']} | {row['plain_files']} |",
-            flush=True,
-        )
+        print("| " + " | ".join(str(value) for value in list(row.values())[:-1]) + " |", flush=True)
         yield row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=2, help="unmeasured rounds before")
+    parser.add_argument("--folder", type=Path, help="where the tables are kept")
+    parser.add_argument("--only", nargs="*", default=[], metavar="QUERY")
     parser.add_argument("--jars", type=Path)
     parser.add_argument("--json", type=Path, help="write every single time here")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="durable-cache-spark-") as folder:
-        delta, plain = write_tables(Path(folder), chosen.rows)
+    with tempfile.TemporaryDirectory(prefix="durable-cache-spark-") as made:
+        began = time.monotonic()
+        ours, plain = write_tables(chosen.folder or Path(made), chosen.rows)
+        print(f"{chosen.rows} rows in {time.monotonic() - began:.0f} s", file=sys.stderr)
         spark = spark_session("benchmark", master="local[2]", jars=chosen.jars)
         print("| query | ours s | plain s | ratio | files ours | files plain |")
         print("|---|---|---|---|---|---|")
-        rows = list(
-            measure(spark, open_table(spark, delta), PlainTable(str(plain), None), chosen.rounds)
-        )
+        plain_table = PlainTable(str(plain / "samples"), None)
+        rows = list(measure(spark, open_table(spark, ours), plain_table, chosen))
         spark.stop()
     if chosen.json:
         chosen.json.write_text(json.dumps({"rows": chosen.rows, "queries": rows}, indent=1))

@@ -7,12 +7,13 @@ These are the functions behind ``durable-cache lake status|optimize|vacuum``. `o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
+from durable_cache.errors import StorageLocked
 from durable_cache_delta.backend import DeltaBackend
 from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.storage import DeltaStorage
@@ -126,7 +127,25 @@ def vacuum(
         return VacuumReport(tuple(vacuum_files(opened, hours, dry_run=dry_run)), dry_run)
 
 
-def _writer(options: DeltaOptions, storage: str) -> contextlib.AbstractContextManager[DeltaStorage]:
+@contextlib.contextmanager
+def _writer(options: DeltaOptions, storage: str) -> Iterator[DeltaStorage]:
     # The background has nothing to do while an operator's command does it.
     quiet = msgspec.structs.replace(options, maintenance_interval_seconds=0)
-    return DeltaBackend().open(storage, quiet)
+    try:
+        opened = DeltaBackend().open(storage, quiet)
+    except StorageLocked as error:
+        raise StorageLocked(f"{error}. {_by_itself(options)}") from error
+    with opened:
+        yield opened
+
+
+def _by_itself(options: DeltaOptions) -> str:
+    every = options.maintenance_interval_seconds
+    if not every:
+        return "If it is the service, it does no upkeep: maintenance_interval_seconds is 0"
+    return (
+        f"If it is the service, it does the same by itself: every {every:g} s it merges the small "
+        f"files of past days, and those of today from {options.compact_files_min} on "
+        f"(compact_files_min), writes a checkpoint every {options.checkpoint_commits} commits and "
+        "vacuums every 6 hours; 'lake status' shows how far it is"
+    )

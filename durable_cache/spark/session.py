@@ -40,8 +40,8 @@ def spark_options(jars: str | Path | None = None, *, small: bool = True) -> dict
         options["spark.jars"] = ",".join(str(jar.resolve()) for jar in jars_in(Path(jars)))
     if small:
         options |= {
-            # 50 by default: 50 tasks to read the state of a table of ten files.
-            "spark.databricks.delta.snapshotPartitions": "2",
+            # 50 by default: 50 tasks in every query to read the state of a table of ten files.
+            "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 2))),
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
             "spark.ui.enabled": "false",

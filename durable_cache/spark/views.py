@@ -65,11 +65,15 @@ def time_order() -> list[Column]:
 
 
 def newest(samples: DataFrame) -> DataFrame:
-    """Return the newest sample of each key by `time_order`, deletes included."""
+    """Return the newest sample of each key by `time_order`, deletes included.
+
+    The greatest time of each key is found from two columns; only the samples of that time, few of
+    them for each key, are then put in order. Without it every payload would be sorted.
+    """
+    times = samples.groupBy("key_expr").agg(fn.max("ntp64").alias("ntp64"))
+    last = samples.join(times, ["key_expr", "ntp64"]).select(*samples.columns)
     order = Window.partitionBy("key_expr").orderBy(*(column.desc() for column in time_order()))
-    return (
-        samples.withColumn("_place", fn.row_number().over(order)).where("_place = 1").drop("_place")
-    )
+    return last.withColumn("_place", fn.row_number().over(order)).where("_place = 1").drop("_place")
 
 
 def latest(spark: SparkSession, table: Table) -> DataFrame:

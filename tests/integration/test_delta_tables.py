@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,9 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
-from durable_cache.errors import (
-    StorageFull,
-)
+from durable_cache.errors import StorageFull, StorageLocked
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Skip
 from durable_cache.model.selection import Selection
@@ -157,6 +156,19 @@ def test_vacuum_removes_what_no_version_names(tmp_path: Path) -> None:
     assert len(list((tmp_path / "fleet" / "samples").glob("day=*/*.parquet"))) == 1
     with opened(tmp_path) as storage:
         assert read_all(storage) == run(0, 2)
+
+
+def test_upkeep_beside_a_writer_is_refused_and_says_what_the_writer_does(tmp_path: Path) -> None:
+    options = lake(tmp_path, maintenance_interval_seconds=3600, compact_files_min=7)
+    with DeltaBackend().open("fleet", options) as storage:
+        storage.append(batch(run(0, 3)))
+        for work in (optimize, vacuum):
+            with pytest.raises(StorageLocked, match=rf"process {os.getpid()};.* today from 7 on"):
+                work(options, "fleet")
+        with pytest.raises(StorageLocked, match="maintenance_interval_seconds is 0"):
+            optimize(lake(tmp_path), "fleet")
+        assert status(options, "fleet").rows == 4
+        assert storage.append(batch(run(4, 5))).new == 2
 
 
 def test_status_counts(tmp_path: Path) -> None:

@@ -155,3 +155,59 @@ def test_unsigned_numbers_of_cdr_are_decimals(spark: SparkSession) -> None:
     register_decoder(spark, "big", cdr_decoder("uint64 n"), cdr_returns("uint64 n"))
     rows = frame(spark, [(b"\x00\x01\x00\x00" + b"\xff" * 8, "application/cdr")])
     assert rows.select(fn.expr("big(payload).n")).collect()[0][0] == Decimal(2**64 - 1)
+
+
+def test_protobuf_is_decoded_by_a_registered_function(spark: SparkSession) -> None:
+    """The wire format's own documented examples, and what a receiver that knows less skips."""
+
+    def state(message: bytes) -> tuple[int | None, str | None, float | None]:
+        """Decode ``{int32 a = 1; string b = 2; double c = 3;}`` as generated code would."""
+        import struct
+
+        at, found = 0, dict[int, object]()
+
+        def varint() -> int:
+            nonlocal at
+            shift = value = 0
+            while True:
+                byte = message[at]
+                value |= (byte & 0x7F) << shift
+                at, shift = at + 1, shift + 7
+                if byte < 0x80:
+                    return value
+
+        while at < len(message):
+            tag = varint()
+            number, wire = tag >> 3, tag & 7
+            if wire == 0:
+                found[number] = varint()
+            elif wire == 1:
+                found[number] = struct.unpack_from("<d", message, at)[0]
+                at += 8
+            elif wire == 2:
+                size = varint()
+                found[number] = message[at : at + size].decode()
+                at += size
+            else:
+                raise ValueError(f"wire type {wire} is none")
+        return found.get(1), found.get(2), found.get(3)  # type: ignore[return-value]
+
+    a150, testing = bytes.fromhex("089601"), bytes.fromhex("120774657374696e67")
+    c = b"\x19" + struct.pack("<d", 2.5)
+    rows = frame(
+        spark,
+        [
+            (a150 + testing + c, "application/protobuf;fleet.State"),
+            (testing, "application/protobuf;fleet.State"),
+            (a150 + bytes.fromhex("2a03e282ac"), "application/protobuf;fleet.State"),
+            (b"\x0f", "application/protobuf;fleet.State"),
+        ],
+    )
+    register_decoder(spark, "state", state, "a int, b string, c double", errors="null")
+    told = rows.selectExpr("at", "state(payload) as state").select("at", "state.*").orderBy("at")
+    assert [tuple(row)[1:] for row in told.collect()] == [
+        (150, "testing", 2.5),
+        (None, "testing", None),
+        (150, None, None),
+        (None, None, None),
+    ]
