@@ -134,6 +134,9 @@ class Upkeep:
                 self.work()
             except DurableCacheError as error:
                 _log.warning("the upkeep of a table failed", extra={"error": str(error)})
+            except Exception:
+                # The next round tries again: a table that nobody merges slows every reader down.
+                _log.exception("the upkeep of a table failed")
 
     def work(self) -> None:
         """Do what is worth doing now, ending early when the storage closes."""
