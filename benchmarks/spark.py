@@ -1,6 +1,6 @@
 """What does Delta cost in Spark: our table against the same rows, the same files, as plain Parquet.
 
-    python benchmarks/spark.py --rows 10000000 --folder /var/tmp/lake --only count "one key"
+    python -m benchmarks.spark --rows 10000000 --folder /var/tmp/lake --only count "one key"
 
 The backend writes the table in appends of 100,000 rows and merges it, as the service does; the same
 files, linked into another folder, are the plain Parquet. Both are asked in turns (ours, plain,
@@ -97,11 +97,15 @@ def run_seconds(ask: Callable[[Table], DataFrame], table: Table) -> float:
 def measure(
     spark: SparkSession, ours: Table, plain: Table, chosen: argparse.Namespace
 ) -> Iterator[dict[str, object]]:
-    for name, ask in questions(spark).items():
-        if chosen.only and name not in chosen.only:
-            continue
-        for table in (ours, plain) * chosen.warm:
+    asked = {
+        name: ask
+        for name, ask in questions(spark).items()
+        if not chosen.only or name in chosen.only
+    }
+    for ask in [*asked.values()] * chosen.warm:
+        for table in (ours, plain):
             run_seconds(ask, table)
+    for name, ask in asked.items():
         times: dict[str, list[float]] = {"ours": [], "plain": []}
         for at in range(chosen.rounds):
             turns = [("ours", ours), ("plain", plain)]
@@ -125,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm", type=int, default=2, help="unmeasured rounds before")
+    parser.add_argument("--warm", type=int, default=2, help="unmeasured rounds of all before")
     parser.add_argument("--folder", type=Path, help="where the tables are kept")
     parser.add_argument("--only", nargs="*", default=[], metavar="QUERY")
     parser.add_argument("--jars", type=Path)
