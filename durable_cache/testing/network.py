@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -14,10 +15,19 @@ __all__ = ["LocalNetwork", "free_port", "wait_until"]
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback that nobody listens on; AssertionError when none is found.
+
+    Below those the system hands out by itself: such a one could go to somebody else before it is
+    used.
+    """
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port among a hundred")
 
 
 def wait_until(

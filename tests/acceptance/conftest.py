@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from durable_cache.testing.network import free_port
 
 RUN_SECONDS_MAX = 60.0
 COMMAND = (sys.executable, "-m", "durable_cache.service")
@@ -108,21 +108,7 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[...,
         process.stop()
 
 
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    """Return a port nobody listens on, below those the system hands out by itself.
-
-    A port that the system handed out could be handed to somebody else before the service binds it.
-    """
-    return _free_port
-
-
-def _free_port() -> int:
-    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port among a hundred")
+@pytest.fixture(name="free_port")
+def free_port_fixture() -> Callable[[], int]:
+    """Return what finds a port nobody listens on."""
+    return free_port

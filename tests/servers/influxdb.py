@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from durable_cache.testing.network import free_port
 from durable_cache.testing.services import REQUIRE_VARIABLE, require
 from durable_cache_influxdb import InfluxDbOptions
 
@@ -196,13 +196,6 @@ def set_up(url: str) -> InfluxServer:
         answer = pool.request("POST", f"{url}/api/v2/setup", json=setup, timeout=30)
     assert answer.status == 201, answer.data
     return server
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait(url: str, seconds: float) -> None:
