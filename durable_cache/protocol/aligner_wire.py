@@ -44,7 +44,7 @@ __all__ = [
     "encode_root",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 _ROOT, _REQUEST, _REPLY = 16, 17, 18
 ROOT_BYTES_MAX = 1024
 REQUEST_BYTES_MAX = 512 * 1024
