@@ -14,7 +14,6 @@ import json
 import multiprocessing as mp
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -34,7 +33,6 @@ from durable_cache.endpoints.session import (
     declare_subscriber,
     receive,
 )
-from durable_cache.service.verbs.serve import SWITCH_SECONDS
 from durable_cache.testing.network import free_port
 
 PAYLOAD_BYTES = 256
@@ -52,7 +50,6 @@ def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
 
 
 def run_cache(endpoint: str, directory: str, pipe: Connection) -> None:
-    sys.setswitchinterval(SWITCH_SECONDS)  # as `durable-cache serve` does
     session = open_session(settings(endpoint, listen=True))
     cache = declare_reliability_cache(
         session,

@@ -22,10 +22,8 @@ from durable_cache.storage.contract import Durability
 if TYPE_CHECKING:
     from durable_cache.service.service import Service
 
-__all__ = ["SWITCH_SECONDS", "add_verbs"]
+__all__ = ["add_verbs"]
 
-SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the interpreter from others; a commit asks to have it back often."""
 _WATCH_SECONDS = 0.5
 _FORCED = 128
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -72,7 +70,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     signals = _Signals()
     from durable_cache.service.service import Service
 
-    sys.setswitchinterval(SWITCH_SECONDS)
     service = Service(settings)
     _introduce(service)
     failure = ""
