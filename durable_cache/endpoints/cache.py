@@ -281,6 +281,7 @@ class ReliabilityCache:
         while self.ingest.waiting or self.store.tail.samples:
             if time.monotonic() > deadline:
                 return False
+            self.store.tail.hurry()
             time.sleep(0.01)
         return True
 

@@ -40,6 +40,7 @@ class Tail:
         self._spilled: deque[int] = deque()
         self._changed = Condition()
         self._woken = False
+        self._hurried = False
         self.bytes = 0
         self.samples = 0
 
@@ -89,6 +90,12 @@ class Tail:
                 timeout_seconds,
             )
             return bool(self._entries or self._spilled)
+
+    def hurry(self) -> None:
+        """End the `wait` under way, or else the next: somebody waits for the backend."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
 
     def wake(self) -> None:
         """End every `wait` now, and those that come."""
