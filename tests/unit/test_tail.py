@@ -66,13 +66,3 @@ def check(tail: Tail, waiting: list[Entry]) -> None:
     assert sorted((s.source, s.sn) for s in tail.matching(keyed)) == sorted(
         (s.source, s.sn) for s in samples if s.key == "a" and s.source.zid == "a1"
     )
-
-
-def test_whoever_waits_for_the_backend_ends_one_wait() -> None:
-    tail = Tail(1 << 20)
-    tail.push(Entry(1, batch(run(0, 9)), ()))
-    tail.hurry()
-    assert tail.wait(1000, LONG_SECONDS)
-    assert tail.wait(1000, 0)
-    tail.pop(1)
-    assert not tail.wait(1000, 0)
