@@ -86,9 +86,15 @@ class Tail:
         """Wait until so many samples are here, half of the bound, or some and the time is over."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._woken or self.samples >= samples or self.bytes > self._bytes_max // 2,
+                lambda: (
+                    self._woken
+                    or self._hurried
+                    or self.samples >= samples
+                    or self.bytes > self._bytes_max // 2
+                ),
                 timeout_seconds,
             )
+            self._hurried = False
             return bool(self._entries or self._spilled)
 
     def hurry(self) -> None:
