@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 
 from durable_cache.endpoints.ingest import Ingest
@@ -16,13 +17,15 @@ from durable_cache.protocol.events import Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled import JournaledStorage
 
-__all__ = ["AlignedStore"]
+__all__ = ["AlignedStore", "in_time"]
 
 _log = logging.getLogger(__name__)
 _PAGE_SAMPLES = 2_000
 _FIRST_SAMPLES = 256
 _PAGE_BYTES = 4 << 20
 """What is read at once, once the samples' size is known: few large ones, many small ones."""
+_READ_SECONDS = 5.0
+"""A page of a slow storage is what was read by then: the asker gives up after half a minute."""
 _NEAR = 128
 """So many samples that nobody asked for cost less to read than another question."""
 _STRETCH = 4_096
@@ -148,6 +151,15 @@ class AlignedStore:
             _log.warning("a purge failed", extra={"reason": str(error)})
             return False
         return True
+
+
+def in_time(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield samples while there is time for more; at least one."""
+    deadline = time.monotonic() + _READ_SECONDS
+    for sample in samples:
+        yield sample
+        if time.monotonic() > deadline:
+            return
 
 
 def _stretches(every: Iterable[RangeSet]) -> list[tuple[int, int]]:

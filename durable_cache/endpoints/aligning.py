@@ -10,13 +10,13 @@ import logging
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import assert_never
 
-from durable_cache.endpoints.aligned_store import AlignedStore
+from durable_cache.endpoints.aligned_store import AlignedStore, in_time
 from durable_cache.endpoints.alignment_counts import AlignmentCounts
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
@@ -39,7 +39,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import Closed, DurableCacheError
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.aligner import Aligner
 from durable_cache.protocol.aligner_announcing import PeerStatus
@@ -90,8 +90,6 @@ _QUERIES_MAX = 64
 _ASKING_THREADS = 4
 """A peer that is silent for half a minute does not keep the others waiting."""
 _BUSY_BYTES = 16 << 20
-_READ_SECONDS = 5.0
-"""A page of a slow storage is what was read by then: the asker gives up after half a minute."""
 
 
 class Aligning:
@@ -130,10 +128,13 @@ class Aligning:
         self._handle = 0
         self._young: deque[tuple[float, SampleBatch]] = deque()
         self._stopped = Event()
+        self._closed = False
         self._declared: list[object] = []
         self._threads: list[Thread] = []
         self._status: tuple[PeerStatus, ...] = ()
         self.counts = AlignmentCounts()
+        self.error = ""
+        """Why alignment ended by itself; empty while it goes on."""
 
     def start(self) -> None:
         """Begin: what is stored first, then the network."""
@@ -145,9 +146,23 @@ class Aligning:
             self._spawn(f"align-ask-{at}", self._run_questions)
 
     def _spawn(self, name: str, run: Callable[[], None]) -> None:
-        thread = Thread(target=run, name=f"durable-cache-{name}", daemon=True)
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as error:
+                if self._stopped.is_set():
+                    return
+                self.error = f"alignment has ended: {type(error).__name__}: {error}"
+                _log.exception("alignment has ended, the cache goes on", extra={"where": name})
+                self._leave("alignment has ended here")
+
+        thread = Thread(target=guarded, name=f"durable-cache-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _tell(self, event: AlignerEvent) -> None:
+        if not self._stopped.is_set():
+            self._events.put(event)
 
     @property
     def pulled(self) -> int:
@@ -173,27 +188,38 @@ class Aligning:
             (self._ingest.epochs.canonical_stream(floor.stream), floor.sn) for floor in floors
         )
         if pairs:
-            self._events.put(Purged(pairs) if purged else Trimmed(pairs))
+            self._tell(Purged(pairs) if purged else Trimmed(pairs))
 
     def close(self) -> None:
         """Stop; idempotent. Queries that wait are ended with an error."""
-        if self._stopped.is_set():
+        if self._closed:
             return
+        self._closed = True
+        self._leave("the cache is closing")
+        for thread in self._threads:
+            thread.join(timeout=2.0)
+        self._refuse_waiting("the cache is closing")
+
+    def _leave(self, reason: str) -> None:
+        """Let every thread end, and peers know that there is nobody to ask."""
         self._stopped.set()
-        for declared in self._declared:
-            undeclare(declared)
+        declared, self._declared = self._declared, []
+        for one in declared:
+            undeclare(one)
         self._events.put(None)
         self._jobs.put(None)
         for _ in range(_ASKING_THREADS):
             self._questions.put(None)
-        for thread in self._threads:
-            thread.join(timeout=2.0)
+        self._refuse_waiting(reason)
+
+    def _refuse_waiting(self, reason: str) -> None:
         while self._queries:
             with self._queries.popitem()[1] as query:
-                _refuse(query, "the cache is closing")
+                _refuse(query, reason)
 
     def _run(self) -> None:
-        self._load()
+        self._aligner.handle(Loaded(self._aligned.streams()))
+        self._aligner.handle(LoadEnded())
         self._declare()
         self._spawn("align-content", self._read_content)
         due = time.monotonic()
@@ -213,18 +239,14 @@ class Aligning:
             if event is not None:
                 self._do(self._aligner.handle(event))
 
-    def _load(self) -> None:
-        self._aligner.handle(Loaded(self._aligned.streams()))
-        self._aligner.handle(LoadEnded())
-
     def _read_content(self) -> None:
         """Read every stored sample once, for the content sums, in the background."""
         try:
             for batch in self._aligned.pages():
-                self._events.put(ContentRead(batch))
+                self._tell(ContentRead(batch))
                 if self._stopped.wait(0.02):
                     return
-            self._events.put(ContentEnded())
+            self._tell(ContentEnded())
         except DurableCacheError as error:
             _log.warning("content is not compared", extra={"reason": str(error)})
 
@@ -242,14 +264,14 @@ class Aligning:
 
     def _root_heard(self, payload: bytes) -> None:
         self.counts.received(payload)
-        self._events.put(RootReceived(payload))
+        self._tell(RootReceived(payload))
 
     def _token_changed(self, key: str, alive: bool) -> None:
         name = key.removeprefix(own_key(self._domain, "cache", ""))
         cache_id, _, incarnation = name.partition("/")
         if incarnation and cache_id != self._cache_id:
             event = PeerSeen if alive else PeerGone
-            self._events.put(event(cache_id, incarnation))
+            self._tell(event(cache_id, incarnation))
 
     def _run_asked(self, queryable: Queryable) -> None:
         while (query := receive_query(queryable)) is not None:
@@ -257,7 +279,7 @@ class Aligning:
             self._queries[self._handle] = query
             payload = query_parts(query).payload
             self.counts.received(payload)
-            self._events.put(RequestReceived(self._handle, payload))
+            self._tell(RequestReceived(self._handle, payload))
             if len(self._queries) > _QUERIES_MAX:
                 with self._queries.popitem(last=False)[1] as oldest:
                     _refuse(oldest, "too many questions wait here; ask later")
@@ -267,7 +289,7 @@ class Aligning:
         if any(sample.epoch == EPOCH_UNKNOWN for sample in batch):
             self._young.append((time.monotonic() + _SETTLE_EPOCH_SECONDS, batch))
         else:
-            self._events.put(Appended(batch))
+            self._tell(Appended(batch))
 
     def _feed_settled(self, now: float) -> None:
         while self._young and self._young[0][0] <= now:
@@ -277,11 +299,11 @@ class Aligning:
     def _relearn(self, source: SourceId) -> None:
         """An epoch was learned late: what counted under the old one counts under the new."""
         for stream, held in self._aligned.renamed(source):
-            self._events.put(Trimmed(((stream, (held.last or 0) + 1),)))
+            self._tell(Trimmed(((stream, (held.last or 0) + 1),)))
             canonical = self._ingest.epochs.canonical_stream(stream)
             for run in held:
                 found = self._aligned.stored([(canonical, RangeSet([run]))])
-                self._events.put(Appended(SampleBatch(found)))
+                self._tell(Appended(SampleBatch(found)))
 
     def _do(self, outputs: Iterable[AlignerOutput]) -> None:
         for output in outputs:
@@ -325,7 +347,7 @@ class Aligning:
 
     def _run_questions(self) -> None:
         while (question := self._questions.get()) is not None:
-            self._events.put(self._request(question))
+            self._tell(self._request(question))
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -338,7 +360,7 @@ class Aligning:
                     self._aligned.compare(held)
                 case RaisePurge(_, floors):
                     if self._aligned.purge(floors):
-                        self._events.put(Purged(floors))
+                        self._tell(Purged(floors))
                 case _:
                     assert_never(job)
 
@@ -357,21 +379,12 @@ class Aligning:
     def _read(self, job: ReadSamples) -> None:
         wanted = self._aligned.stored((stream, ranges(runs)) for stream, runs in job.wanted)
         try:
-            self._reply(job.handle, pull_reply(job, _in_time(wanted)))
+            self._reply(job.handle, pull_reply(job, in_time(wanted)))
         except DurableCacheError as error:
             query = self._queries.pop(job.handle, None)
             if query is not None:
                 with query:
                     _refuse(query, str(error))
-
-
-def _in_time(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield samples while there is time for more; at least one."""
-    deadline = time.monotonic() + _READ_SECONDS
-    for sample in samples:
-        yield sample
-        if time.monotonic() > deadline:
-            return
 
 
 def _now() -> Moment:

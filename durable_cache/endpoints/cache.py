@@ -269,7 +269,9 @@ class ReliabilityCache:
     def error(self) -> str:
         """What went wrong last, for people; empty when nothing is wrong now."""
         ingest = self.ingest
-        return self._error or ingest.error or ingest.fetching.error or self.store.backend_error
+        aligning = "" if self.aligning is None else self.aligning.error
+        troubles = (self._error, ingest.error, ingest.fetching.error, self.store.backend_error)
+        return next(filter(None, troubles), aligning)
 
     def status(self) -> CacheStatus:
         """Return the figures of this moment; cheap."""

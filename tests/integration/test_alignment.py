@@ -20,11 +20,12 @@ from durable_cache import (
     declare_reliable_publisher,
 )
 from durable_cache.endpoints.session import hear, undeclare
-from durable_cache.model.sample import Sample
-from durable_cache.model.selection import Selection
+from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.events import Origin
-from durable_cache.storage.contract import Floor
+from durable_cache.storage.contract import Floor, Page
+from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
@@ -282,3 +283,22 @@ def refusal(cache: ReliabilityCache) -> str:
     aligning = cache.aligning
     assert aligning is not None
     return "".join(peer.refused for peer in aligning.status())
+
+
+class Breaking(MemoryStorage):
+    """A storage whose reads fail in a way nobody foresaw."""
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        raise ZeroDivisionError("unforeseen")
+
+
+def test_alignment_that_breaks_says_so_and_the_cache_goes_on(network: LocalNetwork) -> None:
+    broken = Breaking()
+    broken.append(SampleBatch(samples(range(3), clock=1)))
+    options = CacheOptions(name="broken", align=True, aligner=FAST)
+    with declare_reliability_cache(
+        network.client(), "a/**", backend=broken, options=options
+    ) as cache:
+        wait_until(lambda: "alignment has ended: ZeroDivisionError" in cache.status().last_error)
+        feed(cache, samples(range(3, 6), clock=2))
+        assert cache.status().appended == 3
