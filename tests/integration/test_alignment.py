@@ -235,6 +235,8 @@ def test_nothing_is_said_when_nothing_changes_and_nothing_moves_under_live_traff
             wait_until(lambda: all(len(everything(cache)) == 3000 for cache in made), 30)
         wait_until(lambda: all(equal(cache, 3000) for cache in made), 30, "equality")
         assert [cache.status().alignment.pulled for cache in made] == [0, 0]
+        # What was on its way when both became equal may still arrive.
+        wait_until(lambda: unchanged(made, 2.0), 30, "the end of the last session")
         before, said = [traffic(cache) for cache in made], len(heard)
         time.sleep(6.0)  # six slots in which nothing is published
         assert [traffic(cache) for cache in made] == before
@@ -251,6 +253,13 @@ def equal(cache: ReliabilityCache, count: int) -> bool:
     return [(peer.equal, peer.samples, peer.samples_there) for peer in aligning.status()] == [
         (True, count, count)
     ]
+
+
+def unchanged(caches: list[ReliabilityCache], seconds: float) -> bool:
+    """Tell whether nothing was sent or received for so long."""
+    before = [traffic(cache) for cache in caches]
+    time.sleep(seconds)
+    return [traffic(cache) for cache in caches] == before
 
 
 def traffic(cache: ReliabilityCache) -> tuple[int, int]:
