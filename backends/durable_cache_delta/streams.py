@@ -142,7 +142,7 @@ class StreamIndex:
             order, stream = ordered[at]
             if not stream_begins(order, prefix):
                 return
-            if not (_has_source(selection, stream) and matches(stream.key)):
+            if not (selection.has_numbering(stream.source, stream.epoch) and matches(stream.key)):
                 continue
             runs = self.streams[stream].runs
             first = max(low, after + 1) if order == place else low
@@ -161,14 +161,6 @@ def stream_begins(order: Cursor, prefix: bytes) -> bool:
 def numbering_of(stream: Stream) -> Numbering:
     """Return the numbering a stream belongs to."""
     return Numbering(stream.source.zid, stream.source.eid, stream.epoch)
-
-
-def _has_source(selection: Selection, stream: Stream) -> bool:
-    return (
-        (selection.zid is None or stream.source.zid == selection.zid)
-        and (selection.eid is None or stream.source.eid == selection.eid)
-        and (selection.epoch is None or stream.epoch == selection.epoch)
-    )
 
 
 class _KeyTest:

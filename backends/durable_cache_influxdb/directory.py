@@ -110,18 +110,8 @@ class Directory:
             start = bisect_left(self._order, first, key=lambda entry: entry[0])
         for at in range(start, len(self._order)):
             stream = self._order[at][1]
-            if names(selection, stream):
+            if selection.names(stream):
                 yield self.states[stream]
-
-
-def names(selection: Selection, stream: Stream) -> bool:
-    """Tell whether a selection's key, source and epoch admit a stream."""
-    return (
-        (selection.zid is None or stream.source.zid == selection.zid)
-        and (selection.eid is None or stream.source.eid == selection.eid)
-        and (selection.epoch is None or stream.epoch == selection.epoch)
-        and selection.key_expr.matches(stream.key)
-    )
 
 
 def load(

@@ -24,7 +24,7 @@ from durable_cache_sql.pages import (
     is_ranged,
     is_timed,
 )
-from durable_cache_sql.streams import StreamRow, find_streams, names, streams_by_id
+from durable_cache_sql.streams import StreamRow, find_streams, streams_by_id
 from durable_cache_sql.tables import samples, zids
 
 __all__ = ["read_page"]
@@ -232,7 +232,7 @@ def _picks(
         streams.update(found)
     stamps = snapshot.dictionary.zid_texts(snapshot.connection, {row[2] for row in rows})
     numbers = {stamp_id: timestamp_id_number(text) for stamp_id, text in stamps.items()}
-    held = {row[3]: names(selection, streams[row[3]].stream) for row in rows}
+    held = {row[3]: selection.names(streams[row[3]].stream) for row in rows}
     return [
         Pick(
             (s << 32 | f, numbers[stamp_id], *streams[stream_id].order, sn),

@@ -17,7 +17,7 @@ from durable_cache_sql.database import Database, Row
 from durable_cache_sql.dictionary import digest_of
 from durable_cache_sql.tables import HEAD_BYTES, keys, sources, streams, zids
 
-__all__ = ["StreamRow", "find_streams", "names", "streams_by_id"]
+__all__ = ["StreamRow", "find_streams", "streams_by_id"]
 
 KEYS_FIRST = 64
 KEYS_MAX = 4096
@@ -60,20 +60,10 @@ def find_streams(
         found = [
             row
             for row in map(_stream_row, rows)
-            if row.order[0] >= from_key and names(selection, row.stream)
+            if row.order[0] >= from_key and (selection is None or selection.names(row.stream))
         ]
         found.sort()
         yield found
-
-
-def names(selection: Selection | None, stream: Stream) -> bool:
-    """Tell whether the selection may hold samples of a stream."""
-    return selection is None or (
-        (selection.zid is None or stream.source.zid == selection.zid)
-        and (selection.eid is None or stream.source.eid == selection.eid)
-        and (selection.epoch is None or stream.epoch == selection.epoch)
-        and selection.key_expr.matches(stream.key)
-    )
 
 
 def _stream_row(row: Row) -> StreamRow:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Sample, SourceId, is_zid
+from durable_cache.model.sample import Sample, SourceId, Stream, is_zid
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_at, parse_rfc3339_ns
 
 __all__ = [
@@ -82,12 +82,22 @@ class Selection:
     """At most so many per key, the newest by `Sample.time_order`; still returned oldest first."""
     order: Order = Order.IDENTITY
 
+    def has_numbering(self, source: SourceId, epoch: int) -> bool:
+        """Tell whether the selection may hold samples of a source's epoch, the key aside."""
+        return (
+            (self.zid is None or source.zid == self.zid)
+            and (self.eid is None or source.eid == self.eid)
+            and (self.epoch is None or epoch == self.epoch)
+        )
+
+    def names(self, stream: Stream) -> bool:
+        """Tell whether the selection may hold samples of a stream."""
+        return self.has_numbering(stream.source, stream.epoch) and self.key_expr.matches(stream.key)
+
     def holds(self, sample: Sample) -> bool:
         """Tell whether `sample` passes every filter but `newest`."""
         return (
-            (self.zid is None or sample.source.zid == self.zid)
-            and (self.eid is None or sample.source.eid == self.eid)
-            and (self.epoch is None or sample.epoch == self.epoch)
+            self.has_numbering(sample.source, sample.epoch)
             and self.sns.holds(sample.sn)
             and self.times.holds(sample.ntp64)
             and self.key_expr.matches(sample.key)

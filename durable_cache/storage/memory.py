@@ -84,14 +84,7 @@ class MemoryStorage(contract.Storage):
         if zid is not None and eid is not None and epoch is not None and selection.key_expr.is_key:
             stream = Stream(str(selection.key_expr), SourceId(zid, eid), epoch)
             return [stream] if stream in self._streams else []
-        return [
-            stream
-            for stream in self._streams
-            if (zid is None or stream.source.zid == zid)
-            and (eid is None or stream.source.eid == eid)
-            and (epoch is None or stream.epoch == epoch)
-            and selection.key_expr.matches(stream.key)
-        ]
+        return [stream for stream in self._streams if selection.names(stream)]
 
     def held(self) -> Iterator[Held]:
         streams = self._stored()

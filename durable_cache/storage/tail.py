@@ -171,12 +171,7 @@ class Tail:
 
 def _matching(selection: Selection, parts: Iterable[_Part]) -> Iterator[Sample]:
     for _, stream, samples in parts:
-        if (
-            (selection.zid is None or stream.source.zid == selection.zid)
-            and (selection.eid is None or stream.source.eid == selection.eid)
-            and (selection.epoch is None or stream.epoch == selection.epoch)
-            and selection.key_expr.matches(stream.key)
-        ):
+        if selection.names(stream):
             for sample in samples:
                 if selection.sns.holds(sample.sn) and selection.times.holds(sample.ntp64):
                     yield sample
