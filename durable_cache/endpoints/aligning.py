@@ -178,10 +178,6 @@ class Aligning:
         """Return how this cache stands with each peer it knows."""
         return self._status
 
-    def lags(self) -> dict[str, float]:
-        """Return for how many seconds each peer in reach has not been found equal."""
-        return self.counts.lags()
-
     def trimmed(self, floors: Iterable[Floor], *, purged: bool = False) -> None:
         """Retention, or an operator, removed what is below the floors, durably."""
         pairs = tuple(
@@ -262,7 +258,9 @@ class Aligning:
         tokens = own_key(domain, "cache", "**")
         self._declared.append(watch_tokens(session, tokens, self._token_changed))
 
-    def _root_heard(self, payload: bytes) -> None:
+    def _root_heard(self, key: str, payload: bytes) -> None:
+        if key.rpartition("/")[2] == self._cache_id:
+            return  # others on this session are heard, and so are we
         self.counts.received(payload)
         self._tell(RootReceived(payload))
 

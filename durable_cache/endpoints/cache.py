@@ -126,6 +126,7 @@ class ReliabilityCache:
 
     def _start(self) -> None:
         options, session = self.options, self._session
+        self.store.index.keep_by(options.retention)
         self._spawn("engine", self.ingest.run)
         if self.store.journal is not None:
             self._spawn("drain", self.store.run_drain)

@@ -226,7 +226,7 @@ class ReliablePublisher:
     def _token_key(self) -> str:
         return publisher_token(self._domain, self.source, self.epoch, str(self.key_expr))
 
-    def _acknowledged(self, payload: bytes) -> None:
+    def _acknowledged(self, _: str, payload: bytes) -> None:
         try:
             ack = decode_ack(payload)
         except RemoteProtocolError:

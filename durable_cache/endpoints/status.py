@@ -117,5 +117,5 @@ def _alignment(aligning: Aligning) -> AlignmentStatus:
         aligning.pulled,
         aligning.conflicts,
         sum(bool(peer.refused) for peer in aligning.status() if peer.live),
-        tuple(aligning.lags().items()),
+        tuple(counts.lags().items()),
     )

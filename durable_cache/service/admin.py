@@ -34,7 +34,7 @@ from durable_cache.model.selection import parse_source
 from durable_cache.model.timestamp import format_ntp64
 from durable_cache.service.report import ServiceReport, report_values
 from durable_cache.storage.contract import Floor
-from durable_cache.storage.index import StreamInfo
+from durable_cache.storage.index_rows import StreamInfo
 
 __all__ = ["AdminSpace", "may_write"]
 
@@ -194,7 +194,7 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
     aligning = cache.aligning
     if aligning is None:
         return []
-    counts, lags = aligning.counts, aligning.lags()
+    counts, lags = aligning.counts, aligning.counts.lags()
     return [
         {
             "storage": cache.options.name,

@@ -137,6 +137,15 @@ class Retention:
     def unlimited(self) -> bool:
         return self == Retention()
 
+    def keeps_more_than(self, other: Retention) -> bool:
+        """Tell whether there may be a sample that this keeps and `other` removes."""
+        pairs = (
+            (self.age_seconds_max, other.age_seconds_max),
+            (self.samples_max, other.samples_max),
+            (self.bytes_max, other.bytes_max),
+        )
+        return any(theirs is not None and (own is None or own > theirs) for own, theirs in pairs)
+
 
 class Storage(ABC):
     """An open handle on stored history; one writer, any number of readers, any thread.

@@ -2,8 +2,7 @@
 
 A SQLite file of its own, so that recording a drained batch never holds up a commit of the journal.
 It is written after the backend and before the journal is trimmed; it can be rebuilt from the
-backend at any time (`rebuild`). Many rows go in or out in one statement, through json_each: a
-statement a row would hand the interpreter's lock to and fro for every row.
+backend at any time (`rebuild`).
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -23,64 +23,25 @@ from durable_cache.errors import Closed
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Skip, SourceId, Stream
 from durable_cache.protocol.events import Alias, NumberingState
-from durable_cache.storage.contract import Floor, Storage
+from durable_cache.storage.contract import Floor, Retention, Storage
+from durable_cache.storage.index_rows import (
+    GET_NUMBERINGS,
+    GET_STREAMS,
+    SCHEMA,
+    NumberingKey,
+    NumberingRuns,
+    StreamInfo,
+    escape,
+    info_of,
+    json_rows,
+    put_numberings,
+    put_streams,
+    set_meta,
+    unpack,
+)
 from durable_cache.storage.journal import sqlite_error
 
-__all__ = ["StreamIndex", "StreamInfo"]
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS numberings (
-  zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, skipped TEXT, newest TEXT,
-  PRIMARY KEY (zid, eid, epoch)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS streams (
-  key TEXT, zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, floor INTEGER, purged INTEGER,
-  newest TEXT, received INTEGER, PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS aliases (
-  zid TEXT, eid INTEGER, stored INTEGER, from_sn INTEGER, epoch INTEGER,
-  PRIMARY KEY (zid, eid, stored, from_sn)) WITHOUT ROWID;
-"""
-_PUT_STREAMS = """INSERT OR REPLACE INTO streams
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-  value ->> 7, value ->> 8 FROM json_each(?)"""
-_GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN streams AS s
-ON s.key = w.value ->> 0 AND s.zid = w.value ->> 1 AND s.eid = w.value ->> 2
-  AND s.epoch = w.value ->> 3"""
-_PUT_NUMBERINGS = """INSERT OR REPLACE INTO numberings
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-FROM json_each(?)"""
-_GET_NUMBERINGS = """SELECT n.* FROM json_each(?) AS w CROSS JOIN numberings AS n
-ON n.zid = w.value ->> 0 AND n.eid = w.value ->> 1 AND n.epoch = w.value ->> 2"""
-
-_runs = msgspec.json.Decoder(list[tuple[int, int]])
-_json = msgspec.json.Encoder()
-
-
-class StreamInfo(NamedTuple):
-    """What the index knows of one stream."""
-
-    stream: Stream
-    held: RangeSet
-    floor: int = 0
-    """Retention removed what was below."""
-    purged: int = 0
-    """An operator removed what was below: it never comes back."""
-    newest_ntp64: int = 0
-    newest_received_ns: int = 0
-
-
-class _Numbering(NamedTuple):
-    source: SourceId
-    epoch: int
-
-
-class _Runs:
-    """What is held and skipped of one numbering, while a batch is being recorded."""
-
-    __slots__ = ("held", "newest", "skipped")
-
-    def __init__(self, held: RangeSet, skipped: RangeSet, newest: int) -> None:
-        self.held, self.skipped, self.newest = held, skipped, newest
+__all__ = ["StreamIndex"]
 
 
 class StreamIndex:
@@ -105,7 +66,7 @@ class StreamIndex:
             )
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(SCHEMA)
         except sqlite3.Error as error:
             self.close()
             raise sqlite_error(error, f"stream index {path}") from error
@@ -114,11 +75,13 @@ class StreamIndex:
         """Changes when the state directory is lost: what peers know of this cache is void then."""
         self.cache_id = self._once("cache_id")
 
-    def record(self, batch: SampleBatch, skips: Iterable[Skip] = (), drained: int = 0) -> None:
+    def record(self, batch: SampleBatch, skips: Sequence[Skip] = (), drained: int = 0) -> None:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
         with self._transaction() as database:
             infos = self._infos(list(batch.summaries))
-            numberings = self._numberings(batch, skips := list(skips))
+            wanted = {NumberingKey(stream.source, stream.epoch) for stream in batch.summaries}
+            wanted.update(NumberingKey(skip.source, skip.epoch) for skip in skips)
+            numberings = self._numberings(wanted)
             for stream, new in batch.summaries.items():
                 info = infos[stream]
                 info.held.update(new.runs)
@@ -126,15 +89,15 @@ class StreamIndex:
                     newest_ntp64=max(info.newest_ntp64, new.newest_ntp64),
                     newest_received_ns=max(info.newest_received_ns, new.newest_received_ns),
                 )
-                runs = numberings[_Numbering(stream.source, stream.epoch)]
+                runs = numberings[NumberingKey(stream.source, stream.epoch)]
                 runs.held.update(new.runs)
                 runs.newest = max(runs.newest, new.newest_published_ntp64)
             for skip in skips:
-                numberings[_Numbering(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)
+                numberings[NumberingKey(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)
             self._put_streams(database, infos)
-            _put_numberings(database, numberings)
+            put_numberings(database, numberings)
             if drained:
-                _set(database, "drained", str(drained))
+                set_meta(database, "drained", str(drained))
 
     def drained(self) -> int:
         """Return the journal entry up to which everything is in the backend and in here."""
@@ -149,7 +112,7 @@ class StreamIndex:
             "SELECT stored, from_sn, epoch FROM aliases WHERE zid = ? AND eid = ?", source
         )
         states = tuple(
-            NumberingState(int(epoch), _unpack(held), _unpack(skipped), int(newest))
+            NumberingState(int(epoch), unpack(held), unpack(skipped), int(newest))
             for epoch, held, skipped, newest in rows
         )
         return states, tuple(Alias(source, *map(int, row)) for row in aliases)
@@ -208,7 +171,7 @@ class StreamIndex:
             )
             if not rows:
                 return
-            yield from map(_info, rows)
+            yield from map(info_of, rows)
             after = rows[-1][:4]
 
     def trimmed(self, floors: Iterable[Floor], *, purged: bool = False) -> None:
@@ -224,6 +187,44 @@ class StreamIndex:
                 )
             self._put_streams(database, infos)
 
+    def keep_by(self, retention: Retention) -> int:
+        """Remember what is trimmed by; where it keeps more than what was before, forget the floors.
+
+        What the narrower retention removed may then come back from other caches, purges stay.
+        Returns how many streams that concerns. Call it before windows are loaded.
+        """
+        now = msgspec.json.encode(retention).decode()
+        before = self._get("retention")
+        if before == now:
+            return 0
+        with self._transaction() as database:
+            widened = before is not None and retention.keeps_more_than(
+                msgspec.json.decode(before, type=Retention)
+            )
+            released = self._release(database) if widened else 0
+            set_meta(database, "retention", now)
+        return released
+
+    def _release(self, database: sqlite3.Connection) -> int:
+        """Forget floors of trimming; numbers only they removed count as skipped, not as held."""
+        self._cache.clear()
+        rows = database.execute("SELECT * FROM streams ORDER BY zid, eid, epoch")
+        numberings: dict[NumberingKey, NumberingRuns] = {}
+        for (zid, eid, epoch), group in groupby(rows, key=lambda row: row[1:4]):
+            infos = [*map(info_of, group)]
+            if not any(info.floor > info.purged for info in infos):
+                continue
+            kept = RangeSet([(0, max(info.purged for info in infos) - 1)])
+            for info in infos:
+                kept.update(info.held)
+            numbering = NumberingKey(SourceId(zid, eid), epoch)
+            runs = self._numberings([numbering])[numbering]
+            runs.skipped.update(runs.held.difference(kept))
+            runs.held = runs.held.difference(runs.skipped)
+            numberings[numbering] = runs
+        put_numberings(database, numberings)
+        return database.execute("UPDATE streams SET floor = purged WHERE floor > purged").rowcount
+
     def rebuild(self, storage: Storage) -> None:
         """Forget the runs and read them from the backend; floors are lost, aliases stay."""
         with self._transaction() as database:
@@ -231,21 +232,21 @@ class StreamIndex:
             self.streams = 0
             database.execute("DELETE FROM streams")
             database.execute("DELETE FROM numberings")
-            numberings: dict[_Numbering, _Runs] = {}
+            numberings: dict[NumberingKey, NumberingRuns] = {}
             for held in storage.held():
                 info = StreamInfo(
                     held.stream, held.runs, 0, 0, held.newest_ntp64, held.newest_received_ns
                 )
-                numbering = _Numbering(held.stream.source, held.stream.epoch)
-                runs = numberings.setdefault(numbering, _Runs(RangeSet(), RangeSet(), 0))
+                numbering = NumberingKey(held.stream.source, held.stream.epoch)
+                runs = numberings.setdefault(numbering, NumberingRuns(RangeSet(), RangeSet(), 0))
                 runs.held.update(held.runs)
                 runs.newest = max(runs.newest, held.newest_ntp64)
                 self._put_streams(database, {held.stream: info})
             for skip in storage.skips():
-                numbering = _Numbering(skip.source, skip.epoch)
-                runs = numberings.setdefault(numbering, _Runs(RangeSet(), RangeSet(), 0))
+                numbering = NumberingKey(skip.source, skip.epoch)
+                runs = numberings.setdefault(numbering, NumberingRuns(RangeSet(), RangeSet(), 0))
                 runs.skipped.add(skip.first, skip.last)
-            _put_numberings(database, numberings)
+            put_numberings(database, numberings)
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -254,16 +255,14 @@ class StreamIndex:
             if database is not None:
                 database.close()
 
-    def _numberings(self, batch: SampleBatch, skips: list[Skip]) -> dict[_Numbering, _Runs]:
-        wanted = {_Numbering(stream.source, stream.epoch) for stream in batch.summaries}
-        wanted.update(_Numbering(skip.source, skip.epoch) for skip in skips)
-        found = {numbering: _Runs(RangeSet(), RangeSet(), 0) for numbering in wanted}
+    def _numberings(self, wanted: Collection[NumberingKey]) -> dict[NumberingKey, NumberingRuns]:
+        found = {numbering: NumberingRuns(RangeSet(), RangeSet(), 0) for numbering in wanted}
         names = [(*numbering.source, numbering.epoch) for numbering in wanted]
         for zid, eid, epoch, held, skipped, newest in self._rows(
-            _GET_NUMBERINGS, (_json.encode(names).decode(),)
+            GET_NUMBERINGS, (json_rows(names),)
         ):
-            numbering = _Numbering(SourceId(str(zid), int(eid)), int(epoch))
-            found[numbering] = _Runs(_unpack(held), _unpack(skipped), int(newest))
+            numbering = NumberingKey(SourceId(str(zid), int(eid)), int(epoch))
+            found[numbering] = NumberingRuns(unpack(held), unpack(skipped), int(newest))
         return found
 
     def _infos(self, streams: Sequence[Stream]) -> dict[Stream, StreamInfo]:
@@ -277,27 +276,14 @@ class StreamIndex:
     def _select(self, streams: Sequence[Stream]) -> dict[Stream, StreamInfo]:
         if not streams:
             return {}
-        wanted = [(_escape(stream.key), *stream.source, stream.epoch) for stream in streams]
-        rows = self._rows(_GET_STREAMS, (_json.encode(wanted).decode(),))
-        return {info.stream: info for info in map(_info, rows)}
+        wanted = [(escape(stream.key), *stream.source, stream.epoch) for stream in streams]
+        rows = self._rows(GET_STREAMS, (json_rows(wanted),))
+        return {info.stream: info for info in map(info_of, rows)}
 
     def _put_streams(self, database: sqlite3.Connection, infos: dict[Stream, StreamInfo]) -> None:
         new = [stream for stream in infos if stream not in self._cache]
         self.streams += len(new) - len(self._select(new))
-        rows = [
-            (
-                _escape(stream.key),
-                *stream.source,
-                stream.epoch,
-                list(info.held),
-                info.floor,
-                info.purged,
-                str(info.newest_ntp64),
-                info.newest_received_ns,
-            )
-            for stream, info in infos.items()
-        ]
-        database.execute(_PUT_STREAMS, (_json.encode(rows).decode(),))
+        put_streams(database, infos.values())
         for stream, info in infos.items():
             self._cache[stream] = info
             self._cache.move_to_end(stream)
@@ -341,42 +327,5 @@ class StreamIndex:
         if value is None:
             value = secrets.token_hex(8)
             with self._transaction() as database:
-                _set(database, name, value)
+                set_meta(database, name, value)
         return value
-
-
-def _set(database: sqlite3.Connection, name: str, value: str) -> None:
-    database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
-
-
-def _put_numberings(database: sqlite3.Connection, numberings: dict[_Numbering, _Runs]) -> None:
-    rows = [
-        (
-            *numbering.source,
-            numbering.epoch,
-            list(runs.held),
-            list(runs.skipped.difference(runs.held)),
-            str(runs.newest),
-        )
-        for numbering, runs in numberings.items()
-    ]
-    database.execute(_PUT_NUMBERINGS, (_json.encode(rows).decode(),))
-
-
-def _info(row: tuple[Any, ...]) -> StreamInfo:
-    key, zid, eid, epoch, held, floor, purged, newest, received = map(str, row)
-    stream = Stream(_unescape(key), SourceId(zid, int(eid)), int(epoch))
-    return StreamInfo(stream, _unpack(held), int(floor), int(purged), int(newest), int(received))
-
-
-def _unpack(text: object) -> RangeSet:
-    return RangeSet(_runs.decode(str(text)))
-
-
-def _escape(key: str) -> str:
-    """Write a key without NUL, which text in SQLite's JSON cannot hold."""
-    return key.replace("\x1b", "\x1b1").replace("\x00", "\x1b0")
-
-
-def _unescape(text: str) -> str:
-    return text.replace("\x1b0", "\x00").replace("\x1b1", "\x1b")

@@ -28,6 +28,7 @@ from durable_cache.storage.contract import Floor, Page
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 
+LIVE = 40_000
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
 
 
@@ -163,6 +164,29 @@ def test_caches_of_different_depth_and_scope_align_on_what_both_keep(
         assert len(everything(everything_kept)) == 120
 
 
+def test_a_wider_retention_brings_back_what_others_kept(
+    network: LocalNetwork, tmp_path: Path
+) -> None:
+    clock = clock_of(network.client())
+    with declare(network, "all") as kept:
+        feed(kept, samples(range(200), clock=clock))
+        with declare(network, "few", tmp_path, retention=Retention(samples_max=10)) as few:
+            wait_until(lambda: len(everything(few)) == 10, 40, "the newest ten")
+            feed(few, samples(range(200, 220), clock=clock))
+            wait_until(lambda: trimmed_to(few, 210), 20, "trimming")
+        with declare(network, "few", tmp_path, retention=Retention(samples_max=250)) as few:
+            wait_until(lambda: same(kept, few), 40, "what the other kept")
+            assert {sample.sn for sample in everything(few)} >= {*range(200), *range(210, 220)}
+            few.purge([Floor(samples([0], clock=clock)[0].stream, 150)])
+        with declare(network, "few", tmp_path) as few:
+            wait_until(lambda: same(kept, few), 40, "equality")
+            assert min(sample.sn for sample in everything(kept)) == 150
+
+
+def trimmed_to(cache: ReliabilityCache, floor: int) -> bool:
+    return any(info.floor >= floor for info in cache.store.index.all_infos())
+
+
 def test_another_payload_under_one_identity_is_counted_and_never_overwritten(
     network: LocalNetwork,
 ) -> None:
@@ -222,18 +246,19 @@ def test_nothing_is_said_when_nothing_changes_and_nothing_moves_under_live_traff
         declare_reliability_cache(network.client(), "a/**", options=replace(options, name=name))
         for name in ("one", "two")
     ]
-    heard: list[bytes] = []
+    heard: list[str] = []
     listener = network.client()
-    watching = hear(listener, "@durable/v1/default/**", heard.append)
+    watching = hear(listener, "@durable/v1/default/**", lambda key, _: heard.append(key))
     try:
         with declare_reliable_publisher(network.client(), "a/live") as publisher:
             wait_until(lambda: publisher.matched, 20)
-            for at in range(3000):
+            began = time.monotonic()
+            for at in range(LIVE):
                 publisher.put(b"%d" % at)
-                if at % 10 == 0:
-                    time.sleep(0.01)  # the pace of the traffic; what is tested needs none
-            wait_until(lambda: all(len(everything(cache)) == 3000 for cache in made), 30)
-        wait_until(lambda: all(equal(cache, 3000) for cache in made), 30, "equality")
+                if at % 100 == 99:  # ten thousand a second, for four slots
+                    time.sleep(max(0.0, began + at / 10_000 - time.monotonic()))
+            wait_until(lambda: all(cache.status().appended == LIVE for cache in made), 30)
+        wait_until(lambda: all(equal(cache, LIVE) for cache in made), 30, "equality")
         assert [cache.status().alignment.pulled for cache in made] == [0, 0]
         # What was on its way when both became equal may still arrive.
         wait_until(lambda: unchanged(made, 2.0), 30, "the end of the last session")

@@ -62,11 +62,18 @@ def postgres(directory: Path, name: str) -> Volume:
 def influxdb(directory: Path, name: str) -> Volume:
     from tests.servers.influxdb import influx_server
 
-    return {"backend": "influxdb", **msgspec.to_builtins(influx_server().options())}
+    server = influx_server()
+    bucket = f"{server.bucket}-{digest_of(directory)}"
+    return {"backend": "influxdb", **msgspec.to_builtins(server.options(bucket=bucket))}
 
 
 def delta(directory: Path, name: str) -> Volume:
     return {"backend": "delta", "path": str(directory / "lake")}
+
+
+def digest_of(directory: Path) -> str:
+    """Return what tells a test's folder from those of others on the same server."""
+    return blake2b(str(directory).encode(), digest_size=8).hexdigest()
 
 
 BACKENDS = [
@@ -261,7 +268,7 @@ def lost_killed_and_parted(
         skip = Skip(given_up.source, given_up.epoch, given_up.sn, given_up.sn)
         storage.append(SampleBatch(s for at, s in enumerate(samples) if at not in lost.here))
         storage.append(SampleBatch(), (skip,))
-    name = "other-" + blake2b(str(tmp_path).encode(), digest_size=8).hexdigest()
+    name = f"other-{digest_of(tmp_path)}"
     storage = opened(other(tmp_path, name), name)
     storage.append(SampleBatch(s for at, s in enumerate(samples) if at not in lost.there))
     cache = stack.enter_context(

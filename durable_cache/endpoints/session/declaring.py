@@ -247,12 +247,12 @@ def put_own(session: Session, key: str, payload: bytes) -> None:
 
 
 def hear(
-    session: Session, key_expr: str, callback: Callable[[bytes], None]
+    session: Session, key_expr: str, callback: Callable[[str, bytes], None]
 ) -> zenoh.Subscriber[None]:
-    """Call `callback(payload)` for each message of ours, on Zenoh's thread."""
+    """Call `callback(key, payload)` for each message of ours, on Zenoh's thread."""
 
     def heard(sample: zenoh.Sample) -> None:
-        callback(sample.payload.to_bytes())
+        callback(str(sample.key_expr), sample.payload.to_bytes())
 
     return session.declare_subscriber(key_expr, heard)
 

@@ -1,0 +1,88 @@
+"""What does the stream index say after retention changed, a restart, a purge?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.storage.contract import Floor, Retention
+from durable_cache.storage.index import StreamIndex
+
+SOURCE = SourceId("ab", 1)
+ONE, TWO = Stream("a/1", SOURCE, 3), Stream("a/2", SOURCE, 3)
+FEW = Retention(samples_max=10)
+
+
+def batch(stream: Stream, *sns: int) -> SampleBatch:
+    return SampleBatch(Sample(*stream, sn, b"x") for sn in sns)
+
+
+def filled(path: Path | None = None) -> StreamIndex:
+    """Two keys of one source in turn; of the first, what was below 60 was trimmed."""
+    index = StreamIndex(path)
+    index.keep_by(FEW)
+    index.record(batch(ONE, *range(0, 100, 2)))
+    index.record(batch(TWO, *range(1, 100, 2)))
+    index.trimmed([Floor(ONE, 60)])
+    return index
+
+
+@pytest.mark.parametrize(
+    "wider", [Retention(samples_max=11), Retention(), Retention(age_seconds_max=1.0)]
+)
+def test_a_wider_retention_takes_back_what_the_narrower_removed(
+    tmp_path: Path, wider: Retention
+) -> None:
+    filled(tmp_path / "index.db").close()
+    index = StreamIndex(tmp_path / "index.db")
+    assert index.keep_by(wider) == 1
+    assert index.infos([ONE])[ONE].floor == 0
+    ((state,), _) = index.load(SOURCE)
+    assert state.held == RangeSet.of([*range(1, 60, 2), *range(60, 100)])
+    assert state.skipped == RangeSet.of(range(0, 60, 2))
+    index.record(batch(ONE, 58))
+    assert index.infos([ONE])[ONE].held == RangeSet.of(range(58, 100, 2))
+    ((state,), _) = index.load(SOURCE)
+    assert 58 in state.held
+    assert 58 not in state.skipped
+    assert index.keep_by(wider) == 0
+
+
+@pytest.mark.parametrize("retention", [FEW, Retention(samples_max=9)])
+def test_the_same_or_a_narrower_retention_takes_nothing_back(retention: Retention) -> None:
+    index = filled()
+    assert index.keep_by(retention) == 0
+    assert index.infos([ONE])[ONE].floor == 60
+    ((state,), _) = index.load(SOURCE)
+    assert state.held == RangeSet([(0, 99)])
+
+
+def test_the_first_retention_takes_nothing_back() -> None:
+    index = StreamIndex()
+    index.record(batch(ONE, *range(10)))
+    index.trimmed([Floor(ONE, 5)])
+    assert index.keep_by(Retention()) == 0
+    assert index.infos([ONE])[ONE].floor == 5
+
+
+def test_a_purge_stays_when_retention_is_widened() -> None:
+    index = filled()
+    index.trimmed([Floor(ONE, 20)], purged=True)
+    assert index.keep_by(Retention()) == 1
+    assert index.infos([ONE])[ONE][2:4] == (20, 20)
+    ((state,), _) = index.load(SOURCE)
+    assert state.held.clip(0, 19) == RangeSet([(0, 19)])
+    assert state.skipped == RangeSet.of(range(20, 60, 2))
+
+
+def test_what_was_awaited_stays_awaited_when_retention_is_widened() -> None:
+    index = StreamIndex()
+    index.keep_by(FEW)
+    index.record(batch(ONE, 0, 1, 5, 6, 7), [Skip(SOURCE, 3, 2, 2)])
+    index.trimmed([Floor(ONE, 6)])
+    assert index.keep_by(Retention()) == 1
+    ((state,), _) = index.load(SOURCE)
+    assert (state.held, state.skipped) == (RangeSet([(6, 7)]), RangeSet([(0, 2), (5, 5)]))
