@@ -18,6 +18,7 @@ PACKAGE = HERE.parent / "durable_cache"
 MUTATIONS: list[dict[str, str]] = tomllib.loads((HERE / "mutations.toml").read_text())["mutation"]
 TESTS = sorted({mutation["test"] for mutation in MUTATIONS})
 ROOMS = ["errors.py", "model", "protocol", "storage", "testing"]
+ROOMS += ["endpoints/__init__.py", "endpoints/agreeing.py"]  # which has no session
 EXIT_SECONDS = 30
 PASSED, FAILED = 0, 1
 
@@ -35,6 +36,7 @@ def package_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(PACKAGE / room, package / room, ignore=ignore)
         else:
+            (package / room).parent.mkdir(exist_ok=True)
             shutil.copy(PACKAGE / room, package / room)
     return package
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import assert_never
@@ -37,10 +38,10 @@ from durable_cache.endpoints.session import (
     undeclare,
     watch_tokens,
 )
+from durable_cache.endpoints.settling import Settling
 from durable_cache.errors import Closed, DurableCacheError
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SampleBatch, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.protocol.aligner import Aligner
 from durable_cache.protocol.aligner_announcing import PeerStatus
 from durable_cache.protocol.aligner_answer import pull_reply
@@ -51,6 +52,7 @@ from durable_cache.protocol.aligner_events import (
     CacheProfile,
     ContentEnded,
     ContentRead,
+    Forgotten,
     Loaded,
     LoadEnded,
     Offer,
@@ -84,8 +86,6 @@ _Job = ReadSamples | RaisePurge | Offer
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
-_SETTLE_EPOCH_SECONDS = 2.0
-"""A publisher's token may come a little after its first samples: they wait for their epoch."""
 _QUERIES_MAX = 64
 _ASKING_THREADS = 4
 """A peer that is silent for half a minute does not keep the others waiting."""
@@ -126,7 +126,7 @@ class Aligning:
         self._questions: SimpleQueue[SendRequest | None] = SimpleQueue()
         self._queries: OrderedDict[int, Query] = OrderedDict()
         self._handle = 0
-        self._young: deque[tuple[float, SampleBatch]] = deque()
+        self._settling = Settling(ingest.epochs)
         self._stopped = Event()
         self._closed = False
         self._declared: list[object] = []
@@ -139,6 +139,8 @@ class Aligning:
     def start(self) -> None:
         """Begin: what is stored first, then the network."""
         self._ingest.on_committed.append(self._committed)
+        self._ingest.refiling.on_forgotten.append(self.forgotten)
+        self._ingest.refiling.on_purged.append(partial(self.trimmed, purged=True))
         self._ingest.on_learned.append(lambda alias: self._relearn(alias.source))
         self._spawn("aligner", self._run)
         self._spawn("align-read", self._run_jobs)
@@ -223,7 +225,8 @@ class Aligning:
             now = time.monotonic()
             if now >= due:
                 due = now + _TICK_SECONDS
-                self._feed_settled(now)
+                for settled in self._settling.settled(now):
+                    self._aligner.handle(settled)
                 busy = self._ingest.queued_bytes > _BUSY_BYTES
                 self._do(self._aligner.handle(Tick(_now(), busy)))
                 self._status = self._aligner.status()
@@ -284,15 +287,13 @@ class Aligning:
             del query
 
     def _committed(self, batch: SampleBatch) -> None:
-        if any(sample.epoch == EPOCH_UNKNOWN for sample in batch):
-            self._young.append((time.monotonic() + _SETTLE_EPOCH_SECONDS, batch))
-        else:
-            self._tell(Appended(batch))
+        appended = Appended(batch)
+        if not self._settling.put(appended):
+            self._tell(appended)
 
-    def _feed_settled(self, now: float) -> None:
-        while self._young and self._young[0][0] <= now:
-            batch = self._young.popleft()[1]
-            self._aligner.handle(Appended(self._ingest.epochs.canonical_batch(batch)))
+    def forgotten(self, streams: Iterable[Stream]) -> None:
+        """Streams are stored under another epoch now, and no more under theirs."""
+        self._settling.put(Forgotten(tuple(streams)))
 
     def _relearn(self, source: SourceId) -> None:
         """An epoch was learned late: what counted under the old one counts under the new."""

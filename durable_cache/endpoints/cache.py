@@ -134,6 +134,7 @@ class ReliabilityCache:
             self._spawn("retain", self._run_retention)
         for at in range(options.fetch_threads):
             self._spawn(f"fetch-{at}", self.ingest.fetching.run)
+        self._spawn("refile", self.ingest.refiling.run)
         for at in range(options.queries_max):
             self._spawn(f"query-{at}", self._run_queries)
         for key_expr in self.key_exprs:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Event
 from typing import assert_never
 
+from durable_cache.endpoints.agreeing import Agreeing
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.delays import Delays
+from durable_cache.endpoints.door import Door
 from durable_cache.endpoints.epochs import Epochs
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.refiling import Refiling
 from durable_cache.endpoints.session import (
     Listening,
     Session,
@@ -28,8 +31,8 @@ from durable_cache.endpoints.session import (
 from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
-from durable_cache.model.sequence import frame
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
 from durable_cache.protocol.engine import CacheEngine
 from durable_cache.protocol.events import (
     Alias,
@@ -39,6 +42,8 @@ from durable_cache.protocol.events import (
     BatchReceived,
     BatchRefused,
     EpochDeclared,
+    EpochFreed,
+    EpochsAgreed,
     Fetch,
     HeartbeatReceived,
     Learned,
@@ -103,7 +108,14 @@ class Ingest:
         self._began_ns = time.time_ns()
         self.epochs = Epochs(store.index.aliases())
         self._unlearned: deque[Alias] = deque(maxlen=_UNHEARD_MAX)
-        self._promised: set[Stream] = set()
+        self._agreeing = Agreeing(store, self._agree, self._probe)
+        self.door = Door(store, self._agreeing, options.resources_limit)
+        self.refiling = Refiling(
+            store,
+            lambda samples: self.offer(samples, Origin.REFILED),
+            lambda: self._queued_bytes,
+            self._freed,
+        )
         self._busy = False
         self.stopped = Event()
         self.counts: EngineCounts = self._engine.counts
@@ -239,47 +251,38 @@ class Ingest:
         match event:
             case BatchReceived():
                 sources = {sample.source: None for sample in event.batch}
-            case EpochDeclared() | HeartbeatReceived():
+            case EpochDeclared() | EpochFreed() | HeartbeatReceived():
                 sources = {event.source: None}
             case _:
                 return event
         for source in self._engine.unknown(sources):
             states, aliases = self._store.load(source)
             self._engine.handle(SourceLoaded(source, states, _now(), aliases))
-        if isinstance(event, BatchReceived):
-            if event.origin in (Origin.ALIGNED, Origin.RECOVERED):
-                event = self._above_floors(event)
-            if self._options.resources_limit is not None:
-                return self._within_limit(event, self._options.resources_limit)
+        if not isinstance(event, BatchReceived):
+            return event
+        before = self.door.refused
+        event = self.door.admit(event, self._engine.known)
+        if self.door.refused > before:
+            self.refused += self.door.refused - before
+            limit = self._options.resources_limit
+            self.error = f"resources_limit = {limit} streams reached; new streams are refused"
         return event
 
-    def _above_floors(self, event: BatchReceived) -> BatchReceived:
-        """Leave out what retention or a purge removed while it was on its way."""
-        infos = self._store.index.infos([*event.batch.by_stream])
-        floors = {stream: max(info.floor, info.purged) for stream, info in infos.items()}
-        if not any(floors.values()):
-            return event
-        kept = [sample for sample in event.batch if sample.sn >= floors[sample.stream]]
-        return BatchReceived(SampleBatch(kept), event.origin, event.now)
+    def _agree(self, agreement: Alias) -> None:
+        """Take two epochs for one, durably, and move what is stored under the one that lost."""
+        self._store.index.agree(agreement)
+        source, loser, _, winner = agreement
+        self._engine.handle(EpochsAgreed(source, loser, winner))
+        self.refiling.move(agreement)
 
-    def _within_limit(self, event: BatchReceived, limit: int) -> BatchReceived:
-        """Leave out samples of streams beyond `resources_limit`."""
-        index = self._store.index
-        epochs = {s.source: self._engine.epoch_of(s.source) for s in event.batch}
-        streams = {
-            (s.key, s.source): Stream(s.key, s.source, epochs[s.source]) for s in event.batch
-        }
-        new = index.unknown([*streams.values()])
-        room = limit - index.streams - len(self._promised)
-        unknown = [stream for stream in new if stream not in self._promised]
-        self._promised.update(unknown[: max(0, room)])
-        barred = {(s.key, s.source) for s in unknown[max(0, room) :]}
-        if not barred:
-            return event
-        kept = [s for s in event.batch if (s.key, s.source) not in barred]
-        self.refused += len(event.batch) - len(kept)
-        self.error = f"resources_limit = {limit} streams reached; new streams are refused"
-        return BatchReceived(SampleBatch(kept), event.origin, event.now)
+    def _freed(self, agreement: Alias) -> None:
+        if agreement.stored == EPOCH_UNKNOWN:
+            self._tell(EpochFreed(agreement.source, agreement.stored))
+            self._agreeing.release(agreement.source)
+
+    def _probe(self, source: SourceId, sn: int) -> None:
+        """Ask the other caches under which epoch they have a number of ours."""
+        self.fetching.start(Fetch(0, source, EPOCH_UNKNOWN, sn, sn))
 
     def _handle(self, event: EngineEvent) -> None:
         outputs = deque(self._engine.handle(event))
@@ -389,6 +392,7 @@ class Ingest:
         """Stop the engine after the event it is at; idempotent."""
         self.stopped.set()
         self.fetching.stop(self._options.fetch_threads)
+        self.refiling.stop()
         with self._changed:
             self._changed.notify_all()
 

@@ -34,6 +34,7 @@ from durable_cache.protocol.aligner_events import (
     CacheProfile,
     ContentEnded,
     ContentRead,
+    Forgotten,
     Loaded,
     LoadEnded,
     Offer,
@@ -53,10 +54,11 @@ from durable_cache.protocol.aligner_events import (
     Trimmed,
 )
 from durable_cache.protocol.aligner_greeting import mismatch, own_hello, same_class
-from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_peer import Peer, Peers
 from durable_cache.protocol.aligner_scope import Scope, common_scope
 from durable_cache.protocol.aligner_session import Session
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import (
     Blocks,
     BlocksReply,
@@ -118,10 +120,10 @@ class Aligner:
                 self._tick(now.monotonic_ns, now.unix_ns, busy, outputs)
             case Appended(batch):
                 self.ledger.append(batch)
-            case Trimmed(floors):
-                self.ledger.raise_floors(floors)
-            case Purged(floors):
-                self.ledger.raise_floors(floors, purge=True)
+            case Trimmed(floors) | Purged(floors):
+                self.ledger.raise_floors(floors, purge=isinstance(event, Purged))
+            case Forgotten(streams):
+                self.ledger.drop(streams)
             case Loaded(streams):
                 self.ledger.load(streams)
             case LoadEnded():
@@ -306,10 +308,8 @@ class Aligner:
         if session.purges:
             outputs.append(RaisePurge(session.peer.cache_id, tuple(session.purges)))
             session.purges = []
-        outputs.extend(
-            ReportConflict(session.peer.cache_id, *found) for found in session.content.conflicts
-        )
-        session.content.conflicts = []
+        found, session.content.conflicts = session.content.conflicts, []
+        outputs.extend(ReportConflict(session.peer.cache_id, *conflict) for conflict in found)
 
     def _request_failed(self, request_id: int, reason: str, outputs: list[AlignerOutput]) -> None:
         found = self._requests.pop(request_id, None)

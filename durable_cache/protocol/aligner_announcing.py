@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, PublishRoot
-from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_peer import Peer
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import Lane, Root, encode_root
 
 __all__ = ["Announcements", "PeerStatus", "status_of"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.protocol.aligner_events import AlignerOptions, ReadSamples, SendReply
-from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_packing import (
     Entry,
     NodeSums,
@@ -17,6 +17,7 @@ from durable_cache.protocol.aligner_packing import (
     encode_nodes,
     squeeze,
 )
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import (
     Blocks,
     BlocksReply,

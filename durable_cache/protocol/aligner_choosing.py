@@ -7,9 +7,10 @@ from random import Random
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
-from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_peer import Peer
 from durable_cache.protocol.aligner_session import Session
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import Lane
 from durable_cache.protocol.knowledge import ranges
 

@@ -19,6 +19,7 @@ __all__ = [
     "CacheProfile",
     "ContentEnded",
     "ContentRead",
+    "Forgotten",
     "LoadEnded",
     "Loaded",
     "Offer",
@@ -174,6 +175,13 @@ class Purged:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Everything of these streams is stored under another epoch now, and no more under theirs."""
+
+    streams: tuple[Stream, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PeerSeen:
     """Another cache's liveliness token appeared."""
 
@@ -237,6 +245,7 @@ AlignerEvent = (
     | Appended
     | Trimmed
     | Purged
+    | Forgotten
     | PeerSeen
     | PeerGone
     | RootReceived

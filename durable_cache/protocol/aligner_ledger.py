@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, StreamLoaded
 from durable_cache.protocol.aligner_packing import Entry
 from durable_cache.protocol.aligner_scope import Scope
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import Lane
 from durable_cache.protocol.digest import PrefixTree, content_term, stream_hash
 from durable_cache.protocol.knowledge import (
@@ -24,7 +24,7 @@ from durable_cache.protocol.knowledge import (
     ranges,
 )
 
-__all__ = ["Lacking", "Ledger", "View"]
+__all__ = ["Lacking", "Ledger"]
 
 _SECOND_NS = 1_000_000_000
 _NUMBER_END = 1 << 36
@@ -38,44 +38,6 @@ class Lacking(NamedTuple):
     """Retained there."""
     absent: RangeSet
     """Known there, retained not: perhaps somebody else has it."""
-
-
-class View:
-    """What two or more caches have in common: a tree, and its roots of late."""
-
-    def __init__(self, scope: Scope, bit: int, ring_max: int) -> None:
-        self.scope = scope
-        self.name = scope.name
-        self.bit = bit
-        self.tree: PrefixTree[StreamKnowledge] = PrefixTree()
-        self.ring: deque[tuple[int, int, int]] = deque(maxlen=ring_max)
-        self.changed = 0
-        """The slot in which the tree changed last."""
-        self.samples = 0
-        self.building: Iterator[int] | None = None
-        self.ready = False
-        self.touched = False
-
-    def insert(self, record: StreamKnowledge) -> None:
-        if not record.views & self.bit and self.scope.holds(record.stream.key):
-            record.views |= self.bit
-            self.tree.insert(record)
-            self.samples += count_of(record.runs)
-            self.touched = True
-
-    def remember(self, slot: int) -> None:
-        """Note the root as of `slot` if it changed."""
-        root = self.tree.root
-        if not self.ring or self.ring[-1][1:] != root[:2]:
-            self.ring.append((slot, root.knowledge, root.content))
-            self.changed = slot
-
-    def root_at(self, slot: int) -> tuple[int, int] | None:
-        """Return the sums as of a slot; None when that is too long ago."""
-        for at, knowledge, content in reversed(self.ring):
-            if at <= slot:
-                return knowledge, content
-        return None
 
 
 class Ledger:
@@ -341,11 +303,26 @@ class Ledger:
             record.slot = record.slot or self._now_slot  # 0 is: loaded before the first tick
             if record.slot > oldest or any(record.stream in held for held in waiting):
                 continue
-            for view in self._views_of(record):
-                view.tree.remove(record)
-                view.touched = True
-            del self.records[place]
-            self.voided.pop(place, None)
+            self._drop(record)
+
+    def drop(self, streams: Iterable[Stream]) -> None:
+        """Know nothing of streams any more, at once: they are stored under another name."""
+        for stream in streams:
+            for waiting in self._pending.values():
+                waiting.pop(stream, None)
+            record = self.records.get(self.place(stream))
+            if record is not None and record.stream == stream:
+                for view in self._views_of(record):
+                    view.samples -= count_of(record.runs)
+                self._drop(record)
+                self.changed.append(record.place)
+
+    def _drop(self, record: StreamKnowledge) -> None:
+        for view in self._views_of(record):
+            view.tree.remove(record)
+            view.touched = True
+        del self.records[record.place]
+        self.voided.pop(record.place, None)
 
     def entry(self, record: StreamKnowledge, lane: Lane, first: int = 0) -> Entry:
         """Return what to tell of a stream as of the applied slot, from number `first` on."""

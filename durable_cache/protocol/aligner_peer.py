@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from durable_cache.protocol.aligner_events import AlignerOptions
-from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_ledger import Ledger
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import Hello, Lane, Root
 from durable_cache.protocol.digest import ARITY
 
@@ -242,6 +243,5 @@ class Peers:
             knowledge.expire(now_ns)
             for place in places:
                 record = ledger.records.get(place)
-                if record is not None:
-                    knowledge.changed(place, record.knowledge)
-                    content.changed(place, record.content)
+                knowledge.changed(place, 0 if record is None else record.knowledge)
+                content.changed(place, 0 if record is None else record.content)

@@ -15,13 +15,14 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
 from durable_cache.protocol.aligner_content import ContentSearch
 from durable_cache.protocol.aligner_events import AlignerOptions, SessionEnded
-from durable_cache.protocol.aligner_ledger import Ledger, View
+from durable_cache.protocol.aligner_ledger import Ledger
 from durable_cache.protocol.aligner_packing import (
     Entry,
     decode_entries,
 )
 from durable_cache.protocol.aligner_peer import Peer
 from durable_cache.protocol.aligner_pulls import Items, Pulls
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_walk import Walk
 from durable_cache.protocol.aligner_wire import (
     Blocks,

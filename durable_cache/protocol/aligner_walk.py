@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.protocol.aligner_answer import child_sums
 from durable_cache.protocol.aligner_events import AlignerOptions
-from durable_cache.protocol.aligner_ledger import View
 from durable_cache.protocol.aligner_packing import NodeSums, decode_nodes, encode_nodes
 from durable_cache.protocol.aligner_peer import Quiet
+from durable_cache.protocol.aligner_view import View
 from durable_cache.protocol.aligner_wire import Diff, DiffReply, Lane
 from durable_cache.protocol.digest import ARITY, LEVELS_MAX, LEVELS_STORED
 

@@ -22,11 +22,7 @@ import msgspec
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
-from durable_cache.model.sequence import (
-    EPOCH_UNKNOWN,
-    SOURCE_SN_MODULUS,
-    sn_distance,
-)
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.events import (
     Append,
@@ -36,6 +32,8 @@ from durable_cache.protocol.events import (
     BatchRefused,
     EngineOptions,
     EpochDeclared,
+    EpochFreed,
+    EpochsAgreed,
     Event,
     FetchEnded,
     HeartbeatReceived,
@@ -85,10 +83,13 @@ class CacheEngine:
         """Return the sources that must be loaded before a batch with them is handed in."""
         return [source for source in dict.fromkeys(sources) if source not in self._sources]
 
-    def epoch_of(self, source: SourceId) -> int:
-        """Return the epoch that live samples of `source` belong to now."""
+    def known(self, source: SourceId) -> KnownSource:
+        """Return what is known of a source that was loaded; to be read only."""
         known = self._sources.get(source)
-        return EPOCH_UNKNOWN if known is None else known.current
+        if known is None:
+            raise LocalProtocolError(f"source {source} was not loaded")
+        self._sources.move_to_end(source)
+        return known
 
     def handle(self, event: Event) -> list[Output]:
         """Take one event and return what to do, in order."""
@@ -110,6 +111,11 @@ class CacheEngine:
                 return self._loaded(event)
             case EpochDeclared():
                 return self._declared(event)
+            case EpochsAgreed():
+                return self._agreed(event)
+            case EpochFreed(source, loser):
+                self.known(source).free(loser)
+                return []
             case HeartbeatReceived():
                 return self._heartbeat(event)
             case BatchRefused():
@@ -128,13 +134,15 @@ class CacheEngine:
             else:
                 group.append(sample)
         for source, samples in groups.items():
-            known = self._known(source)
+            known = self.known(source)
             if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
-                self._recovered(known, samples, accepted)
+                self._recovered(known, samples, accepted, foreign=True)
+            elif event.origin is Origin.REFILED:
+                known.refile(samples, accepted)
             elif event.origin is Origin.NATIVE:
                 epoch = known.current
                 own = [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
-                self._recovered(known, own, accepted)
+                self._recovered(known, own, accepted, foreign=False)
             else:
                 outputs += self._live(source, known, samples, accepted, event.now)
         return self._append(accepted) + outputs
@@ -175,7 +183,7 @@ class CacheEngine:
         doubtful: list[Sample],
         now: Moment,
     ) -> list[Output]:
-        numbering = known.live
+        numbering = known.follow(sample)
         window = numbering.window
         if sample.sn <= numbering.newest_held:
             if numbering.wrapped(sample.sn):
@@ -209,12 +217,15 @@ class CacheEngine:
         window.accept(sample.sn, sample.sn)
         numbering.take((sample,), accepted)
 
-    def _recovered(self, known: KnownSource, samples: list[Sample], accepted: list[Sample]) -> None:
+    def _recovered(
+        self, known: KnownSource, samples: list[Sample], accepted: list[Sample], *, foreign: bool
+    ) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
             numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
             if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
                 self.counts.duplicates += 1
                 continue
+            numbering.foreign |= foreign
             if numbering.parked is not None and numbering.parked.sn == sample.sn:
                 numbering.parked = None
             numbering.window.accept(sample.sn, sample.sn)
@@ -304,7 +315,7 @@ class CacheEngine:
         accepted: list[Sample] = []
         again: dict[SourceId, list[Sample]] = {}
         for sample, stored in event.samples:
-            known = self._known(sample.source)
+            known = self.known(sample.source)
             numbering = known.live
             if numbering.epoch != sample.epoch:
                 again.setdefault(sample.source, []).append(sample)
@@ -321,31 +332,21 @@ class CacheEngine:
                 self.counts.conflicts += 1
                 outputs.append(ReportConflict(sample, stored))
         for source, samples in again.items():
-            outputs += self._live(source, self._known(source), samples, accepted, event.now)
+            outputs += self._live(source, self.known(source), samples, accepted, event.now)
         return self._append(accepted) + outputs
 
     def _loaded(self, event: SourceLoaded) -> list[Output]:
         if event.source in self._sources:
             return []
         known = self._sources[event.source] = KnownSource(self._options)
-        known.aliases.extend(event.aliases)
-        for state in event.numberings:
-            first = state.held.first
-            epoch = known.canonical(state.epoch, 0 if first is None else first)
-            numbering = known.numbering(epoch)
-            numbering.newest_ntp64 = max(numbering.newest_ntp64, state.newest_ntp64)
-            for run in state.held:
-                numbering.window.accept(*run)
-            for run in state.skipped:
-                numbering.window.skip(*run)
-            known.current = max(known.current, epoch)
+        known.load(event.numberings, event.aliases)
         for numbering in known.numberings.values():
             for run in numbering.window.awaited():
                 self._await(event.source, numbering, run.first, run.last, event.now)
         return []
 
     def _declared(self, event: EpochDeclared) -> list[Output]:
-        known = self._known(event.source)
+        known = self.known(event.source)
         outputs: list[Output] = []
         before = known.live.window
         alias = known.adopt(event.source, event.epoch)
@@ -367,6 +368,13 @@ class CacheEngine:
                 self._await(event.source, numbering, 0, first - 1, event.now)
         return [*outputs, self._gaps.tail(event.source, event.epoch, numbering.window.top + 1)]
 
+    def _agreed(self, event: EpochsAgreed) -> list[Output]:
+        known = self.known(event.source)
+        before = known.numbering(event.loser).window
+        known.merge(event.source, event.loser, event.winner)
+        self._gaps.move(before, known.numbering(event.winner).window, event.winner)
+        return []
+
     def _heartbeat(self, event: HeartbeatReceived) -> list[Output]:
         known = self._sources.get(event.source)
         if known is None:
@@ -380,13 +388,6 @@ class CacheEngine:
         window.expect(last)
         self._await(event.source, numbering, first, last, event.now)
         return []
-
-    def _known(self, source: SourceId) -> KnownSource:
-        known = self._sources.get(source)
-        if known is None:
-            raise LocalProtocolError(f"source {source} was not loaded")
-        self._sources.move_to_end(source)
-        return known
 
     def _evict(self) -> None:
         """Forget the windows not used for longest; the stream index gives them back."""

@@ -18,6 +18,8 @@ __all__ = [
     "BatchRefused",
     "EngineOptions",
     "EpochDeclared",
+    "EpochFreed",
+    "EpochsAgreed",
     "Event",
     "Fetch",
     "FetchEnded",
@@ -57,6 +59,8 @@ class Origin(Enum):
     """Pulled by the aligner: as RECOVERED."""
     NATIVE = "native"
     """From a foreign publisher's own cache: confirmed, of the source's current epoch."""
+    REFILED = "refiled"
+    """From this cache's own storage, now under the epoch that was agreed on: to be stored again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,23 @@ class EpochDeclared:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochsAgreed:
+    """Two caches named one incarnation of a source by two epochs; from now on it has one."""
+
+    source: SourceId
+    loser: int
+    winner: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFreed:
+    """Nothing of an agreement's loser is stored any more: the number may mean another numbering."""
+
+    source: SourceId
+    loser: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
     """A publisher said which number it published last."""
 
@@ -193,6 +214,8 @@ Event = (
     | Appended
     | AppendFailed
     | EpochDeclared
+    | EpochFreed
+    | EpochsAgreed
     | HeartbeatReceived
     | FetchEnded
     | Tick

@@ -16,7 +16,7 @@ from durable_cache.model.sequence import (
 )
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
-from durable_cache.protocol.events import Alias, EngineOptions
+from durable_cache.protocol.events import Alias, EngineOptions, NumberingState
 
 __all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
@@ -31,12 +31,14 @@ _RESTART_SN_MAX = 16
 class Numbering:
     """One epoch of a source: its window, and the far number that waits for confirmation."""
 
-    __slots__ = ("declared", "epoch", "newest_ntp64", "parked", "window")
+    __slots__ = ("declared", "epoch", "foreign", "newest_ntp64", "parked", "window")
 
     def __init__(self, epoch: int, options: EngineOptions) -> None:
         self.epoch = epoch
         self.declared = False
         """Its publisher said so; otherwise it was seen to begin, or nothing is known."""
+        self.foreign = False
+        """Not all of it was heard by this process: what others gave may be another's numbers."""
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
         self.parked: Sample | None = None
         self.newest_ntp64 = 0
@@ -64,6 +66,15 @@ class Numbering:
         window = self.window
         ahead = sn_distance(sn, window.top % SOURCE_SN_MODULUS)
         return window.top >= SOURCE_SN_MODULUS // 2 and 0 < ahead <= window.span
+
+    def continued_by(self, sample: Sample) -> bool:
+        """Tell whether a sample comes after everything of this numbering, not far after."""
+        ahead = sample.sn - self.newest_held
+        return (
+            0 < ahead <= self.window.span
+            and not sample.stamped
+            and 0 < self.newest_ntp64 < sample.ntp64
+        )
 
     def doubtful(self, sample: Sample) -> bool:
         """Tell whether a live sample at or below the top must be looked up before it counts."""
@@ -103,10 +114,26 @@ class KnownSource:
         self.current = EPOCH_UNKNOWN
 
     def canonical(self, epoch: int, sn: int) -> int:
-        for alias in self.aliases:
-            if alias.stored == epoch and sn >= alias.from_sn:
-                return alias.epoch
+        for _ in self.aliases:
+            found = next((a for a in self.aliases if a.stored == epoch and sn >= a.from_sn), None)
+            if found is None:
+                break
+            epoch = found.epoch
         return epoch
+
+    def load(self, states: Iterable[NumberingState], aliases: Iterable[Alias]) -> None:
+        """Take what is stored of the source; once."""
+        self.aliases.extend(aliases)
+        for state in states:
+            first = state.held.first
+            numbering = self.numbering(self.canonical(state.epoch, 0 if first is None else first))
+            numbering.foreign = True
+            numbering.newest_ntp64 = max(numbering.newest_ntp64, state.newest_ntp64)
+            for run in state.held:
+                numbering.window.accept(*run)
+            for run in state.skipped:
+                numbering.window.skip(*run)
+            self.current = max(self.current, numbering.epoch)
 
     def numbering(self, epoch: int) -> Numbering:
         """Return the numbering of an epoch, begun when it is not known yet."""
@@ -131,17 +158,49 @@ class KnownSource:
             return None
         if 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(epoch):
             return None
-        merged = self.numbering(epoch)
-        for run in live.window.held:
-            merged.window.accept(*run)
-        for run in live.window.skipped:
-            merged.window.skip(*run)
-        merged.newest_ntp64 = max(merged.newest_ntp64, live.newest_ntp64)
-        merged.parked = live.parked
-        alias = Alias(source, self.current, 0, epoch)
-        del self.numberings[self.current]
+        return self.merge(source, self.current, epoch)
+
+    def merge(self, source: SourceId, epoch: int, into: int) -> Alias:
+        """Take what is known of an epoch as of another, and what is still to come of it."""
+        old, new = self.numberings.pop(epoch, None), self.numbering(into)
+        if old is not None:
+            for run in old.window.held:
+                new.window.accept(*run)
+            for run in old.window.skipped:
+                new.window.skip(*run)
+            new.newest_ntp64 = max(new.newest_ntp64, old.newest_ntp64)
+            new.parked = old.parked or new.parked
+        if self.current == epoch:
+            self.current = into
+        alias = Alias(source, epoch, 0, into)
         self.aliases.append(alias)
         return alias
+
+    def free(self, loser: int) -> None:
+        """Forget where samples of an epoch went."""
+        self.aliases = [alias for alias in self.aliases if alias.stored != loser]
+
+    def refile(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
+        """Take what is stored here, under its new epoch: the window has it from before."""
+        for sample in samples:
+            numbering = self.numbering(sample.epoch)
+            numbering.window.accept(sample.sn, sample.sn)
+            numbering.take((sample,), accepted)
+
+    def follow(self, sample: Sample) -> Numbering:
+        """Return the numbering a live sample belongs to: perhaps a later one others know of.
+
+        Where another cache saw the source restart and this one did not, its epoch came with what
+        it gave; the first live sample that continues it belongs to it.
+        """
+        live = self.live
+        if len(self.numberings) > 1 and not live.declared:
+            later = (n for n in self.numberings.values() if n.epoch > self.current)
+            for numbering in sorted(later, key=lambda numbering: -numbering.epoch):
+                if numbering.continued_by(sample):
+                    self.current = numbering.epoch
+                    return numbering
+        return live
 
     def restart(self, sample: Sample, unix_ns: int) -> Numbering:
         """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited.

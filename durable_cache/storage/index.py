@@ -22,6 +22,7 @@ import msgspec
 from durable_cache.errors import Closed
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.events import Alias, NumberingState
 from durable_cache.storage.contract import Floor, Retention, Storage
 from durable_cache.storage.index_rows import (
@@ -115,7 +116,10 @@ class StreamIndex:
             NumberingState(int(epoch), unpack(held), unpack(skipped), int(newest))
             for epoch, held, skipped, newest in rows
         )
-        return states, tuple(Alias(source, *map(int, row)) for row in aliases)
+        agreed = self._rows(
+            "SELECT loser, 0, winner FROM agreements WHERE zid = ? AND eid = ?", source
+        )
+        return states, tuple(Alias(source, *map(int, row)) for row in (*aliases, *agreed))
 
     def learn(self, alias: Alias) -> None:
         """Keep an alias durably; idempotent."""
@@ -132,6 +136,46 @@ class StreamIndex:
             Alias(SourceId(str(zid), int(eid)), int(stored), int(from_sn), int(epoch))
             for zid, eid, stored, from_sn, epoch in rows
         ]
+
+    def agree(self, agreement: Alias) -> None:
+        """Keep durably that an epoch is another cache's name for an incarnation; idempotent."""
+        with self._transaction() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)",
+                (*agreement.source, agreement.stored, agreement.epoch),
+            )
+
+    def agreements(self) -> list[Alias]:
+        """Return what was agreed on and not forgotten."""
+        rows = self._rows("SELECT zid, eid, loser, winner FROM agreements")
+        return [
+            Alias(SourceId(str(zid), int(eid)), int(loser), 0, int(winner))
+            for zid, eid, loser, winner in rows
+        ]
+
+    def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
+        """Return the streams of one numbering; a scan."""
+        rows = self._rows(
+            "SELECT * FROM streams WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
+        )
+        return [*map(info_of, rows)]
+
+    def forget(self, source: SourceId, epoch: int) -> None:
+        """Forget all of a numbering, of which the backend has nothing any more; idempotent.
+
+        An agreement about an epoch that nobody knew goes with it: it may mean another numbering.
+        """
+        with self._transaction() as database:
+            numbering = (*source, epoch)
+            where = "WHERE zid = ? AND eid = ? AND epoch = ?"
+            gone = database.execute(f"DELETE FROM streams {where}", numbering).rowcount  # noqa: S608
+            database.execute(f"DELETE FROM numberings {where}", numbering)  # noqa: S608
+            if epoch == EPOCH_UNKNOWN:
+                database.execute(
+                    "DELETE FROM agreements WHERE zid = ? AND eid = ? AND loser = ?", numbering
+                )
+            self._cache.clear()
+            self.streams -= gone
 
     def sources_with_holes(self, limit: int) -> list[SourceId]:
         """Return up to `limit` sources whose numbers are not one unbroken run."""

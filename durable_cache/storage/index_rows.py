@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS streams (
 CREATE TABLE IF NOT EXISTS aliases (
   zid TEXT, eid INTEGER, stored INTEGER, from_sn INTEGER, epoch INTEGER,
   PRIMARY KEY (zid, eid, stored, from_sn)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS agreements (
+  zid TEXT, eid INTEGER, loser INTEGER, winner INTEGER,
+  PRIMARY KEY (zid, eid, loser)) WITHOUT ROWID;
 """
 _PUT_STREAMS = """INSERT OR REPLACE INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,

@@ -339,6 +339,28 @@ class JournaledStorage:
             self.index.trimmed(floors, purged=True)
             return removed
 
+    def moved(self, agreement: Alias) -> bool:
+        """Tell whether the backend has all of an epoch under the one that was agreed on."""
+        source, loser = agreement.source, agreement.stored
+        if self.tail.spilled or any(epoch == loser for epoch, _ in self.tail.numbers_of(source)):
+            return False
+        old = self.index.infos_of(source, loser)
+        now = self.index.infos([info.stream._replace(epoch=agreement.epoch) for info in old])
+        for info, found in zip(old, now.values(), strict=True):
+            missing = info.held.difference(found.held)
+            missing.remove(0, max(found.floor, found.purged) - 1)
+            if missing:
+                return False
+        return True
+
+    def forget(self, source: SourceId, epoch: int) -> list[Stream]:
+        """Remove a numbering that was stored anew under another epoch; returns its streams."""
+        with self._trim_lock:
+            old = self.index.infos_of(source, epoch)
+            self.backend.purge(Floor(info.stream, (info.held.last or 0) + 1) for info in old)
+            self.index.forget(source, epoch)
+        return [info.stream for info in old]
+
     def close(self) -> None:
         """Close journal, index and backend, in that order; idempotent. Drains nothing."""
         self.stop_drain()

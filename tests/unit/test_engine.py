@@ -215,7 +215,7 @@ def test_a_restarted_numbering_gets_an_epoch_of_its_own() -> None:
     epoch = frame(at(30).unix_ns)
     assert shell.held(epoch) == RangeSet([(0, 4)])
     assert shell.held(0) == RangeSet([(0, 49)])
-    assert shell.engine.epoch_of(SOURCE) == epoch
+    assert shell.engine.known(SOURCE).current == epoch
 
 
 def test_a_restart_whose_first_samples_were_lost_awaits_them() -> None:
@@ -232,7 +232,7 @@ def test_a_restart_has_one_epoch_whatever_the_clock_of_the_cache(seconds: int) -
     shell = Shell()
     shell.live(*(sample(sn) for sn in range(5)), seconds=1)
     shell.live(*(sample(sn, ntp64=began + sn, payload=b"new") for sn in range(3)), seconds=seconds)
-    assert shell.engine.epoch_of(SOURCE) == frame(at(100).unix_ns)
+    assert shell.engine.known(SOURCE).current == frame(at(100).unix_ns)
 
 
 def test_a_restart_within_the_same_frame_still_gets_a_new_epoch() -> None:
@@ -241,7 +241,7 @@ def test_a_restart_within_the_same_frame_still_gets_a_new_epoch() -> None:
     shell.give(EpochDeclared(SOURCE, first, True, at(0)))
     shell.live(*(sample(sn) for sn in range(50)))
     shell.live(sample(0, ntp64=5 << 32, payload=b"new"), seconds=0.5)
-    assert shell.engine.epoch_of(SOURCE) == first + 1
+    assert shell.engine.known(SOURCE).current == first + 1
 
 
 def test_a_wrap_begins_a_new_epoch() -> None:

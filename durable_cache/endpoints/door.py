@@ -1,0 +1,68 @@
+"""What of a batch may come in: above the floors, within the limit of streams, under one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from durable_cache.endpoints.agreeing import Agreeing
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.protocol.events import BatchReceived, Origin
+from durable_cache.protocol.numbering import KnownSource
+from durable_cache.storage.journaled import JournaledStorage
+
+__all__ = ["Door"]
+
+_FROM_OTHERS = (Origin.ALIGNED, Origin.RECOVERED)
+
+
+class Door:
+    """Stands before the engine, in its thread."""
+
+    def __init__(
+        self, store: JournaledStorage, agreeing: Agreeing, resources_limit: int | None
+    ) -> None:
+        self._store = store
+        self._agreeing = agreeing
+        self._limit = resources_limit
+        self._promised: set[Stream] = set()
+        self.refused = 0
+        """Samples of streams beyond the limit."""
+
+    def admit(
+        self, event: BatchReceived, known_of: Callable[[SourceId], KnownSource]
+    ) -> BatchReceived:
+        """Return what of the event may come in; its sources are loaded."""
+        batch = event.batch
+        if event.origin in _FROM_OTHERS:
+            batch = self._agreeing.settle(batch, known_of)
+        if event.origin in (*_FROM_OTHERS, Origin.REFILED):
+            batch = self._above_floors(batch)
+        if self._limit is not None and event.origin is not Origin.REFILED:
+            batch = self._within_limit(batch, self._limit, known_of)
+        return event if batch is event.batch else BatchReceived(batch, event.origin, event.now)
+
+    def _above_floors(self, batch: SampleBatch) -> SampleBatch:
+        """Leave out what retention or a purge removed while it was on its way."""
+        infos = self._store.index.infos([*batch.by_stream])
+        floors = {stream: max(info.floor, info.purged) for stream, info in infos.items()}
+        if not any(floors.values()):
+            return batch
+        return SampleBatch(sample for sample in batch if sample.sn >= floors[sample.stream])
+
+    def _within_limit(
+        self, batch: SampleBatch, limit: int, known_of: Callable[[SourceId], KnownSource]
+    ) -> SampleBatch:
+        """Leave out samples of streams beyond `resources_limit`."""
+        index = self._store.index
+        epochs = {s.source: known_of(s.source).current for s in batch}
+        streams = {(s.key, s.source): Stream(s.key, s.source, epochs[s.source]) for s in batch}
+        new = index.unknown([*streams.values()])
+        room = limit - index.streams - len(self._promised)
+        unknown = [stream for stream in new if stream not in self._promised]
+        self._promised.update(unknown[: max(0, room)])
+        barred = {(s.key, s.source) for s in unknown[max(0, room) :]}
+        if not barred:
+            return batch
+        kept = SampleBatch(s for s in batch if (s.key, s.source) not in barred)
+        self.refused += len(batch) - len(kept)
+        return kept

@@ -1,0 +1,113 @@
+"""Moves what is stored under an epoch that lost an agreement to the one that won.
+
+Samples go through the door once more and are stored anew; only when the backend has all of them is
+the old numbering removed. A crash in between repeats work and loses nothing: the agreement is
+durable, and what it moves is looked for at every start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Event
+
+import msgspec
+
+from durable_cache.errors import DurableCacheError
+from durable_cache.model.sample import Sample, Stream
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.events import Alias
+from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled import JournaledStorage
+
+__all__ = ["Refiling"]
+
+_log = logging.getLogger(__name__)
+_PAGE_SAMPLES = 2_000
+_QUEUED_BYTES_MAX = 8 << 20
+"""Live samples have most of the queue to themselves."""
+_PASS_SECONDS = 30.0
+_RETRY_SECONDS = 5.0
+
+
+class Refiling:
+    """Does one agreement after the other, in a thread of its own."""
+
+    def __init__(
+        self,
+        store: JournaledStorage,
+        offer: Callable[[list[Sample]], None],
+        queued_bytes: Callable[[], int],
+        freed: Callable[[Alias], None],
+    ) -> None:
+        self._store = store
+        self._offer = offer
+        self._queued_bytes = queued_bytes
+        self._freed = freed
+        self._agreed: SimpleQueue[Alias | None] = SimpleQueue()
+        self._stopped = Event()
+        self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
+        self.on_forgotten: list[Callable[[Sequence[Stream]], None]] = []
+
+    def move(self, agreement: Alias) -> None:
+        """Move what is stored under an epoch, soon."""
+        source, loser, _, winner = agreement
+        about = {"source": str(source), "epoch": winner, "instead_of": loser}
+        _log.info("two epochs are one", extra=about)
+        self._agreed.put(agreement)
+
+    def stop(self) -> None:
+        """End `run` where it is; idempotent."""
+        self._stopped.set()
+        self._agreed.put(None)
+
+    def run(self) -> None:
+        """Do what was left by the last process, then what is agreed on, until `stop`."""
+        for agreement in self._store.index.agreements():
+            self.move(agreement)
+        while (agreement := self._agreed.get()) is not None:  # type: ignore[assignment]
+            while not self._stopped.is_set():
+                try:
+                    if self._moved(agreement):
+                        break
+                except DurableCacheError as error:
+                    _log.warning("epochs are not one yet", extra={"reason": str(error)})
+                    self._stopped.wait(_RETRY_SECONDS)
+
+    def _moved(self, agreement: Alias) -> bool:
+        source, loser, _, winner = agreement
+        selection = Selection(zid=source.zid, eid=source.eid, epoch=loser)
+        cursor = None
+        while not self._stopped.is_set():
+            page = self._store.read(selection, _PAGE_SAMPLES, cursor)
+            self._offer([msgspec.structs.replace(s, epoch=winner) for s in page.samples])
+            while self._queued_bytes() > _QUEUED_BYTES_MAX and not self._stopped.wait(0.05):
+                pass
+            cursor = page.cursor
+            if cursor is None:
+                break
+        deadline = time.monotonic() + _PASS_SECONDS
+        while not self._store.moved(agreement):
+            self._store.tail.hurry()
+            if self._stopped.wait(0.2) or time.monotonic() > deadline:
+                return False
+        self._let_go(agreement)
+        return True
+
+    def _let_go(self, agreement: Alias) -> None:
+        source, loser, _, winner = agreement
+        purged = [
+            Floor(info.stream._replace(epoch=winner), info.purged)
+            for info in self._store.index.infos_of(source, loser)
+            if info.purged
+        ]
+        if purged:
+            self._store.purge(purged)
+            for told_floors in self.on_purged:
+                told_floors(purged)
+        streams = self._store.forget(source, loser)
+        for told in self.on_forgotten:
+            told(streams)
+        self._freed(agreement)

@@ -1,0 +1,210 @@
+"""Which epochs a cache takes for one, what the engine makes of it, and what is moved by it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durable_cache.endpoints.agreeing import Agreeing
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.protocol.events import (
+    Alias,
+    BatchReceived,
+    EpochDeclared,
+    EpochFreed,
+    EpochsAgreed,
+    Fetch,
+    Origin,
+    SendAck,
+    Tick,
+)
+from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.memory import MemoryStorage
+from tests.unit.test_engine import SOURCE, Shell, at, only, sample
+
+EARLY, LATE = 7, 9
+
+
+def samples(*sns: int, epoch: int = 0, payload: bytes = b"") -> list[Sample]:
+    return [sample(sn, epoch=epoch, payload=payload, ntp64=(sn + 1) << 32) for sn in sns]
+
+
+class Cache:
+    """An engine with a storage, and what looks at samples of others before they come in."""
+
+    def __init__(self) -> None:
+        self.shell = Shell()
+        self.store = JournaledStorage(MemoryStorage(), None)
+        self.agreed: list[Alias] = []
+        self.asked: list[tuple[SourceId, int]] = []
+        self.agreeing = Agreeing(
+            self.store, self.agreed.append, lambda source, sn: self.asked.append((source, sn))
+        )
+
+    def live(self, *heard: Sample) -> None:
+        self.shell.live(*heard)
+        self.store.commit(SampleBatch(heard))
+
+    def given(self, *given: Sample) -> int:
+        """Take what another cache gives; returns how many may come in."""
+        batch = self.agreeing.settle(SampleBatch(given), self.shell.engine.known)
+        self.shell.give(BatchReceived(batch, Origin.ALIGNED, at(1)))
+        self.store.commit(batch)
+        return len(batch)
+
+
+def named(cache: Cache, epoch: int, *sns: int) -> None:
+    """Let a cache hold samples of an epoch that somebody named once."""
+    assert cache.given(*samples(*sns, epoch=epoch)) == len(sns)
+
+
+def test_the_same_sample_under_two_epochs_shows_that_they_are_one_and_the_lower_stands() -> None:
+    for held, given in ((EARLY, LATE), (LATE, EARLY)):
+        cache = Cache()
+        named(cache, held, 3, 4, 5)
+        assert cache.given(*samples(5, 6, epoch=given)) == 2
+        assert cache.agreed == [Alias(SOURCE, LATE, 0, EARLY)]
+
+
+def test_another_time_or_content_shows_that_two_epochs_are_two() -> None:
+    cache = Cache()
+    named(cache, EARLY, 3, 4, 5)
+    cache.given(*samples(4, epoch=LATE, payload=b"other"))
+    cache.given(*samples(5, epoch=LATE))
+    later = msgspec.structs.replace(samples(5, epoch=LATE + 1)[0], ntp64=1 << 50)
+    cache.given(later)
+    assert cache.agreed == []
+
+
+def test_a_time_that_a_cache_gave_says_nothing() -> None:
+    cache = Cache()
+    named(cache, EARLY, 3)
+    own = msgspec.structs.replace(samples(3, epoch=LATE)[0], stamped=True)
+    assert cache.given(own) == 1
+    assert cache.agreed == []
+
+
+def test_numbers_apart_say_nothing() -> None:
+    cache = Cache()
+    named(cache, EARLY, 3)
+    named(cache, LATE, 8)
+    assert (cache.agreed, cache.asked) == ([], [])
+
+
+def test_an_epoch_that_its_publisher_declared_never_loses() -> None:
+    cache = Cache()
+    cache.shell.give(EpochDeclared(SOURCE, LATE, False, at(0)))
+    cache.live(*samples(0, 1, 2, epoch=LATE))
+    assert cache.given(*samples(2, epoch=EARLY)) == 1
+    assert cache.agreed == []
+    assert cache.given(*samples(2, epoch=LATE + 1)) == 1
+    assert cache.agreed == [Alias(SOURCE, LATE + 1, 0, LATE)]
+
+
+def test_what_this_process_alone_heard_without_an_epoch_takes_that_of_others() -> None:
+    cache = Cache()
+    cache.live(*samples(10, 11, 12))
+    assert cache.given(*samples(12, epoch=LATE)) == 1
+    assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
+    assert cache.given(*samples(90)) == 0, "may be of an older run"
+    cache.agreeing.release(SOURCE)
+    assert cache.given(*samples(90)) == 1
+
+
+def test_without_a_number_in_common_the_others_are_asked_for_one_before_older_runs_mix() -> None:
+    cache = Cache()
+    cache.live(*samples(10, 11, 12))
+    assert cache.given(*samples(3, epoch=LATE)) == 1
+    assert cache.given(*samples(4, epoch=LATE)) == 1
+    assert cache.asked == [(SOURCE, 10)]
+    assert cache.given(*samples(80)) == 0
+    assert cache.given(*samples(10, epoch=LATE)) == 1
+    assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
+
+
+def test_what_is_stored_without_an_epoch_from_before_keeps_to_itself() -> None:
+    cache = Cache()
+    cache.live(*samples(10, 11))
+    assert cache.given(*samples(12)) == 1  # from another cache: it may be of another run
+    assert cache.given(*samples(11, epoch=LATE)) == 1
+    assert cache.agreed == []
+
+
+def test_what_another_gives_without_an_epoch_and_is_here_with_one_does_not_come_in() -> None:
+    cache = Cache()
+    named(cache, LATE, 3, 4, 5)
+    assert cache.given(*samples(5, 6)) == 0
+    assert cache.given(*samples(7)) == 0
+    assert cache.agreed == []
+
+
+def test_the_engine_goes_on_under_the_epoch_agreed_on() -> None:
+    shell = Shell()
+    shell.live(*samples(0, 1, 5))
+    shell.give(EpochsAgreed(SOURCE, 0, LATE))
+    shell.give(EpochsAgreed(SOURCE, LATE, EARLY))
+    known = shell.engine.known(SOURCE)
+    assert (known.current, [*known.numberings]) == (EARLY, [EARLY])
+    assert known.canonical(0, 3) == EARLY
+    fetches = only(shell.give(Tick(at(1))), Fetch)
+    assert [(fetch.epoch, fetch.first, fetch.last) for fetch in fetches] == [(EARLY, 2, 4)]  # type: ignore[union-attr]
+    shell.recovered(*samples(3, epoch=LATE))
+    shell.live(*samples(6))
+    assert shell.held(EARLY) == RangeSet.of([3, 6])
+    refiled = BatchReceived(SampleBatch(samples(0, 1, 5, epoch=EARLY)), Origin.REFILED, at(2))
+    assert only(shell.give(refiled), SendAck)
+    assert shell.held(EARLY) == RangeSet.of([0, 1, 3, 5, 6])
+
+
+def test_an_epoch_that_was_freed_is_another_numbering() -> None:
+    shell = Shell()
+    shell.live(*samples(0, 1, 2))
+    shell.give(EpochsAgreed(SOURCE, 0, LATE))
+    shell.give(EpochFreed(SOURCE, 0))
+    shell.recovered(*samples(1, epoch=0, payload=b"older"))
+    assert shell.disk[0, 1].payload == b"1"  # the disk of this test kept it
+    assert shell.engine.known(SOURCE).numberings[0].window.held == RangeSet([(1, 1)])
+
+
+def test_a_live_sample_that_continues_a_later_epoch_of_others_belongs_to_it() -> None:
+    shell = Shell()
+    shell.live(*samples(0, 1, 2))
+    shell.recovered(*samples(*range(100, 110), epoch=LATE))
+    shell.live(*samples(112))
+    assert shell.engine.known(SOURCE).current == LATE
+    assert shell.held(LATE) == RangeSet([(100, 109), (112, 112)])
+
+
+def test_a_live_sample_that_does_not_continue_a_later_epoch_stays_where_it_was() -> None:
+    shell = Shell()
+    shell.live(*samples(0, 1, 2))
+    shell.recovered(*samples(*range(100, 110), epoch=LATE))
+    early = msgspec.structs.replace(samples(111)[0], ntp64=4 << 32)
+    shell.live(early)
+    assert shell.engine.known(SOURCE).current == 0
+
+
+def test_a_numbering_is_moved_when_the_backend_has_all_of_it_and_then_forgotten() -> None:
+    store = JournaledStorage(MemoryStorage(), None)
+    agreement = Alias(SOURCE, LATE, 0, EARLY)
+    store.commit(SampleBatch(samples(1, 2, epoch=LATE)))
+    store.commit(SampleBatch(samples(2, epoch=EARLY)))
+    assert not store.moved(agreement)
+    store.commit(SampleBatch(samples(1, epoch=EARLY)))
+    assert store.moved(agreement)
+    assert store.forget(SOURCE, LATE) == [Stream("k", SOURCE, LATE)]
+    assert {held.stream.epoch for held in store.backend.held()} == {EARLY}
+    ((state,), _) = store.load(SOURCE)
+    assert (state.epoch, store.index.streams) == (EARLY, 1)
+    assert store.forget(SOURCE, LATE) == []
+
+
+def test_an_agreement_is_remembered_but_of_an_unknown_epoch_only_until_it_is_freed() -> None:
+    store = JournaledStorage(MemoryStorage(), None)
+    named_twice, unknown = Alias(SOURCE, LATE, 0, EARLY), Alias(SOURCE, 0, 0, EARLY)
+    for agreement in (named_twice, unknown, unknown):
+        store.index.agree(agreement)
+    assert set(store.load(SOURCE)[1]) == {named_twice, unknown}
+    store.forget(SOURCE, 0)
+    store.forget(SOURCE, LATE)
+    assert store.index.agreements() == [named_twice]
