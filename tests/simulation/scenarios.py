@@ -7,10 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace as replaced
+
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.aligner_events import (
     CacheProfile,
+    Forgotten,
     RootReceived,
 )
 from durable_cache.protocol.aligner_wire import Pull, decode_request, decode_root
@@ -239,6 +242,40 @@ def two_views_are_kept_apart() -> bool:
     return True
 
 
+def move(cache: SimulatedCache, stream: Stream, epoch: int) -> None:
+    """Store a stream under another epoch, as a cache does that agreed on it."""
+    moved = cache.store.pop(stream)
+    cache.take(SampleBatch(replaced(sample, epoch=epoch) for sample in moved.values()))
+    cache.feed(Forgotten((stream,)))
+
+
+def an_epoch_is_moved_at_both() -> bool:
+    """While others come in, one after the other stores a stream under another epoch."""
+    scene = Scene()
+    one, two = scene.cache("one"), scene.cache("two")
+    for cache in (one, two):
+        scene.give(cache, range(40))
+    scene.network.run(60)
+    for cache in (one, two):
+        scene.give(cache, range(40, 44))
+        scene.network.run(1)
+        move(cache, STREAM, 5)
+        cache.take(SampleBatch([replaced(scene.sample(44), epoch=5)]))
+    scene.network.run(600)
+    before = scene.network.requests
+    scene.network.run(600)
+    same = [*one.store] == [*two.store] == [STREAM._replace(epoch=5)]
+    (one_view,) = one.aligner.ledger.views.values() if one.aligner else ()
+    (two_view,) = two.aligner.ledger.views.values() if two.aligner else ()
+    return (
+        same
+        and scene.network.requests == before
+        and one_view.samples == two_view.samples == 45
+        and one_view.tree.root == two_view.tree.root
+        and one_view.tree.root.streams == 1
+    )
+
+
 SCENARIOS = [
     the_longest_comes_back,
     others_are_asked_before_void,
@@ -251,4 +288,5 @@ SCENARIOS = [
     many_runs_are_paged,
     a_wiped_cache_is_rebuilt,
     two_views_are_kept_apart,
+    an_epoch_is_moved_at_both,
 ]

@@ -199,6 +199,14 @@ def cut_streams_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "entry", entry)
 
 
+def a_forgotten_stream_stays_in_the_tree(patch: pytest.MonkeyPatch) -> None:
+    def drop(ledger: Ledger, streams: Any) -> None:
+        for stream in streams:
+            ledger.records.pop(ledger.place(stream), None)
+
+    patch.setattr(Ledger, "drop", drop)
+
+
 PLANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (no_quiet_list, "P4"),
     (voids_never_asked_again, "the_longest_comes_back"),
@@ -218,6 +226,7 @@ PLANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (other_roots_taken, "two_views_are_kept_apart"),
     (trees_never_rebuilt, "a_wrong_sum_heals"),
     (cut_streams_end, "many_runs_are_paged"),
+    (a_forgotten_stream_stays_in_the_tree, "an_epoch_is_moved_at_both"),
 ]
 
 
