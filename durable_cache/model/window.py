@@ -30,10 +30,20 @@ class Window:
 
     Awaited is every number from `start` to `top` that is neither held nor skipped. Memory goes with
     the number of runs, at most `runs_max`: beyond that the oldest runs are forgotten, `base` rises,
-    and numbers below it are OLD. Mutable, owned by one thread.
+    and numbers below it are OLD. What is still awaited is not forgotten, however many runs that
+    makes: the bound is that of open gaps then. Mutable, owned by one thread.
     """
 
-    __slots__ = ("base", "expected", "held", "runs_max", "skipped", "span", "start")
+    __slots__ = (
+        "_runs_borne",
+        "base",
+        "expected",
+        "held",
+        "runs_max",
+        "skipped",
+        "span",
+        "start",
+    )
 
     def __init__(self, *, span: int = 1 << 17, runs_max: int = 1024) -> None:
         self.held = RangeSet()
@@ -46,6 +56,7 @@ class Window:
         self.span = span
         """How far beyond `top` a number may be without confirmation."""
         self.runs_max = runs_max
+        self._runs_borne = runs_max
 
     @property
     def top(self) -> int:
@@ -85,7 +96,7 @@ class Window:
         self.held.add(first, last)
         if len(self.skipped):
             self.skipped.remove(first, last)
-        if len(self.held) > self.runs_max:
+        if len(self.held) > self._runs_borne:
             self._forget_oldest()
 
     def reject(self, first: int, last: int) -> None:
@@ -103,7 +114,7 @@ class Window:
         self.skipped.add(first, last)
         for low, high in self.held.clip(first, last):
             self.skipped.remove(low, high)
-        if len(self.skipped) > self.runs_max:
+        if len(self.skipped) > self._runs_borne:
             self._forget_oldest()
 
     def awaited(self) -> RangeSet:
@@ -128,3 +139,6 @@ class Window:
         self.base = base
         self.held.remove(0, base - 1)
         self.skipped.remove(0, base - 1)
+        # Where much is awaited little can go: looking again at each number would cost its square.
+        left = max(len(self.held), len(self.skipped))
+        self._runs_borne = self.runs_max if left <= self.runs_max else 2 * left

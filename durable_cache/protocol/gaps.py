@@ -7,10 +7,10 @@ is over and no fetch for it is under way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
+from itertools import count, islice
 
 from durable_cache.model.sample import SourceId
 from durable_cache.model.window import Window
@@ -19,6 +19,10 @@ from durable_cache.protocol.events import EngineOptions, Fetch
 __all__ = ["Gap", "GapState", "Gaps"]
 
 _SECOND_NS = 1_000_000_000
+_NEAR = 128
+"""So many numbers that are here already cost less to get once more than another question."""
+_STRETCH = 4096
+"""What one question asks for at most where it joins gaps: a page of small samples."""
 _GRACE = 2
 """A fetch that never ends is given up after so many gap timeouts."""
 
@@ -63,7 +67,7 @@ class Gaps:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._gaps: list[Gap] = []
-        self._fetching: dict[int, Gap | None] = {}
+        self._fetching: dict[int, list[Gap]] = {}
         self._ids = count(1)
 
     def __len__(self) -> int:
@@ -89,20 +93,22 @@ class Gaps:
     def tail(self, source: SourceId, epoch: int, first: int) -> Fetch:
         """Ask for everything from `first` on, without awaiting it."""
         fetch_id = next(self._ids)
-        self._fetching[fetch_id] = None
+        self._fetching[fetch_id] = []
         return Fetch(fetch_id, source, epoch, first, None)
 
     def single(self, source: SourceId, epoch: int, sn: int) -> Fetch:
         """Ask for one number, without awaiting it: does anybody know it?"""
         fetch_id = next(self._ids)
-        self._fetching[fetch_id] = None
+        self._fetching[fetch_id] = []
         return Fetch(fetch_id, source, epoch, sn, sn)
 
     def ended(self, fetch_id: int, now_ns: int) -> None:
         """A fetch is over: ask again at once where it brought some, else after a pause."""
-        gap = self._fetching.pop(fetch_id, None)
-        if gap is None or not gap.narrow():
-            return
+        for gap in self._fetching.pop(fetch_id, ()):
+            if gap.narrow():
+                self._ask_again(gap, now_ns)
+
+    def _ask_again(self, gap: Gap, now_ns: int) -> None:
         progress = gap.missing < gap.missing_when_asked
         gap.state = GapState.OPEN
         retry_ns = round(self._options.fetch_retry_seconds * _SECOND_NS)
@@ -116,19 +122,20 @@ class Gaps:
         """Return the fetches to start now; drops the gaps that are filled."""
         self._gaps = [gap for gap in self._gaps if gap.narrow()]
         room = self._options.fetches_max - len(self._fetching)
-        fetches = []
-        for gap in self._gaps:
-            if room <= 0:
-                break
-            if gap.state is GapState.OPEN and gap.due_ns <= now_ns:
-                fetch_id = next(self._ids)
-                self._fetching[fetch_id] = gap
-                gap.state = GapState.FETCHING
-                gap.fetches += 1
-                gap.missing_when_asked = gap.missing
-                room -= 1
-                fetches.append(Fetch(fetch_id, gap.source, gap.epoch, gap.first, gap.last))
-        return fetches
+        if room <= 0:
+            return []
+        due = [gap for gap in self._gaps if gap.state is GapState.OPEN and gap.due_ns <= now_ns]
+        return [self._fetch(together) for together in islice(_neighbours(due), room)]
+
+    def _fetch(self, together: list[Gap]) -> Fetch:
+        fetch_id = next(self._ids)
+        self._fetching[fetch_id] = together
+        for gap in together:
+            gap.state = GapState.FETCHING
+            gap.fetches += 1
+            gap.missing_when_asked = gap.missing
+        gap, last = together[0], max(gap.last for gap in together)
+        return Fetch(fetch_id, gap.source, gap.epoch, gap.first, last)
 
     def expired(self, now_ns: int) -> list[Gap]:
         """Return the gaps whose time is over, oldest first; they stay until `close`."""
@@ -157,3 +164,21 @@ class Gaps:
             for gap in self._gaps
         ]
         return min(times, default=None)
+
+
+def _neighbours(gaps: Iterable[Gap]) -> Iterator[list[Gap]]:
+    """Yield gaps together that one question may ask for: of one numbering, near each other."""
+    windows: dict[int, list[Gap]] = {}
+    for gap in gaps:
+        windows.setdefault(id(gap.window), []).append(gap)
+    for of_one in windows.values():
+        together: list[Gap] = []
+        last = -1
+        for gap in sorted(of_one, key=lambda gap: gap.first):
+            apart = gap.first - last > _NEAR
+            if together and (apart or gap.last - together[0].first >= _STRETCH):
+                yield together
+                together = []
+            together.append(gap)
+            last = max(last, gap.last)
+        yield together

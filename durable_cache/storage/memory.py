@@ -38,8 +38,7 @@ class MemoryStorage(contract.Storage):
         new = 0
         with self._lock:
             self._check(writing=True)
-            for skip in skips:
-                self._skips.add(skip, self._sns(skip))
+            self._skip(skips)
             for at, sample in enumerate(batch.samples):
                 stream = self._streams.setdefault(sample.stream, {})
                 first = stream.get(sample.sn)
@@ -51,10 +50,19 @@ class MemoryStorage(contract.Storage):
                     conflicts.append(Conflict(sample.identity, held, batch.digests[at]))
         return AppendResult(new, len(batch) - new - len(conflicts), tuple(conflicts))
 
-    def _sns(self, skip: Skip) -> RangeSet:
-        numbering = (skip.source, skip.epoch)
-        streams = (held for s, held in self._streams.items() if (s.source, s.epoch) == numbering)
-        return RangeSet.of(sn for held in streams for sn in held)
+    def _skip(self, skips: Sequence[Skip]) -> None:
+        numberings: dict[tuple[SourceId, int], list[dict[int, Sample]]] = {
+            (skip.source, skip.epoch): [] for skip in skips
+        }
+        for stream, held in self._streams.items() if numberings else ():
+            of_one = numberings.get((stream.source, stream.epoch))
+            if of_one is not None:
+                of_one.append(held)
+        for skip in skips:
+            bounds = SnBounds(skip.first, skip.last)
+            streams = numberings[skip.source, skip.epoch]
+            held_sns = (s.sn for held in streams for s in _within(held, bounds))
+            self._skips.add(skip, RangeSet.of(held_sns))
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         found = self._candidates(selection, limit, cursor)

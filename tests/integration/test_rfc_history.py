@@ -9,9 +9,11 @@ import pytest
 import zenoh
 
 from durable_cache import (
+    CacheOptions,
     Kind,
     Origins,
     Sample,
+    SourceId,
     declare_reliability_cache,
     declare_reliable_subscriber,
 )
@@ -202,3 +204,22 @@ def test_no_answer_means_unknown(network: LocalNetwork) -> None:
         assert not receipt.wait(0.2)
         assert receipt.caches == {}
     watcher.undeclare()
+
+
+def test_thousands_of_gaps_are_filled_from_another_cache(network: LocalNetwork) -> None:
+    """A cache that missed one sample in ten asks for many at once, not for one after the other."""
+    own = CacheOptions(allowed_origin=Origins.SESSION_LOCAL)
+    published = [
+        Sample("a/b", SourceId("ab12", 7), 0, sn, b"%d" % sn, ntp64=(sn + 1) << 20)
+        for sn in range(50_000)
+    ]
+    with (
+        declare_reliability_cache(network.client(), "a/**", options=own) as whole,
+        declare_reliability_cache(network.client(), "a/**", options=own) as torn,
+    ):
+        for cache, every in ((whole, published), (torn, [s for s in published if s.sn % 10 != 5])):
+            for at in range(0, len(every), 5_000):
+                cache.ingest.offer(every[at : at + 5_000])
+        wait_until(lambda: torn.status().appended == 50_000, 60, "the rest")
+        wait_until(lambda: torn.status().gaps_open == 0, 10, "the end of the gaps")
+        assert torn.find("a/b", 60_000) == published

@@ -1,0 +1,84 @@
+"""Which awaited ranges one question asks for, and what becomes of each when it is answered."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_cache.model.sample import SourceId
+from durable_cache.model.window import Window
+from durable_cache.protocol.events import EngineOptions, Fetch
+from durable_cache.protocol.gaps import Gap, Gaps
+
+SOURCE = SourceId("ab12", 7)
+SECOND = 1_000_000_000
+
+
+def waiting(*ranges: tuple[int, int], options: EngineOptions | None = None) -> tuple[Gaps, Window]:
+    gaps, window = Gaps(options or EngineOptions()), Window()
+    window.begin(0)
+    window.expect(max(last for _, last in ranges))
+    for first, last in ranges:
+        gaps.open(Gap(SOURCE, 1, window, first, last, 0, 0))
+    return gaps, window
+
+
+def asked(fetches: list[Fetch]) -> list[tuple[int, int | None]]:
+    return [(fetch.first, fetch.last) for fetch in fetches]
+
+
+def test_gaps_near_each_other_are_one_question() -> None:
+    gaps, _ = waiting((3, 3), (50, 51), (100, 100), (300, 300))
+    assert asked(gaps.due(0)) == [(3, 100), (300, 300)]
+    assert gaps.due(0) == []
+
+
+def test_a_question_is_no_longer_than_a_page() -> None:
+    gaps, _ = waiting(*((sn, sn) for sn in range(0, 9000, 100)))
+    questions = asked(gaps.due(0))
+    assert questions == [(0, 4000), (4100, 8100), (8200, 8900)]
+
+
+def test_a_long_gap_is_asked_for_whole() -> None:
+    gaps, _ = waiting((0, 100_000), (5, 7))
+    assert asked(gaps.due(0)) == [(0, 100_000)]
+
+
+def test_gaps_of_two_numberings_are_two_questions() -> None:
+    gaps, _ = waiting((3, 3))
+    other = Window()
+    other.begin(0)
+    other.expect(9)
+    gaps.open(Gap(SOURCE, 2, other, 5, 5, 0, 0))
+    assert asked(gaps.due(0)) == [(3, 3), (5, 5)]
+
+
+def test_each_gap_goes_on_by_itself_when_the_question_is_answered() -> None:
+    gaps, window = waiting((3, 3), (50, 51), (100, 100))
+    (fetch,) = gaps.due(0)
+    window.accept(3, 3)
+    window.accept(50, 50)
+    gaps.ended(fetch.fetch_id, SECOND)
+    assert asked(gaps.due(SECOND)) == [(51, 51)], "it brought some of it: at once"
+    assert len(gaps) == 2
+    assert asked(gaps.due(2 * SECOND)) == [(100, 100)], "it brought nothing of it: after a pause"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 300)), min_size=1, max_size=40),
+    st.integers(1, 5),
+)
+def test_every_awaited_number_is_asked_for_and_no_question_is_asked_twice(
+    ranges: list[tuple[int, int]], fetches_max: int
+) -> None:
+    """In rounds of `fetches_max` questions; nobody answers."""
+    pairs = [(first, first + more) for first, more in ranges]
+    gaps, _ = waiting(*pairs, options=EngineOptions(fetches_max=fetches_max))
+    covered: set[int] = set()
+    while fetches := gaps.due(0):
+        assert len(fetches) <= fetches_max
+        for fetch in fetches:
+            assert fetch.last is not None
+            covered.update(range(fetch.first, fetch.last + 1))
+            gaps.ended(fetch.fetch_id, 0)
+    assert covered >= {sn for first, last in pairs for sn in range(first, last + 1)}
