@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -43,6 +44,7 @@ class Agreeing:
         self._ask = ask
         self._different: OrderedDict[tuple[SourceId, int, int], bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
+        self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
         for agreement in store.index.agreements():
             if agreement.stored == EPOCH_UNKNOWN:
                 self._held_back[agreement.source] = float("inf")
@@ -60,30 +62,52 @@ class Agreeing:
             numberings.setdefault((source, epoch), []).extend(samples)
         kept: list[Sample] = []
         for (source, epoch), samples in numberings.items():
-            if self._welcome(source, known_of(source), epoch, samples):
-                kept += samples
+            kept += self._welcome(source, known_of(source), epoch, samples)
         return batch if len(kept) == len(batch) else SampleBatch(kept)
 
     def _welcome(
         self, source: SourceId, known: KnownSource, epoch: int, samples: list[Sample]
-    ) -> bool:
-        if epoch == EPOCH_UNKNOWN and self._is_held_back(source):
-            return False
+    ) -> list[Sample]:
+        if epoch == EPOCH_UNKNOWN:
+            return self._nameless(source, known, samples)
         if known.canonical(epoch, 0) != epoch:
-            return True
+            return samples
         for other in [*known.numberings.values()]:
             pair = (source, epoch, other.epoch)
+            own = other.epoch == EPOCH_UNKNOWN and _own(known)
             if other.epoch == epoch or pair in self._different:
                 continue
+            if other.epoch == EPOCH_UNKNOWN and not own:
+                continue
             match self._compared(other, samples):
-                case True:
-                    return self._one_incarnation(source, known, epoch, other)
-                case False:
+                case True if self._may_be_one(known, epoch, other):
+                    self._one_incarnation(source, epoch, other.epoch)
+                    return samples
+                case True | False:
                     self._differ(pair)
+                case None if own:
+                    self._inquire(source, other)
                 case None:
-                    if other.epoch == EPOCH_UNKNOWN and _own(known):
-                        self._inquire(source, other)
-        return True
+                    pass
+        return samples
+
+    def _nameless(
+        self, source: SourceId, known: KnownSource, samples: list[Sample]
+    ) -> list[Sample]:
+        """Return what of samples without an epoch is to come in: not what is here with one."""
+        if self._is_held_back(source):
+            return []
+        for other in known.numberings.values():
+            if other.epoch == EPOCH_UNKNOWN or not self._compared(other, samples):
+                continue
+            if source not in self._waited_for:
+                # The giver finds out too, and perhaps has them under our epoch then.
+                self._waited_for[source] = True
+                _bound(self._waited_for)
+                self._hold_back(source, _HELD_BACK_SECONDS)
+                return []
+            samples = [sample for sample in samples if sample.sn not in other.window.held]
+        return samples
 
     def _inquire(self, source: SourceId, own: Numbering) -> None:
         """Ask how others call what we hold without an epoch, before theirs mixes with it."""
@@ -91,25 +115,16 @@ class Agreeing:
             self._hold_back(source, _HELD_BACK_SECONDS)
             self._ask(source, own.window.held.first or 0)
 
-    def _one_incarnation(
-        self, source: SourceId, known: KnownSource, given: int, other: Numbering
-    ) -> bool:
-        if given == EPOCH_UNKNOWN:
-            # The giver will find out too, and has the samples under our epoch then.
-            self._hold_back(source, _HELD_BACK_SECONDS)
-            return False
-        winner, loser = sorted((given, other.epoch), key=lambda epoch: (epoch == 0, epoch))
-        lost = known.numberings.get(loser)
-        may_lose = lost is None or not lost.declared
-        if loser == EPOCH_UNKNOWN:
-            may_lose = _own(known)
-        if not may_lose:
-            self._differ((source, given, other.epoch))
-            return True
+    def _may_be_one(self, known: KnownSource, given: int, other: Numbering) -> bool:
+        """Tell whether the epoch that would lose may: not one that its publisher declared."""
+        lost = known.numberings.get(_lower_first(given, other.epoch)[1])
+        return lost is None or not lost.declared
+
+    def _one_incarnation(self, source: SourceId, given: int, other: int) -> None:
+        winner, loser = _lower_first(given, other)
         if loser == EPOCH_UNKNOWN:
             self._hold_back(source, float("inf"))
         self._agree(Alias(source, loser, 0, winner))
-        return True
 
     def _compared(self, other: Numbering, samples: Iterable[Sample]) -> bool | None:
         """Tell whether samples are held under another epoch; None where that cannot be told."""
@@ -132,13 +147,11 @@ class Agreeing:
     def _hold_back(self, source: SourceId, seconds: float) -> None:
         until = time.monotonic() + seconds
         self._held_back[source] = max(until, self._held_back.get(source, 0.0))
-        while len(self._held_back) > _REMEMBERED_MAX:
-            self._held_back.popitem(last=False)
+        _bound(self._held_back)
 
     def _differ(self, pair: tuple[SourceId, int, int]) -> None:
         self._different[pair] = True
-        while len(self._different) > _REMEMBERED_MAX:
-            self._different.popitem(last=False)
+        _bound(self._different)
 
 
 def _own(known: KnownSource) -> bool:
@@ -150,3 +163,13 @@ def _own(known: KnownSource) -> bool:
         and not numbering.foreign
         and not numbering.declared
     )
+
+
+def _lower_first(one: int, two: int) -> list[int]:
+    """Return two epochs, the one that stands first; one that says nothing comes last."""
+    return sorted((one, two), key=lambda epoch: (epoch == EPOCH_UNKNOWN, epoch))
+
+
+def _bound(memory: OrderedDict[Any, Any]) -> None:
+    while len(memory) > _REMEMBERED_MAX:
+        memory.popitem(last=False)

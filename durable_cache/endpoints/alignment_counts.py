@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from durable_cache.protocol.aligner_announcing import PeerStatus
 from durable_cache.protocol.aligner_events import SessionEnded
@@ -53,21 +53,16 @@ class AlignmentCounts:
             self.refusals[peer] = reason
 
     def pulled(self, peer: str, samples: int) -> None:
-        """Count what a peer gave; at most 64 of them are remembered."""
-        if peer not in self.pulled_from and len(self.pulled_from) >= _PEERS_MAX:
-            self.pulled_from.pop(next(iter(self.pulled_from)))
-        self.pulled_from[peer] = self.pulled_from.get(peer, 0) + samples
+        """Count what a peer gave."""
+        _put(self.pulled_from, peer, self.pulled_from.get(peer, 0) + samples)
 
     def ended(self, session: SessionEnded) -> None:
         """Take in what a comparison did and found."""
         self.sessions += 1
         self.failed_sessions += bool(session.error)
         if not session.error:
-            if session.peer not in self.found and len(self.found) >= _PEERS_MAX:
-                self.found.pop(next(iter(self.found)))
-            self.found[session.peer] = Differences(
-                session.streams_different, session.samples_missing
-            )
+            found = Differences(session.streams_different, session.samples_missing)
+            _put(self.found, session.peer, found)
 
     def difference(self, peer: str) -> Differences:
         """Return what the last comparison with a peer found."""
@@ -87,3 +82,13 @@ class AlignmentCounts:
         """Return for how many seconds each peer in reach has not been found equal."""
         now = time.monotonic()
         return {peer: 0.0 if at is None else now - at for peer, at in self._unequal_since.items()}
+
+
+_Value = TypeVar("_Value")
+
+
+def _put(by_peer: dict[str, _Value], peer: str, value: _Value) -> None:
+    """Remember something of a peer, of at most 64 of them."""
+    if peer not in by_peer and len(by_peer) >= _PEERS_MAX:
+        by_peer.pop(next(iter(by_peer)))
+    by_peer[peer] = value

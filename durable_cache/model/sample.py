@@ -192,6 +192,10 @@ def key_bytes(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
 
 
+_JOINED_MAX = 1024
+"""Below, one call over a joined text costs less than three over its parts."""
+
+
 def sample_digest(sample: Sample) -> bytes:
     """Return 16 bytes that differ where kind, encoding, payload or attachment do.
 
@@ -199,12 +203,9 @@ def sample_digest(sample: Sample) -> bytes:
     """
     payload = sample.payload
     attachment = sample.attachment
-    if attachment is None:
-        head = _digest_head(sample.kind, sample.encoding, len(payload), -1)
-    else:
-        head = _digest_head(sample.kind, sample.encoding, len(payload), len(attachment))
+    attached = -1 if attachment is None else len(attachment)
+    head = _digest_head(sample.kind, sample.encoding, len(payload), attached)
     if len(payload) < _JOINED_MAX:
-        # One call over a joined text costs less than three over its parts.
         whole = head + payload + attachment if attachment else head + payload
         return blake2b(whole, digest_size=DIGEST_BYTES).digest()
     state = blake2b(head, digest_size=DIGEST_BYTES)
@@ -218,9 +219,6 @@ def sample_digest(sample: Sample) -> bytes:
 def _digest_head(kind: int, encoding: str, payload_bytes: int, attachment_bytes: int) -> bytes:
     sizes = b"%d;%d;%d;%d;" % (kind, len(encoding), payload_bytes, attachment_bytes)
     return sizes + encoding.encode("utf-8", "surrogatepass")
-
-
-_JOINED_MAX = 1024
 
 
 class Skip(NamedTuple):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
+import pytest
 
 from durable_cache.endpoints.agreeing import Agreeing
 from durable_cache.model.ranges import RangeSet
@@ -130,11 +133,18 @@ def test_what_is_stored_without_an_epoch_from_before_keeps_to_itself() -> None:
     assert cache.agreed == []
 
 
-def test_what_another_gives_without_an_epoch_and_is_here_with_one_does_not_come_in() -> None:
+def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_rest_comes_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cache = Cache()
     named(cache, LATE, 3, 4, 5)
+    older = samples(2, 3, 4, payload=b"older")
+    assert cache.given(*older) == 3
     assert cache.given(*samples(5, 6)) == 0
     assert cache.given(*samples(7)) == 0
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    assert cache.given(*samples(5, 6, 7)) == 2
     assert cache.agreed == []
 
 
