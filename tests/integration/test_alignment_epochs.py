@@ -6,7 +6,7 @@ Samples come in as live ones, without an epoch, with the timestamps of their pub
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.events import Alias, Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.integration.test_alignment_partition import BACKENDS, Volume, memory, opened, sqlite
 
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
 SOURCE = SourceId("ab12", 7)
@@ -32,12 +33,16 @@ def network() -> Iterator[LocalNetwork]:
         yield network
 
 
-def declare(network: LocalNetwork, name: str, directory: Path) -> ReliabilityCache:
+def declare(
+    network: LocalNetwork,
+    name: str,
+    directory: Path,
+    volume: Callable[[Path, str], Volume] = sqlite,
+) -> ReliabilityCache:
     return declare_reliability_cache(
         network.client(),
         "a/**",
-        backend="sql",
-        backend_options={"url": f"sqlite:///{directory}/{name}.db"},
+        backend=opened(volume(directory, name), name),
         state_dir=directory,
         options=CacheOptions(
             name=name, align=True, aligner=FAST, allowed_origin=Origins.SESSION_LOCAL
@@ -91,13 +96,14 @@ def is_one(caches: list[ReliabilityCache], epoch: int, *runs: list[Sample]) -> b
     return all(contents(everything(cache)) == expected for cache in caches)
 
 
+@pytest.mark.parametrize("volume", BACKENDS)
 def test_two_that_saw_different_first_samples_of_a_restart(
-    network: LocalNetwork, tmp_path: Path
+    network: LocalNetwork, tmp_path: Path, volume: Callable[[Path, str], Volume]
 ) -> None:
     one_run, began = published("one", 0, 2999, seconds_ago(600)), seconds_ago(120)
     other_run = published("two", 0, 2499, began)
     epoch = frame(ntp64_to_ns(began))
-    with declare(network, "a", tmp_path) as a, declare(network, "b", tmp_path) as b:
+    with declare(network, "a", tmp_path) as a, declare(network, "b", tmp_path, volume) as b:
         for cache, missed in ((a, 0), (b, 1000)):
             heard(cache, one_run)
             heard(cache, other_run[missed:2000])
@@ -109,8 +115,9 @@ def test_two_that_saw_different_first_samples_of_a_restart(
         wait_until(lambda: equal(a) and equal(b), 60, "silence")
         assert [agreement.epoch for agreement in b.store.index.agreements()] == [epoch]
         stored = everything(b)
-    with declare(network, "b", tmp_path) as b:
-        assert everything(b) == stored
+    if volume is not memory:
+        with declare(network, "b", tmp_path, volume) as b:
+            assert everything(b) == stored
 
 
 def equal(cache: ReliabilityCache) -> bool:
