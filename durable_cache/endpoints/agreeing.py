@@ -36,7 +36,7 @@ class Agreeing:
     def __init__(
         self,
         store: JournaledStorage,
-        agree: Callable[[Alias], None],
+        agree: Callable[[Alias], bool],
         ask: Callable[[SourceId, int], None],
     ) -> None:
         self._store = store
@@ -122,9 +122,8 @@ class Agreeing:
 
     def _one_incarnation(self, source: SourceId, given: int, other: int) -> None:
         winner, loser = _lower_first(given, other)
-        if loser == EPOCH_UNKNOWN:
+        if self._agree(Alias(source, loser, 0, winner)) and loser == EPOCH_UNKNOWN:
             self._hold_back(source, float("inf"))
-        self._agree(Alias(source, loser, 0, winner))
 
     def _compared(self, other: Numbering, samples: Iterable[Sample]) -> bool | None:
         """Tell whether samples are held under another epoch; None where that cannot be told."""

@@ -25,21 +25,30 @@ class Door:
         self._agreeing = agreeing
         self._limit = resources_limit
         self._promised: set[Stream] = set()
-        self.refused = 0
-        """Samples of streams beyond the limit."""
+
+    @property
+    def full(self) -> str:
+        """What to tell people when the limit refused something."""
+        return f"resources_limit = {self._limit} streams reached; new streams are refused"
 
     def admit(
         self, event: BatchReceived, known_of: Callable[[SourceId], KnownSource]
-    ) -> BatchReceived:
-        """Return what of the event may come in; its sources are loaded."""
+    ) -> tuple[BatchReceived, int]:
+        """Return what of the event may come in, and how many samples the limit of streams refused.
+
+        Every source in it is loaded.
+        """
         batch = event.batch
         if event.origin in _FROM_OTHERS:
             batch = self._agreeing.settle(batch, known_of)
         if event.origin in (*_FROM_OTHERS, Origin.REFILED):
             batch = self._above_floors(batch)
+        wanted = len(batch)
         if self._limit is not None and event.origin is not Origin.REFILED:
             batch = self._within_limit(batch, self._limit, known_of)
-        return event if batch is event.batch else BatchReceived(batch, event.origin, event.now)
+        if batch is event.batch:
+            return event, 0
+        return BatchReceived(batch, event.origin, event.now), wanted - len(batch)
 
     def _above_floors(self, batch: SampleBatch) -> SampleBatch:
         """Leave out what retention or a purge removed while it was on its way."""
@@ -63,6 +72,4 @@ class Door:
         barred = {(s.key, s.source) for s in unknown[max(0, room) :]}
         if not barred:
             return batch
-        kept = SampleBatch(s for s in batch if (s.key, s.source) not in barred)
-        self.refused += len(batch) - len(kept)
-        return kept
+        return SampleBatch(s for s in batch if (s.key, s.source) not in barred)

@@ -61,7 +61,6 @@ from durable_cache.protocol.events import (
 from durable_cache.protocol.events import (
     Event as EngineEvent,
 )
-from durable_cache.protocol.numbering import EngineCounts
 from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
 from durable_cache.storage.journaled import JournaledStorage
 
@@ -108,17 +107,16 @@ class Ingest:
         self._began_ns = time.time_ns()
         self.epochs = Epochs(store.index.aliases())
         self._unlearned: deque[Alias] = deque(maxlen=_UNHEARD_MAX)
-        self._agreeing = Agreeing(store, self._agree, self._probe)
-        self.door = Door(store, self._agreeing, options.resources_limit)
-        self.refiling = Refiling(
+        self._agreeing = Agreeing(
             store,
-            lambda samples: self.offer(samples, Origin.REFILED),
-            lambda: self._queued_bytes,
-            self._freed,
+            self._agree,
+            lambda source, sn: self.fetching.start(Fetch(0, source, EPOCH_UNKNOWN, sn, sn)),
         )
+        self.door = Door(store, self._agreeing, options.resources_limit)
+        self.refiling = Refiling(store, self.offer, lambda: self._queued_bytes, self._freed)
         self._busy = False
         self.stopped = Event()
-        self.counts: EngineCounts = self._engine.counts
+        self.counts = self._engine.counts
         self.received = self.appended = self.refused = self.acks_sent = self.commits = 0
         self.append_seconds = 0.0
         self.delays = Delays()
@@ -260,29 +258,28 @@ class Ingest:
             self._engine.handle(SourceLoaded(source, states, _now(), aliases))
         if not isinstance(event, BatchReceived):
             return event
-        before = self.door.refused
-        event = self.door.admit(event, self._engine.known)
-        if self.door.refused > before:
-            self.refused += self.door.refused - before
-            limit = self._options.resources_limit
-            self.error = f"resources_limit = {limit} streams reached; new streams are refused"
-        return event
+        admitted, refused = self.door.admit(event, self._engine.known)
+        if refused:
+            self.refused += refused
+            self.error = self.door.full
+        return admitted
 
-    def _agree(self, agreement: Alias) -> None:
+    def _agree(self, agreement: Alias) -> bool:
         """Take two epochs for one, durably, and move what is stored under the one that lost."""
-        self._store.index.agree(agreement)
+        try:
+            self._store.index.agree(agreement)
+        except StorageError as error:
+            self.error = str(error)
+            return False  # the next samples in common say it again
         source, loser, _, winner = agreement
         self._engine.handle(EpochsAgreed(source, loser, winner))
         self.refiling.move(agreement)
+        return True
 
     def _freed(self, agreement: Alias) -> None:
         if agreement.stored == EPOCH_UNKNOWN:
             self._tell(EpochFreed(agreement.source, agreement.stored))
             self._agreeing.release(agreement.source)
-
-    def _probe(self, source: SourceId, sn: int) -> None:
-        """Ask the other caches under which epoch they have a number of ours."""
-        self.fetching.start(Fetch(0, source, EPOCH_UNKNOWN, sn, sn))
 
     def _handle(self, event: EngineEvent) -> None:
         outputs = deque(self._engine.handle(event))

@@ -18,7 +18,8 @@ import msgspec
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.sample import Sample, Stream
 from durable_cache.model.selection import Selection
-from durable_cache.protocol.events import Alias
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.events import Alias, Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled import JournaledStorage
 
@@ -38,7 +39,7 @@ class Refiling:
     def __init__(
         self,
         store: JournaledStorage,
-        offer: Callable[[list[Sample]], None],
+        offer: Callable[[list[Sample], Origin], None],
         queued_bytes: Callable[[], int],
         freed: Callable[[Alias], None],
     ) -> None:
@@ -65,9 +66,12 @@ class Refiling:
 
     def run(self) -> None:
         """Do what was left by the last process, then what is agreed on, until `stop`."""
-        for agreement in self._store.index.agreements():
-            self.move(agreement)
-        while (agreement := self._agreed.get()) is not None:  # type: ignore[assignment]
+        for left in self._store.index.agreements():
+            numbering = left.source, left.stored
+            some = self._store.index.infos_of(*numbering) or not self._store.drained_of(*numbering)
+            if some or left.stored == EPOCH_UNKNOWN:
+                self.move(left)
+        while (agreement := self._agreed.get()) is not None:
             while not self._stopped.is_set():
                 try:
                     if self._moved(agreement):
@@ -82,7 +86,8 @@ class Refiling:
         cursor = None
         while not self._stopped.is_set():
             page = self._store.read(selection, _PAGE_SAMPLES, cursor)
-            self._offer([msgspec.structs.replace(s, epoch=winner) for s in page.samples])
+            renamed = [msgspec.structs.replace(s, epoch=winner) for s in page.samples]
+            self._offer(renamed, Origin.REFILED)
             while self._queued_bytes() > _QUEUED_BYTES_MAX and not self._stopped.wait(0.05):
                 pass
             cursor = page.cursor

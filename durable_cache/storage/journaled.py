@@ -339,10 +339,15 @@ class JournaledStorage:
             self.index.trimmed(floors, purged=True)
             return removed
 
+    def drained_of(self, source: SourceId, epoch: int) -> bool:
+        """Tell whether nothing of a numbering is on its way to the backend."""
+        waiting = (at for at, _ in self.tail.numbers_of(source))
+        return not self.tail.spilled and epoch not in waiting
+
     def moved(self, agreement: Alias) -> bool:
         """Tell whether the backend has all of an epoch under the one that was agreed on."""
         source, loser = agreement.source, agreement.stored
-        if self.tail.spilled or any(epoch == loser for epoch, _ in self.tail.numbers_of(source)):
+        if not self.drained_of(source, loser):
             return False
         old = self.index.infos_of(source, loser)
         now = self.index.infos([info.stream._replace(epoch=agreement.epoch) for info in old])

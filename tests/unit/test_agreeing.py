@@ -39,10 +39,16 @@ class Cache:
         self.shell = Shell()
         self.store = JournaledStorage(MemoryStorage(), None)
         self.agreed: list[Alias] = []
+        self.disk_full = False
         self.asked: list[tuple[SourceId, int]] = []
         self.agreeing = Agreeing(
-            self.store, self.agreed.append, lambda source, sn: self.asked.append((source, sn))
+            self.store, self._agree, lambda source, sn: self.asked.append((source, sn))
         )
+
+    def _agree(self, agreement: Alias) -> bool:
+        if not self.disk_full:
+            self.agreed.append(agreement)
+        return not self.disk_full
 
     def live(self, *heard: Sample) -> None:
         self.shell.live(*heard)
@@ -112,6 +118,16 @@ def test_what_this_process_alone_heard_without_an_epoch_takes_that_of_others() -
     assert cache.given(*samples(90)) == 0, "may be of an older run"
     cache.agreeing.release(SOURCE)
     assert cache.given(*samples(90)) == 1
+
+
+def test_what_could_not_be_kept_durably_is_agreed_on_with_the_next_sample() -> None:
+    cache = Cache()
+    cache.live(*samples(10, 11, 12))
+    cache.disk_full = True
+    assert cache.given(*samples(12, epoch=LATE)) == 1
+    cache.disk_full = False
+    assert cache.given(*samples(11, epoch=LATE)) == 1
+    assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
 
 
 def test_without_a_number_in_common_the_others_are_asked_for_one_before_older_runs_mix() -> None:
