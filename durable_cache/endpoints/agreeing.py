@@ -2,20 +2,25 @@
 
 A foreign publisher declares no epoch, so caches name its restarts themselves. Where one missed the
 first samples, or began only later, it has another name for what the other has as well. What another
-cache gives shows that: the same key, number, timestamp and content under another epoch. Then the
-lower epoch stands, and one that says nothing (0) never does.
+cache gives shows that: the same key, number, timestamp and content under another epoch. Then it is
+asked for everything that is here under the other name: one number with another content says that
+they are two, of which one holds some of the other by mistake. Otherwise the lower epoch stands, and
+one that says nothing (0) never does.
 """
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count, islice
+from time import monotonic
 from typing import Any
 
 import msgspec
 
 from durable_cache.errors import StorageError
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.events import Alias
@@ -24,28 +29,58 @@ from durable_cache.storage.journaled import JournaledStorage
 
 __all__ = ["Agreeing"]
 
-_COMPARED = 3
+_COMPARED_MAX = 20_000
+"""So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
+what is under a wrong name came after what is rightly under it."""
 _REMEMBERED_MAX = 4096
 _HELD_BACK_SECONDS = 10.0
-"""An answer to the question whether our unknown epoch is the peer's takes less."""
+"""An answer to the question how others call what is here takes less."""
+_NAMED_SECONDS = 300.0
+"""How long what another has without an epoch, and is of another run than ours, waits for its name:
+caches align with each of the others within a few minutes."""
+_APART_NTP64 = 1 << 32
+"""Threads of one publisher invert timestamps by less than a second."""
+_SN_END = 1 << 36
+_Pair = tuple[SourceId, int, int]
+"""A source and two of its epochs, the one that would stand first."""
+KnownOf = Callable[[SourceId], KnownSource]
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """A pair of epochs that others are asked about, until when at most, and what was seen."""
+
+    pair: _Pair
+    until: float
+    in_common: bool = False
+    over: bool = False
 
 
 class Agreeing:
-    """Looks at what other caches give; owned by the engine's thread, `release` by any."""
+    """Looks at what other caches give; owned by the engine's thread, `release` and `differ` by any.
+
+    `ask(inquiry_id, source, first, last)` asks every cache for numbers; what they give comes in as
+    anything else does, then `answered`. `agree` keeps an agreement durably, False when it could
+    not; `revoke` takes one back.
+    """
 
     def __init__(
         self,
         store: JournaledStorage,
         agree: Callable[[Alias], bool],
-        ask: Callable[[SourceId, int], None],
+        revoke: Callable[[Alias], None],
+        ask: Callable[[int, SourceId, int, int], None],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._store = store
-        self._agree = agree
-        self._ask = ask
-        self._different: OrderedDict[tuple[SourceId, int, int], bool] = OrderedDict()
+        self._agree, self._revoke, self._ask, self._clock = agree, revoke, ask, clock
+        self._ids = count(1)
+        self._inquiries: OrderedDict[int, _Inquiry] = OrderedDict()
+        self._different: OrderedDict[_Pair, bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
-        for agreement in store.index.agreements():
+        self._agreed = {(one.source, one.stored): one for one in store.index.agreements()}
+        for agreement in self._agreed.values():
             if agreement.stored == EPOCH_UNKNOWN:
                 self._held_back[agreement.source] = float("inf")
 
@@ -53,9 +88,12 @@ class Agreeing:
         """What this cache had of the source without an epoch has one now."""
         self._held_back.pop(source, None)
 
-    def settle(
-        self, batch: SampleBatch, known_of: Callable[[SourceId], KnownSource]
-    ) -> SampleBatch:
+    def differ(self, source: SourceId, winner: int, loser: int) -> None:
+        """Two epochs are two after all."""
+        self._agreed.pop((source, loser), None)
+        self._differ((source, *_lower_first(winner, loser)))
+
+    def settle(self, batch: SampleBatch, known_of: KnownOf) -> SampleBatch:
         """Return what of others' samples may come in now; what is held back is given again."""
         numberings: dict[tuple[SourceId, int], list[Sample]] = {}
         for (_, source, epoch), samples in batch.by_stream.items():
@@ -65,31 +103,58 @@ class Agreeing:
             kept += self._welcome(source, known_of(source), epoch, samples)
         return batch if len(kept) == len(batch) else SampleBatch(kept)
 
+    def answered(self, inquiry_id: int, known_of: KnownOf) -> None:
+        """Everything that others gave for an inquiry has come in: decide."""
+        inquiry = self._inquiries.get(inquiry_id)
+        if inquiry is None or inquiry.over:
+            return
+        inquiry.over = True
+        if not inquiry.in_common or inquiry.pair in self._different:
+            return
+        source, winner, loser = inquiry.pair
+        known = known_of(source)
+        lost = known.numberings.get(loser)
+        if any(known.canonical(epoch, 0) != epoch for epoch in (winner, loser)):
+            return  # one of them has become another meanwhile
+        if (lost is not None and lost.declared) or self._differ_here(source, known, winner, lost):
+            self._differ(inquiry.pair)
+            return
+        agreement = Alias(source, loser, 0, winner)
+        if self._agree(agreement):
+            self._agreed[source, loser] = agreement
+            if loser == EPOCH_UNKNOWN:
+                self._hold_back(source, float("inf"))
+
     def _welcome(
         self, source: SourceId, known: KnownSource, epoch: int, samples: list[Sample]
     ) -> list[Sample]:
         if epoch == EPOCH_UNKNOWN:
             return self._nameless(source, known, samples)
         if known.canonical(epoch, 0) != epoch:
+            self._check(source, known, epoch, samples)
             return samples
         for other in [*known.numberings.values()]:
-            pair = (source, epoch, other.epoch)
             own = other.epoch == EPOCH_UNKNOWN and _own(known)
+            pair = (source, *_lower_first(epoch, other.epoch))
             if other.epoch == epoch or pair in self._different:
                 continue
-            if other.epoch == EPOCH_UNKNOWN and not own:
-                continue
-            match self._compared(other, samples):
-                case True if self._may_be_one(known, epoch, other):
-                    self._one_incarnation(source, epoch, other.epoch)
-                    return samples
-                case True | False:
-                    self._differ(pair)
-                case None if own:
-                    self._inquire(source, other)
-                case None:
-                    pass
+            same = self._compared(other, samples)
+            if same is False:
+                self._differ(pair)
+            elif same or own:
+                self._inquire(pair, other.window.held, in_common=same is True)
         return samples
+
+    def _check(
+        self, source: SourceId, known: KnownSource, epoch: int, samples: list[Sample]
+    ) -> None:
+        """Take an agreement back where others' samples under its loser show that it was wrong."""
+        agreement = self._agreed.get((source, epoch))
+        winner = known.numberings.get(known.canonical(epoch, 0))
+        if agreement is None or winner is None or self._compared(winner, samples) is not False:
+            return
+        self.differ(source, agreement.epoch, epoch)
+        self._revoke(agreement)
 
     def _nameless(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
@@ -97,78 +162,126 @@ class Agreeing:
         """Return what of samples without an epoch is to come in: not what is here with one."""
         if self._is_held_back(source):
             return []
-        for other in known.numberings.values():
-            if other.epoch == EPOCH_UNKNOWN or not self._compared(other, samples):
-                continue
-            if source not in self._waited_for:
-                # The giver finds out too, and perhaps has them under our epoch then.
-                self._waited_for[source] = True
-                _bound(self._waited_for)
-                self._hold_back(source, _HELD_BACK_SECONDS)
-                return []
+        elsewhere = [
+            other
+            for other in known.numberings.values()
+            if other.epoch != EPOCH_UNKNOWN and self._compared(other, samples)
+        ]
+        if source not in self._waited_for and (elsewhere or self._of_another_run(known, samples)):
+            # The giver, or this cache, finds out how others call them, and then they have a name.
+            _put(self._waited_for, source, True)
+            self._hold_back(source, _NAMED_SECONDS)
+            return []
+        for other in elsewhere:
             samples = [sample for sample in samples if sample.sn not in other.window.held]
         return samples
 
-    def _inquire(self, source: SourceId, own: Numbering) -> None:
-        """Ask how others call what we hold without an epoch, before theirs mixes with it."""
-        if not self._is_held_back(source):
-            self._hold_back(source, _HELD_BACK_SECONDS)
-            self._ask(source, own.window.held.first or 0)
+    def _of_another_run(self, known: KnownSource, samples: list[Sample]) -> bool:
+        """Tell whether samples without an epoch are not of the run that is here without one."""
+        ours = known.numberings.get(EPOCH_UNKNOWN)
+        if ours is None:
+            return False
+        lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
+        return any(self._out_of_order(ours.window.held, s) for s in (lowest, highest)) or (
+            self._compared(ours, samples) is False
+        )
 
-    def _may_be_one(self, known: KnownSource, given: int, other: Numbering) -> bool:
-        """Tell whether the epoch that would lose may: not one that its publisher declared."""
-        lost = known.numberings.get(_lower_first(given, other.epoch)[1])
-        return lost is None or not lost.declared
+    def _out_of_order(self, held: RangeSet, sample: Sample) -> bool:
+        """Tell whether a neighbour by number without an epoch is none by time."""
+        below, above = held.clip(0, sample.sn - 1).last, held.clip(sample.sn + 1, _SN_END).first
+        try:
+            for sn in (below, above):
+                for stored in () if sn is None else self._stored(sample.source, sn):
+                    later = stored.ntp64 - sample.ntp64 if stored.sn < sample.sn else 0
+                    earlier = sample.ntp64 - stored.ntp64 if stored.sn > sample.sn else 0
+                    if max(later, earlier) > _APART_NTP64 and not (stored.stamped | sample.stamped):
+                        return True
+        except StorageError:
+            return False
+        return False
 
-    def _one_incarnation(self, source: SourceId, given: int, other: int) -> None:
-        winner, loser = _lower_first(given, other)
-        if self._agree(Alias(source, loser, 0, winner)) and loser == EPOCH_UNKNOWN:
-            self._hold_back(source, float("inf"))
+    def _stored(self, source: SourceId, sn: int) -> list[Sample]:
+        return [*self._store.range_of(source, EPOCH_UNKNOWN, sn, sn)]
+
+    def _inquire(self, pair: _Pair, held: RangeSet, *, in_common: bool) -> None:
+        """Ask others for what is here under the other name; what is without waits for the end."""
+        for asked in self._inquiries.values():
+            if asked.pair == pair and self._clock() < asked.until:
+                asked.in_common |= in_common
+                return
+        first, last = held.first, held.last
+        if first is None or last is None:
+            return
+        until = self._clock() + _HELD_BACK_SECONDS
+        inquiry_id = next(self._ids)
+        _put(self._inquiries, inquiry_id, _Inquiry(pair, until, in_common))
+        if EPOCH_UNKNOWN in pair:
+            self._hold_back(pair[0], _HELD_BACK_SECONDS)
+        self._ask(inquiry_id, pair[0], first, min(last, first + _COMPARED_MAX - 1))
+
+    def _differ_here(
+        self, source: SourceId, known: KnownSource, winner: int, lost: Numbering | None
+    ) -> bool:
+        """Tell whether what is here already under both has a number with two contents."""
+        stands = known.numberings.get(winner)
+        if lost is None or stands is None:
+            return False
+        both = lost.window.held.difference(lost.window.held.difference(stands.window.held))
+        first = both.first
+        if first is None:
+            return False
+        stored = self._store.range_of(source, winner, first, first + _COMPARED_MAX - 1)
+        try:
+            return self._compared(lost, islice(stored, _COMPARED_MAX)) is False
+        except StorageError:
+            return True
 
     def _compared(self, other: Numbering, samples: Iterable[Sample]) -> bool | None:
-        """Tell whether samples are held under another epoch; None where that cannot be told."""
+        """Tell whether samples are held under another epoch, all of them; None: not to be told."""
         held = other.window.held
-        both = [s for s in samples if s.sn in held and s.ntp64 and not s.stamped][:_COMPARED]
+        both = [s for s in samples if s.sn in held and s.ntp64 and not s.stamped]
         wanted = [msgspec.structs.replace(sample, epoch=other.epoch) for sample in both]
+        same = None
         try:
             for sample, stored in self._store.find(wanted):
                 if stored is None or stored.stamped:
                     continue
                 theirs = (sample.ntp64, sample.timestamp_id, sample_digest(sample))
-                return theirs == (stored.ntp64, stored.timestamp_id, sample_digest(stored))
+                if theirs != (stored.ntp64, stored.timestamp_id, sample_digest(stored)):
+                    return False
+                same = True
         except StorageError:
             return None  # asked again with the next that comes
-        return None
+        return same
 
     def _is_held_back(self, source: SourceId) -> bool:
-        return time.monotonic() < self._held_back.get(source, 0.0)
+        return self._clock() < self._held_back.get(source, 0.0)
 
     def _hold_back(self, source: SourceId, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        self._held_back[source] = max(until, self._held_back.get(source, 0.0))
-        _bound(self._held_back)
+        until = self._clock() + seconds
+        _put(self._held_back, source, max(until, self._held_back.get(source, 0.0)))
 
-    def _differ(self, pair: tuple[SourceId, int, int]) -> None:
-        self._different[pair] = True
-        _bound(self._different)
+    def _differ(self, pair: _Pair) -> None:
+        _put(self._different, pair, True)
+
+
+def _sn(sample: Sample) -> int:
+    return sample.sn
 
 
 def _own(known: KnownSource) -> bool:
     """Tell whether what is held without an epoch was all heard live, by this process."""
     numbering = known.numberings.get(EPOCH_UNKNOWN)
-    return (
-        numbering is not None
-        and known.current == EPOCH_UNKNOWN
-        and not numbering.foreign
-        and not numbering.declared
-    )
+    return numbering is not None and not numbering.foreign and not numbering.declared
 
 
-def _lower_first(one: int, two: int) -> list[int]:
+def _lower_first(one: int, two: int) -> tuple[int, int]:
     """Return two epochs, the one that stands first; one that says nothing comes last."""
-    return sorted((one, two), key=lambda epoch: (epoch == EPOCH_UNKNOWN, epoch))
+    lower, higher = sorted((one, two), key=lambda epoch: (epoch == EPOCH_UNKNOWN, epoch))
+    return lower, higher
 
 
-def _bound(memory: OrderedDict[Any, Any]) -> None:
+def _put(memory: OrderedDict[Any, Any], key: object, value: object) -> None:
+    memory[key] = value
     while len(memory) > _REMEMBERED_MAX:
         memory.popitem(last=False)

@@ -61,13 +61,8 @@ class AlignedStore:
 
     def pages(self) -> Iterator[SampleBatch]:
         """Yield everything that is stored."""
-        cursor = None
-        while True:
-            page = self._store.read(Selection(), _PAGE_SAMPLES, cursor)
-            yield self._ingest.epochs.canonical(page).samples
-            cursor = page.cursor
-            if cursor is None:
-                return
+        for page in self._store.pages(Selection(), _PAGE_SAMPLES):
+            yield self._ingest.epochs.canonical_batch(page)
 
     def renamed(self, source: SourceId) -> Iterator[tuple[Stream, RangeSet]]:
         """Yield the streams of a source whose epoch was learned later, as they are stored."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Condition, Event
 from typing import assert_never
 
+from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.agreeing import Agreeing
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.delays import Delays
@@ -22,11 +23,8 @@ from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.refiling import Refiling
 from durable_cache.endpoints.session import (
-    Listening,
     Session,
-    ZError,
     declare_heartbeats,
-    put_own,
 )
 from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.key_expression import KeyExpression
@@ -45,6 +43,7 @@ from durable_cache.protocol.events import (
     EpochFreed,
     EpochsAgreed,
     Fetch,
+    FetchEnded,
     HeartbeatReceived,
     Learned,
     Moment,
@@ -61,7 +60,7 @@ from durable_cache.protocol.events import (
 from durable_cache.protocol.events import (
     Event as EngineEvent,
 )
-from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
+from durable_cache.protocol.numbering import KnownSource
 from durable_cache.storage.journaled import JournaledStorage
 
 __all__ = ["Ingest"]
@@ -71,8 +70,7 @@ _FRESH_FRAMES = 3
 """A publisher whose epoch began within about 26 s, and after us, is new, not merely unknown."""
 _IDLE_SECONDS = 0.5
 _PAUSE_AFTER_FAILURE_SECONDS = 0.2
-_RUNS_PER_ACK_MAX = 512
-_UNHEARD_MAX = 1024
+_UNLEARNED_MAX = 1024
 _SAMPLE_BYTES = 250
 """What a sample takes in the queue besides its payload, near enough for a bound."""
 
@@ -97,8 +95,7 @@ class Ingest:
         self._store = store
         self._options = options
         self._engine = CacheEngine(options.engine)
-        self._unheard: OrderedDict[tuple[SourceId, int], SendAck] = OrderedDict()
-        self._acks = Listening(session, own_key(options.domain, "ack", "*"), self._ack_unheard)
+        self.acknowledging = Acknowledging(session, store, options.domain)
         self._queue: deque[tuple[EngineEvent | list[Sample], int]] = deque()
         self._queued_bytes = 0
         self._changed = Condition()
@@ -106,18 +103,19 @@ class Ingest:
         self.fetching = Fetching(asking, key_exprs, excluded, self.offer, self._tell)
         self._began_ns = time.time_ns()
         self.epochs = Epochs(store.index.aliases())
-        self._unlearned: deque[Alias] = deque(maxlen=_UNHEARD_MAX)
+        self._unlearned: deque[Alias] = deque(maxlen=_UNLEARNED_MAX)
         self._agreeing = Agreeing(
             store,
             self._agree,
-            lambda source, sn: self.fetching.start(Fetch(0, source, EPOCH_UNKNOWN, sn, sn)),
+            self._revoke,
+            self._inquire,
         )
         self.door = Door(store, self._agreeing, options.resources_limit)
-        self.refiling = Refiling(store, self.offer, lambda: self._queued_bytes, self._freed)
+        self.refiling = Refiling(store, self.offer, lambda: self._queued_bytes, self._moved)
         self._busy = False
         self.stopped = Event()
         self.counts = self._engine.counts
-        self.received = self.appended = self.refused = self.acks_sent = self.commits = 0
+        self.received = self.appended = self.refused = self.commits = 0
         self.append_seconds = 0.0
         self.delays = Delays()
         self.error = ""
@@ -251,18 +249,27 @@ class Ingest:
                 sources = {sample.source: None for sample in event.batch}
             case EpochDeclared() | EpochFreed() | HeartbeatReceived():
                 sources = {event.source: None}
+            case FetchEnded(fetch_id):
+                if fetch_id < 0:
+                    self._agreeing.answered(-fetch_id, self._known)
+                return event
             case _:
                 return event
         for source in self._engine.unknown(sources):
-            states, aliases = self._store.load(source)
-            self._engine.handle(SourceLoaded(source, states, _now(), aliases))
+            self._known(source)
         if not isinstance(event, BatchReceived):
             return event
-        admitted, refused = self.door.admit(event, self._engine.known)
+        admitted, refused = self.door.admit(event, self._known)
         if refused:
             self.refused += refused
             self.error = self.door.full
         return admitted
+
+    def _known(self, source: SourceId) -> KnownSource:
+        if self._engine.unknown([source]):
+            states, aliases = self._store.load(source)
+            self._engine.handle(SourceLoaded(source, states, _now(), aliases))
+        return self._engine.known(source)
 
     def _agree(self, agreement: Alias) -> bool:
         """Take two epochs for one, durably, and move what is stored under the one that lost."""
@@ -276,10 +283,25 @@ class Ingest:
         self.refiling.move(agreement)
         return True
 
-    def _freed(self, agreement: Alias) -> None:
-        if agreement.stored == EPOCH_UNKNOWN:
-            self._tell(EpochFreed(agreement.source, agreement.stored))
-            self._agreeing.release(agreement.source)
+    def _revoke(self, agreement: Alias) -> None:
+        try:
+            self._store.index.disagree(agreement)
+        except StorageError as error:
+            self.error = str(error)
+        self._engine.handle(EpochFreed(agreement.source, agreement.stored))
+
+    def _inquire(self, inquiry_id: int, source: SourceId, first: int, last: int) -> None:
+        self.fetching.start(Fetch(-inquiry_id, source, EPOCH_UNKNOWN, first, last))
+
+    def _moved(self, agreement: Alias, was_right: bool) -> None:
+        """Nothing is left under the epoch that lost, or its samples turned out to be others."""
+        source, loser, _, winner = agreement
+        if not was_right:
+            self._agreeing.differ(source, winner, loser)
+            self._store.index.disagree(agreement)
+        if not was_right or loser == EPOCH_UNKNOWN:
+            self._tell(EpochFreed(source, loser))
+            self._agreeing.release(source)
 
     def _handle(self, event: EngineEvent) -> None:
         outputs = deque(self._engine.handle(event))
@@ -291,7 +313,7 @@ class Ingest:
             case Append():
                 return self._engine.handle(self._commit(output))
             case SendAck():
-                self._send_ack(output)
+                self.acknowledging.send(output)
             case Fetch():
                 self.fetching.start(output)
             case Verify():
@@ -352,32 +374,6 @@ class Ingest:
             self.error = str(error)
             return ()
 
-    def _send_ack(self, ack: SendAck) -> None:
-        if not self._acks.now():
-            # A publisher whose wish to listen is still on its way hears it a little later.
-            self._unheard[ack.source, ack.epoch] = ack
-            if len(self._unheard) > _UNHEARD_MAX:
-                self._unheard.popitem(last=False)
-            if self._acks.now():
-                self._ack_unheard()
-            return
-        runs = tuple((run.first, run.last) for run in ack.runs[-_RUNS_PER_ACK_MAX:])
-        level = int(self._store.level)
-        message = Ack(self._store.index.cache_id, level, ack.source, ack.epoch, runs)
-        try:
-            put_own(self._session, ack_key(self._options.domain, ack.source), encode_ack(message))
-        except ZError:
-            return  # unknown to the publisher, as the protocol allows
-        self.acks_sent += 1
-
-    def _ack_unheard(self) -> None:
-        while self._unheard and self._acks.now():
-            try:
-                _, ack = self._unheard.popitem()
-            except KeyError:
-                return  # the other thread took the last
-            self._send_ack(ack)
-
     def finish(self, timeout_seconds: float) -> None:
         """Commit and acknowledge what was received, then stop."""
         deadline = time.monotonic() + timeout_seconds
@@ -394,4 +390,4 @@ class Ingest:
             self._changed.notify_all()
 
     def close(self) -> None:
-        self._acks.close()
+        self.acknowledging.close()

@@ -98,7 +98,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         dead_letters=0 if journal is None else journal.dead_letters,
         queries_ok=cache.queries_ok,
         queries_failed=cache.queries_failed,
-        acks_sent=ingest.acks_sent,
+        acks_sent=ingest.acknowledging.sent,
         append_seconds=ingest.append_seconds,
         commits=ingest.commits,
         last_error=cache.error,

@@ -169,7 +169,10 @@ class CacheEngine:
         outputs: list[Output] = []
         doubtful: list[Sample] = []
         for sample in samples:
-            outputs += self._one_live(source, known, sample, accepted, doubtful, now)
+            if doubtful:  # what comes after a restart must not count before it
+                doubtful.append(msgspec.structs.replace(sample, epoch=known.current))
+            else:
+                outputs += self._one_live(source, known, sample, accepted, doubtful, now)
         if doubtful:
             outputs.append(Verify(tuple(doubtful)))
         return outputs
@@ -317,7 +320,7 @@ class CacheEngine:
         for sample, stored in event.samples:
             known = self.known(sample.source)
             numbering = known.live
-            if numbering.epoch != sample.epoch:
+            if numbering.epoch != sample.epoch or sample.sn > numbering.newest_held:
                 again.setdefault(sample.source, []).append(sample)
             elif numbering.restarted(sample, stored):
                 self.counts.restarts += 1

@@ -145,6 +145,14 @@ class StreamIndex:
                 (*agreement.source, agreement.stored, agreement.epoch),
             )
 
+    def disagree(self, agreement: Alias) -> None:
+        """Forget an agreement that was wrong; what was moved by it stays where it is."""
+        with self._transaction() as database:
+            database.execute(
+                "DELETE FROM agreements WHERE zid = ? AND eid = ? AND loser = ?",
+                (*agreement.source, agreement.stored),
+            )
+
     def agreements(self) -> list[Alias]:
         """Return what was agreed on and not forgotten."""
         rows = self._rows("SELECT zid, eid, loser, winner FROM agreements")

@@ -302,13 +302,18 @@ class JournaledStorage:
         selection = Selection(
             zid=source.zid, eid=source.eid, epoch=epoch, sns=SnBounds(first, last)
         )
+        for page in self.pages(selection, 1000):
+            yield from page
+
+    def pages(self, selection: Selection, limit: int) -> Iterator[SampleBatch]:
+        """Yield everything a selection names, so many samples at once."""
         cursor: Cursor | None = None
         while True:
-            page = self.read(selection, 1000, cursor)
-            yield from page.samples
-            if page.cursor is None:
-                return
+            page = self.read(selection, limit, cursor)
+            yield page.samples
             cursor = page.cursor
+            if cursor is None:
+                return
 
     def history_floor(self, streams: Sequence[Stream], samples_max: int) -> dict[Stream, int]:
         """Return the sn below which each stream is beyond its newest `samples_max` samples.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
-import pytest
 
 from durable_cache.endpoints.agreeing import Agreeing
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Stream
+from durable_cache.model.sequence import frame
 from durable_cache.protocol.events import (
     Alias,
     BatchReceived,
@@ -40,15 +38,26 @@ class Cache:
         self.store = JournaledStorage(MemoryStorage(), None)
         self.agreed: list[Alias] = []
         self.disk_full = False
-        self.asked: list[tuple[SourceId, int]] = []
+        self.now = 0.0
+        self.revoked: list[Alias] = []
+        self.asked: list[tuple[int, int, int]] = []
         self.agreeing = Agreeing(
-            self.store, self._agree, lambda source, sn: self.asked.append((source, sn))
+            self.store,
+            self._agree,
+            self.revoked.append,
+            lambda inquiry_id, _, first, last: self.asked.append((inquiry_id, first, last)),
+            lambda: self.now,
         )
 
     def _agree(self, agreement: Alias) -> bool:
         if not self.disk_full:
             self.agreed.append(agreement)
         return not self.disk_full
+
+    def answered(self, *given: Sample) -> None:
+        """Answer the last inquiry."""
+        self.given(*given)
+        self.agreeing.answered(self.asked[-1][0], self.shell.engine.known)
 
     def live(self, *heard: Sample) -> None:
         self.shell.live(*heard)
@@ -72,6 +81,9 @@ def test_the_same_sample_under_two_epochs_shows_that_they_are_one_and_the_lower_
         cache = Cache()
         named(cache, held, 3, 4, 5)
         assert cache.given(*samples(5, 6, epoch=given)) == 2
+        assert cache.agreed == []
+        assert [(first, last) for _, first, last in cache.asked] == [(3, 5)]
+        cache.answered(*samples(3, 4, 5, epoch=given))
         assert cache.agreed == [Alias(SOURCE, LATE, 0, EARLY)]
 
 
@@ -82,7 +94,49 @@ def test_another_time_or_content_shows_that_two_epochs_are_two() -> None:
     cache.given(*samples(5, epoch=LATE))
     later = msgspec.structs.replace(samples(5, epoch=LATE + 1)[0], ntp64=1 << 50)
     cache.given(later)
-    assert cache.agreed == []
+    assert (cache.agreed, cache.asked) == ([], [])
+
+
+def test_one_number_with_another_content_in_the_answer_shows_that_two_epochs_are_two() -> None:
+    """A restart that was missed: what is under the old name came after what is rightly so."""
+    cache = Cache()
+    named(cache, EARLY, *range(20), *range(50, 60))
+    cache.given(*samples(55, epoch=LATE))
+    cache.answered(*samples(*range(50, 60), epoch=LATE), *samples(3, epoch=LATE, payload=b"new"))
+    cache.given(*samples(56, 57, epoch=LATE))
+    assert (cache.agreed, len(cache.asked)) == ([], 1)
+
+
+def test_what_is_here_under_both_names_must_not_differ_either() -> None:
+    cache = Cache()
+    named(cache, EARLY, 1, 2, 3, 50)
+    cache.given(*samples(2, epoch=LATE, payload=b"new"))
+    again = Cache()
+    again.store, again.shell = cache.store, cache.shell
+    again.agreeing = Agreeing(
+        cache.store,
+        again._agree,
+        again.revoked.append,
+        lambda inquiry_id, _, first, last: again.asked.append((inquiry_id, first, last)),
+    )
+    again.given(*samples(50, epoch=LATE))
+    again.answered(*samples(50, epoch=LATE))
+    assert again.agreed == []
+
+
+def test_an_agreement_that_others_show_to_be_wrong_is_taken_back() -> None:
+    cache = Cache()
+    named(cache, EARLY, 3, 4, 5)
+    cache.given(*samples(5, epoch=LATE))
+    cache.answered()
+    (agreement,) = cache.agreed
+    cache.shell.give(EpochsAgreed(SOURCE, LATE, EARLY))
+    cache.given(*samples(4, epoch=LATE))
+    assert cache.revoked == []
+    cache.given(*samples(3, epoch=LATE, payload=b"other"))
+    assert cache.revoked == [agreement]
+    cache.given(*samples(5, epoch=LATE))
+    assert (cache.revoked, len(cache.asked)) == ([agreement], 1)
 
 
 def test_a_time_that_a_cache_gave_says_nothing() -> None:
@@ -105,8 +159,13 @@ def test_an_epoch_that_its_publisher_declared_never_loses() -> None:
     cache.shell.give(EpochDeclared(SOURCE, LATE, False, at(0)))
     cache.live(*samples(0, 1, 2, epoch=LATE))
     assert cache.given(*samples(2, epoch=EARLY)) == 1
+    cache.answered()
     assert cache.agreed == []
+    cache = Cache()
+    cache.shell.give(EpochDeclared(SOURCE, LATE, False, at(0)))
+    cache.live(*samples(0, 1, 2, epoch=LATE))
     assert cache.given(*samples(2, epoch=LATE + 1)) == 1
+    cache.answered()
     assert cache.agreed == [Alias(SOURCE, LATE + 1, 0, LATE)]
 
 
@@ -114,8 +173,11 @@ def test_what_this_process_alone_heard_without_an_epoch_takes_that_of_others() -
     cache = Cache()
     cache.live(*samples(10, 11, 12))
     assert cache.given(*samples(12, epoch=LATE)) == 1
-    assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
     assert cache.given(*samples(90)) == 0, "may be of an older run"
+    cache.answered(*samples(10, 11, epoch=LATE))
+    assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
+    cache.now += 60
+    assert cache.given(*samples(90)) == 0, "until all is moved"
     cache.agreeing.release(SOURCE)
     assert cache.given(*samples(90)) == 1
 
@@ -125,8 +187,11 @@ def test_what_could_not_be_kept_durably_is_agreed_on_with_the_next_sample() -> N
     cache.live(*samples(10, 11, 12))
     cache.disk_full = True
     assert cache.given(*samples(12, epoch=LATE)) == 1
+    cache.answered()
     cache.disk_full = False
+    cache.now += 60
     assert cache.given(*samples(11, epoch=LATE)) == 1
+    cache.answered()
     assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
 
 
@@ -135,33 +200,50 @@ def test_without_a_number_in_common_the_others_are_asked_for_one_before_older_ru
     cache.live(*samples(10, 11, 12))
     assert cache.given(*samples(3, epoch=LATE)) == 1
     assert cache.given(*samples(4, epoch=LATE)) == 1
-    assert cache.asked == [(SOURCE, 10)]
+    assert [(first, last) for _, first, last in cache.asked] == [(10, 12)]
     assert cache.given(*samples(80)) == 0
-    assert cache.given(*samples(10, epoch=LATE)) == 1
+    cache.answered(*samples(10, epoch=LATE))
     assert cache.agreed == [Alias(SOURCE, 0, 0, LATE)]
 
 
-def test_what_is_stored_without_an_epoch_from_before_keeps_to_itself() -> None:
+def test_others_are_not_asked_about_what_came_from_others() -> None:
     cache = Cache()
     cache.live(*samples(10, 11))
-    assert cache.given(*samples(12)) == 1  # from another cache: it may be of another run
+    assert cache.given(*samples(12)) == 1
+    assert cache.given(*samples(3, epoch=LATE)) == 1
+    assert cache.asked == []
+
+
+def test_what_is_of_two_runs_without_an_epoch_keeps_to_itself() -> None:
+    cache = Cache()
+    cache.live(*samples(10, 11))
+    assert cache.given(*samples(7, payload=b"older")) == 1  # it came before anyone named the run
     assert cache.given(*samples(11, epoch=LATE)) == 1
+    cache.answered(*samples(7, epoch=LATE))
     assert cache.agreed == []
 
 
-def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_rest_comes_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_rest_comes_in() -> (
+    None
+):
     cache = Cache()
     named(cache, LATE, 3, 4, 5)
     older = samples(2, 3, 4, payload=b"older")
     assert cache.given(*older) == 3
     assert cache.given(*samples(5, 6)) == 0
     assert cache.given(*samples(7)) == 0
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    cache.now += 400
     assert cache.given(*samples(5, 6, 7)) == 2
     assert cache.agreed == []
+
+
+def test_a_restart_that_comes_in_one_batch_is_of_one_epoch() -> None:
+    shell = Shell()
+    shell.live(*(sample(sn) for sn in range(50)))
+    later = 5 << 32
+    shell.live(*(sample(sn, ntp64=later + sn, payload=b"new") for sn in range(40, 60)), seconds=30)
+    assert shell.held(0) == RangeSet([(0, 49)])
+    assert shell.held(frame(at(30).unix_ns)) == RangeSet([(40, 59)])
 
 
 def test_the_engine_goes_on_under_the_epoch_agreed_on() -> None:

@@ -1,0 +1,59 @@
+"""Tells publishers which of their numbers are durable."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from durable_cache.endpoints.session import Listening, Session, ZError, put_own
+from durable_cache.model.sample import SourceId
+from durable_cache.protocol.events import SendAck
+from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
+from durable_cache.storage.journaled import JournaledStorage
+
+__all__ = ["Acknowledging"]
+
+_RUNS_PER_ACK_MAX = 512
+_UNHEARD_MAX = 1024
+
+
+class Acknowledging:
+    """Sends acknowledgements of one cache; those nobody listens for yet wait for a listener."""
+
+    def __init__(self, session: Session, store: JournaledStorage, domain: str) -> None:
+        self._session = session
+        self._store = store
+        self._domain = domain
+        self._unheard: OrderedDict[tuple[SourceId, int], SendAck] = OrderedDict()
+        self.sent = 0
+        self._acks = Listening(session, own_key(domain, "ack", "*"), self._ack_unheard)
+
+    def send(self, ack: SendAck) -> None:
+        """Acknowledge runs; unknown to the publisher where the network is away."""
+        if not self._acks.now():
+            # A publisher whose wish to listen is still on its way hears it a little later.
+            self._unheard[ack.source, ack.epoch] = ack
+            if len(self._unheard) > _UNHEARD_MAX:
+                self._unheard.popitem(last=False)
+            if self._acks.now():
+                self._ack_unheard()
+            return
+        runs = tuple((run.first, run.last) for run in ack.runs[-_RUNS_PER_ACK_MAX:])
+        level = int(self._store.level)
+        message = Ack(self._store.index.cache_id, level, ack.source, ack.epoch, runs)
+        try:
+            put_own(self._session, ack_key(self._domain, ack.source), encode_ack(message))
+        except ZError:
+            return  # unknown to the publisher, as the protocol allows
+        self.sent += 1
+
+    def _ack_unheard(self) -> None:
+        while self._unheard and self._acks.now():
+            try:
+                _, ack = self._unheard.popitem()
+            except KeyError:
+                return  # the other thread took the last
+            self.send(ack)
+
+    def close(self) -> None:
+        """Undeclare; idempotent as the session's own are."""
+        self._acks.close()
