@@ -48,12 +48,10 @@ KnownOf = Callable[[SourceId], KnownSource]
 
 @dataclass(slots=True)
 class _Inquiry:
-    """A pair of epochs that others are asked about, until when at most, and what was seen."""
+    """What others were asked about a pair of epochs: not again before a time, and what was seen."""
 
-    pair: _Pair
     until: float
-    in_common: bool = False
-    over: bool = False
+    in_common: bool
 
 
 class Agreeing:
@@ -75,7 +73,8 @@ class Agreeing:
         self._store = store
         self._agree, self._revoke, self._ask, self._clock = agree, revoke, ask, clock
         self._ids = count(1)
-        self._inquiries: OrderedDict[int, _Inquiry] = OrderedDict()
+        self._inquiries: OrderedDict[_Pair, _Inquiry] = OrderedDict()
+        self._asked: OrderedDict[int, _Pair] = OrderedDict()
         self._different: OrderedDict[_Pair, bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
@@ -105,19 +104,17 @@ class Agreeing:
 
     def answered(self, inquiry_id: int, known_of: KnownOf) -> None:
         """Everything that others gave for an inquiry has come in: decide."""
-        inquiry = self._inquiries.get(inquiry_id)
-        if inquiry is None or inquiry.over:
+        pair = self._asked.pop(inquiry_id, None)
+        inquiry = None if pair is None else self._inquiries.get(pair)
+        if pair is None or inquiry is None or not inquiry.in_common or pair in self._different:
             return
-        inquiry.over = True
-        if not inquiry.in_common or inquiry.pair in self._different:
-            return
-        source, winner, loser = inquiry.pair
+        source, winner, loser = pair
         known = known_of(source)
         lost = known.numberings.get(loser)
         if any(known.canonical(epoch, 0) != epoch for epoch in (winner, loser)):
             return  # one of them has become another meanwhile
         if (lost is not None and lost.declared) or self._differ_here(source, known, winner, lost):
-            self._differ(inquiry.pair)
+            self._differ(pair)
             return
         agreement = Alias(source, loser, 0, winner)
         if self._agree(agreement):
@@ -179,8 +176,8 @@ class Agreeing:
     def _of_another_run(self, known: KnownSource, samples: list[Sample]) -> bool:
         """Tell whether samples without an epoch are not of the run that is here without one."""
         ours = known.numberings.get(EPOCH_UNKNOWN)
-        if ours is None:
-            return False
+        if ours is None or not _own(known):
+            return False  # looked up once for a source: what comes in is of both from then on
         lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
         return any(self._out_of_order(ours.window.held, s) for s in (lowest, highest)) or (
             self._compared(ours, samples) is False
@@ -205,16 +202,17 @@ class Agreeing:
 
     def _inquire(self, pair: _Pair, held: RangeSet, *, in_common: bool) -> None:
         """Ask others for what is here under the other name; what is without waits for the end."""
-        for asked in self._inquiries.values():
-            if asked.pair == pair and self._clock() < asked.until:
-                asked.in_common |= in_common
-                return
+        under_way = self._inquiries.get(pair)
+        if under_way is not None and self._clock() < under_way.until:
+            under_way.in_common |= in_common
+            return
         first, last = held.first, held.last
         if first is None or last is None:
             return
         until = self._clock() + _HELD_BACK_SECONDS
         inquiry_id = next(self._ids)
-        _put(self._inquiries, inquiry_id, _Inquiry(pair, until, in_common))
+        _put(self._inquiries, pair, _Inquiry(until, in_common))
+        _put(self._asked, inquiry_id, pair)
         if EPOCH_UNKNOWN in pair:
             self._hold_back(pair[0], _HELD_BACK_SECONDS)
         self._ask(inquiry_id, pair[0], first, min(last, first + _COMPARED_MAX - 1))
@@ -272,7 +270,12 @@ def _sn(sample: Sample) -> int:
 def _own(known: KnownSource) -> bool:
     """Tell whether what is held without an epoch was all heard live, by this process."""
     numbering = known.numberings.get(EPOCH_UNKNOWN)
-    return numbering is not None and not numbering.foreign and not numbering.declared
+    return (
+        numbering is not None
+        and bool(numbering.window.held)
+        and not numbering.foreign
+        and not numbering.declared
+    )
 
 
 def _lower_first(one: int, two: int) -> tuple[int, int]:
