@@ -24,10 +24,11 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.events import Alias
+from durable_cache.protocol.knowledge import overlap
 from durable_cache.protocol.numbering import KnownSource, Numbering
 from durable_cache.storage.journaled import JournaledStorage
 
-__all__ = ["Agreeing"]
+__all__ = ["Agreeing", "are_twins"]
 
 _COMPARED_MAX = 20_000
 """So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
@@ -224,8 +225,7 @@ class Agreeing:
         stands = known.numberings.get(winner)
         if lost is None or stands is None:
             return False
-        both = lost.window.held.difference(lost.window.held.difference(stands.window.held))
-        first = both.first
+        first = overlap(lost.window.held, stands.window.held).first
         if first is None:
             return False
         stored = self._store.range_of(source, winner, first, first + _COMPARED_MAX - 1)
@@ -244,8 +244,7 @@ class Agreeing:
             for sample, stored in self._store.find(wanted):
                 if stored is None or stored.stamped:
                     continue
-                theirs = (sample.ntp64, sample.timestamp_id, sample_digest(sample))
-                if theirs != (stored.ntp64, stored.timestamp_id, sample_digest(stored)):
+                if not are_twins(sample, stored):
                     return False
                 same = True
         except StorageError:
@@ -261,6 +260,12 @@ class Agreeing:
 
     def _differ(self, pair: _Pair) -> None:
         _put(self._different, pair, True)
+
+
+def are_twins(one: Sample, two: Sample) -> bool:
+    """Tell whether samples under one number are the same, whatever their epochs."""
+    ours = (one.ntp64, one.timestamp_id, sample_digest(one))
+    return ours == (two.ntp64, two.timestamp_id, sample_digest(two))
 
 
 def _sn(sample: Sample) -> int:

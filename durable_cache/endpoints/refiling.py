@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from threading import Event
 
 import msgspec
 
+from durable_cache.endpoints.agreeing import are_twins
 from durable_cache.errors import DurableCacheError
-from durable_cache.model.sample import Sample, Stream, sample_digest
+from durable_cache.model.sample import Sample, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.events import Alias, Origin
@@ -83,10 +84,7 @@ class Refiling:
                     self._stopped.wait(_RETRY_SECONDS)
 
     def _moved(self, agreement: Alias) -> bool:
-        source, loser, _, winner = agreement
-        selection = Selection(zid=source.zid, eid=source.eid, epoch=loser)
-        for page in self._store.pages(selection, _PAGE_SAMPLES):
-            renamed = [msgspec.structs.replace(sample, epoch=winner) for sample in page]
+        for renamed in self._renamed(agreement):
             self._offer(renamed, Origin.REFILED)
             while self._queued_bytes() > _QUEUED_BYTES_MAX and not self._stopped.wait(0.05):
                 pass
@@ -101,23 +99,24 @@ class Refiling:
         if right:
             self._let_go(agreement)
         else:
-            _log.warning("two epochs are two after all", extra={"source": str(source)})
+            _log.warning("two epochs are two after all", extra={"source": str(agreement.source)})
         self._told_moved(agreement, right)
         return True
 
     def _all_the_same(self, agreement: Alias) -> bool:
         """Tell whether nothing would be lost: no number has another content under the other."""
+        return all(
+            stored is None or are_twins(sample, stored)
+            for renamed in self._renamed(agreement)
+            for sample, stored in self._store.find(renamed)
+        )
+
+    def _renamed(self, agreement: Alias) -> Iterator[list[Sample]]:
+        """Yield what is stored under the epoch that lost, page by page, under the other."""
         source, loser, _, winner = agreement
         selection = Selection(zid=source.zid, eid=source.eid, epoch=loser)
         for page in self._store.pages(selection, _PAGE_SAMPLES):
-            renamed = [msgspec.structs.replace(sample, epoch=winner) for sample in page]
-            for sample, stored in self._store.find(renamed):
-                if stored is not None and (sample.ntp64, sample_digest(sample)) != (
-                    stored.ntp64,
-                    sample_digest(stored),
-                ):
-                    return False
-        return True
+            yield [msgspec.structs.replace(sample, epoch=winner) for sample in page]
 
     def _let_go(self, agreement: Alias) -> None:
         source, loser, _, winner = agreement
