@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -36,7 +37,13 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Qos, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
-from durable_cache.protocol.wire import ack_key, decode_ack, publisher_token
+from durable_cache.protocol.wire import (
+    INCARNATION_DIGITS,
+    Ack,
+    ack_key,
+    decode_ack,
+    publisher_token,
+)
 from durable_cache.storage.contract import Durability, Page
 
 __all__ = ["ReliablePublisher", "declare_reliable_publisher"]
@@ -107,6 +114,10 @@ class _History:
         return next(reversed(self._samples), (0, 0))
 
 
+def _new_incarnation() -> str:
+    return secrets.token_hex(INCARNATION_DIGITS // 2)
+
+
 class ReliablePublisher:
     """A Zenoh publisher that stamps every sample with its source and number (RFC).
 
@@ -125,7 +136,9 @@ class ReliablePublisher:
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
         self.epoch = frame(time.time_ns())
-        """The incarnation of the numbering, declared before the first put."""
+        """The time frame in which the numbering began, declared before the first put."""
+        self.incarnation = _new_incarnation()
+        """Names the numbering whatever the clock; a new one at start and at every wrap."""
         self._sn = 0
         self._history = None if options.history is None else _History(options.history)
         self._receipts: Receipts | None = None
@@ -219,20 +232,31 @@ class ReliablePublisher:
     def _wrap(self) -> None:
         """Begin a new epoch at number 0, declared before its first sample."""
         self.epoch = next_epoch(time.time_ns(), self.epoch)
+        self.incarnation = _new_incarnation()
         self._sn = 0
         token, self._token = self._token, declare_token(self._session, self._token_key())
         undeclare(token)
 
     def _token_key(self) -> str:
-        return publisher_token(self._domain, self.source, self.epoch, str(self.key_expr))
+        return publisher_token(
+            self._domain, self.source, self.epoch, self.incarnation, str(self.key_expr)
+        )
 
     def _acknowledged(self, _: str, payload: bytes) -> None:
         try:
             ack = decode_ack(payload)
         except RemoteProtocolError:
             return  # a damaged acknowledgement is no answer
-        if self._receipts is not None and (ack.source, ack.epoch) == (self.source, self.epoch):
+        if self._receipts is not None and self._is_ours(ack):
             self._receipts.take(ack)
+
+    def _is_ours(self, ack: Ack) -> bool:
+        """Tell whether an acknowledgement means the numbers of the present numbering."""
+        if ack.source != self.source:
+            return False
+        if ack.incarnation:
+            return ack.incarnation == self.incarnation
+        return ack.epoch == self.epoch
 
     def _answer_queries(self) -> None:
         queryable, history = self._queryable, self._history

@@ -20,6 +20,7 @@ from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
 
 __all__ = [
     "FRAME_VERSION",
+    "INCARNATION_DIGITS",
     "Ack",
     "Content",
     "Envelope",
@@ -39,6 +40,7 @@ __all__ = [
     "encode_journal",
     "encode_packed",
     "encode_place",
+    "is_incarnation",
     "own_key",
     "parse_publisher_token",
     "publisher_token",
@@ -52,7 +54,10 @@ PLACE_BYTES_MAX = KEY_BYTES_MAX + 64 * 1024
 ACK_RUNS_MAX = 1024
 PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
+INCARNATION_DIGITS = 8
+"""32 random bits: among the few runs of one source within an epoch, two alike are no event."""
 _NOT_IN_KEYS = frozenset("*$?#")
+_HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Content(IntEnum):
@@ -132,6 +137,8 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     runs: tuple[tuple[int, int], ...]
     """Held at the level: the unbroken runs that the commit touched, ends included."""
+    incarnation: str = ""
+    """Which numbering of the source, as its token names it; empty where no token named one."""
 
 
 class _JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -284,6 +291,8 @@ def decode_ack(frame: bytes) -> Ack:
     check_identity(ack.source, ack.epoch, 0, 0)
     if len(ack.runs) > ACK_RUNS_MAX or any(not 0 <= a <= b < 1 << 35 for a, b in ack.runs):
         raise RemoteProtocolError("an acknowledgement whose runs are out of range")
+    if ack.incarnation and not is_incarnation(ack.incarnation):
+        raise RemoteProtocolError(f"{ack.incarnation[:40]!r} is no incarnation")
     return ack
 
 
@@ -316,6 +325,13 @@ class PublisherToken(NamedTuple):
     source: SourceId
     epoch: int
     key_expr: KeyExpression
+    incarnation: str = ""
+    """Eight hex digits, drawn anew for every numbering; empty in tokens of earlier versions."""
+
+
+def is_incarnation(text: str) -> bool:
+    """Tell whether `text` is the name of one numbering: eight lowercase hex digits."""
+    return len(text) == INCARNATION_DIGITS and _HEX_DIGITS.issuperset(text)
 
 
 def own_key(domain: str, *chunks: str) -> str:
@@ -333,20 +349,30 @@ def cache_token(domain: str, cache_id: str, incarnation: str) -> str:
     return own_key(domain, "cache", cache_id, incarnation)
 
 
-def publisher_token(domain: str, source: SourceId, epoch: int, key_expr: str) -> str:
-    """Return the liveliness token that declares a publisher's epoch."""
-    return own_key(domain, "pub", str(source), str(epoch), key_expr)
+def publisher_token(
+    domain: str, source: SourceId, epoch: int, incarnation: str, key_expr: str
+) -> str:
+    """Return the liveliness token that declares the epoch and the incarnation of a numbering."""
+    return own_key(domain, "pub", str(source), f"{epoch}-{incarnation}", key_expr)
 
 
 def parse_publisher_token(key: str, domain: str) -> PublisherToken | None:
-    """Read a publisher's token; None when it is none of this domain or malformed."""
+    """Read a publisher's token; None when it is none of this domain or malformed.
+
+    Tokens of earlier versions name no incarnation and are read as well.
+    """
     prefix = own_key(domain, "pub", "")
     parts = key.removeprefix(prefix).split("/", 2) if key.startswith(prefix) else []
-    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 10):
+    if len(parts) != 3:
+        return None
+    digits, dash, incarnation = parts[1].partition("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        return None
+    if dash and not is_incarnation(incarnation):
         return None
     try:
         source, key_expr = SourceId.parse(parts[0]), KeyExpression(parts[2])
     except ValueError:
         return None
-    epoch = int(parts[1])
-    return PublisherToken(source, epoch, key_expr) if epoch < 1 << 29 else None
+    epoch = int(digits)
+    return PublisherToken(source, epoch, key_expr, incarnation) if epoch < 1 << 29 else None

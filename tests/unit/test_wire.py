@@ -242,18 +242,45 @@ def test_our_keys_are_keys_that_no_wildcard_reaches() -> None:
     keys = [
         wire.ack_key("default", SOURCE),
         wire.cache_token("default", "c1", "7"),
-        wire.publisher_token("default", SOURCE, 5, "fleet/**"),
+        wire.publisher_token("default", SOURCE, 5, "0a1b2c3d", "fleet/**"),
     ]
     for key in keys:
         zenoh.KeyExpr(key)
         assert not KeyExpression("**").intersects(KeyExpression(key))
 
 
-@given(sources, st.integers(0, EPOCH_MAX), key_expressions)
-def test_publisher_tokens_come_back(source: SourceId, epoch: int, key_expr: KeyExpression) -> None:
-    token = wire.publisher_token("home", source, epoch, key_expr.text)
-    assert wire.parse_publisher_token(token, "home") == (source, epoch, key_expr)
+incarnations = st.text("0123456789abcdef", min_size=8, max_size=8)
+
+
+@given(sources, st.integers(0, EPOCH_MAX), incarnations, key_expressions)
+def test_publisher_tokens_come_back(
+    source: SourceId, epoch: int, incarnation: str, key_expr: KeyExpression
+) -> None:
+    token = wire.publisher_token("home", source, epoch, incarnation, key_expr.text)
+    assert wire.parse_publisher_token(token, "home") == (source, epoch, key_expr, incarnation)
     assert wire.parse_publisher_token(token, "other") is None
+
+
+def test_tokens_of_earlier_versions_name_no_incarnation() -> None:
+    token = wire.parse_publisher_token("@durable/v1/home/pub/4f2a:7/5/a/*", "home")
+    assert token == (SourceId("4f2a", 7), 5, KeyExpression("a/*"), "")
+
+
+@pytest.mark.parametrize("incarnation", ["", "0a1b2c3d"])
+def test_an_ack_names_the_incarnation_or_none(incarnation: str) -> None:
+    ack = msgspec.structs.replace(ACK, incarnation=incarnation)
+    assert wire.decode_ack(wire.encode_ack(ack)) == ack
+
+
+def test_acks_of_earlier_versions_are_read() -> None:
+    earlier = wire.seal(wire.Content.ACK, msgspec.structs.astuple(ACK)[:-1])
+    assert wire.decode_ack(earlier) == ACK
+
+
+@pytest.mark.parametrize("incarnation", ["0a1b2c3", "0A1B2C3D", "0a1b2c3d4", "x" * 60_000])
+def test_acks_with_an_impossible_incarnation_are_refused(incarnation: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="incarnation"):
+        wire.decode_ack(wire.encode_ack(msgspec.structs.replace(ACK, incarnation=incarnation)))
 
 
 @pytest.mark.parametrize(
@@ -271,6 +298,11 @@ def test_publisher_tokens_come_back(source: SourceId, epoch: int, key_expr: KeyE
         "4f2a:7/" + "9" * 5000 + "/a",
         "4f2a:7/5/a//b",
         "*/5/a",
+        "4f2a:7/5-/a",
+        "4f2a:7/5-0a1b2c3/a",
+        "4f2a:7/5-0a1b2c3d4/a",
+        "4f2a:7/5-0A1B2C3D/a",
+        "4f2a:7/-0a1b2c3d/a",
     ],
 )
 def test_what_is_no_publisher_token_is_none(tail: str) -> None:
