@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
@@ -47,7 +48,6 @@ from durable_cache.protocol.aligner_events import (
     Tick,
 )
 from durable_cache.protocol.aligner_wire import PullReply, decode_reply
-from durable_cache.protocol.events import Moment
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS

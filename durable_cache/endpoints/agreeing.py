@@ -23,9 +23,9 @@ from durable_cache.errors import StorageError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.events import Alias
+from durable_cache.protocol.cache.events import Alias
+from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.knowledge import overlap
-from durable_cache.protocol.numbering import KnownSource, Numbering
 from durable_cache.storage.journaled import JournaledStorage
 
 __all__ = ["Agreeing", "are_twins"]

@@ -40,6 +40,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.settling import Settling
 from durable_cache.errors import Closed, DurableCacheError
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.protocol.aligner import Aligner
@@ -74,7 +75,6 @@ from durable_cache.protocol.aligner_events import (
     Tick,
     Trimmed,
 )
-from durable_cache.protocol.events import Moment
 from durable_cache.protocol.knowledge import ranges
 from durable_cache.protocol.wire import cache_token, own_key
 from durable_cache.storage.contract import Floor

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
-from durable_cache.protocol.events import Alias
+from durable_cache.protocol.cache.events import Alias
 from durable_cache.storage.contract import Page
 
 __all__ = ["Epochs"]

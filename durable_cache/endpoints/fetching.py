@@ -11,7 +11,7 @@ from durable_cache.endpoints.session import ZError
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.events import Fetch, FetchEnded, Moment, Origin
+from durable_cache.protocol.cache.events import Fetch, FetchEnded, Moment, Origin
 
 __all__ = ["Fetching"]
 

@@ -31,8 +31,8 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
-from durable_cache.protocol.engine import CacheEngine
-from durable_cache.protocol.events import (
+from durable_cache.protocol.cache.engine import CacheEngine
+from durable_cache.protocol.cache.events import (
     Alias,
     Append,
     Appended,
@@ -57,10 +57,10 @@ from durable_cache.protocol.events import (
     Verified,
     Verify,
 )
-from durable_cache.protocol.events import (
+from durable_cache.protocol.cache.events import (
     Event as EngineEvent,
 )
-from durable_cache.protocol.numbering import KnownSource
+from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.storage.journaled import JournaledStorage
 
 __all__ = ["Ingest"]

@@ -20,7 +20,7 @@ from durable_cache.errors import DurableCacheError
 from durable_cache.model.sample import Sample, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.events import Alias, Origin
+from durable_cache.protocol.cache.events import Alias, Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled import JournaledStorage
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
 from durable_cache.protocol.aligner_wire import Lane
-from durable_cache.protocol.events import Moment
 from durable_cache.protocol.knowledge import FlatRuns
 
 __all__ = [

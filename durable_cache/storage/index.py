@@ -23,7 +23,7 @@ from durable_cache.errors import Closed
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.events import Alias, NumberingState
+from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.storage.contract import Floor, Retention, Storage
 from durable_cache.storage.index_rows import (
     GET_NUMBERINGS,

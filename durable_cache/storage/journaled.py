@@ -32,7 +32,7 @@ from durable_cache.model.sample import (
     key_bytes,
 )
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
-from durable_cache.protocol.events import Alias, NumberingState
+from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.storage.contract import Conflict, Durability, Floor, Page, Retention, Storage
 from durable_cache.storage.index import StreamIndex
 from durable_cache.storage.journal import DirectoryLock, Entry, Journal

@@ -8,7 +8,7 @@ from durable_cache.endpoints.agreeing import Agreeing
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.model.sequence import frame
-from durable_cache.protocol.events import (
+from durable_cache.protocol.cache.events import (
     Alias,
     BatchReceived,
     EpochDeclared,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
@@ -46,7 +47,6 @@ from durable_cache.protocol.aligner_events import (
 )
 from durable_cache.protocol.aligner_scope import Scope, common_scope
 from durable_cache.protocol.aligner_wire import Refused, decode_reply
-from durable_cache.protocol.events import Moment
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS

@@ -13,8 +13,8 @@ from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import frame
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.engine import CacheEngine
-from durable_cache.protocol.events import (
+from durable_cache.protocol.cache.engine import CacheEngine
+from durable_cache.protocol.cache.events import (
     Alias,
     Append,
     Appended,

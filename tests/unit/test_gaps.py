@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from durable_cache.model.sample import SourceId
 from durable_cache.model.window import Window
-from durable_cache.protocol.events import EngineOptions, Fetch
-from durable_cache.protocol.gaps import Gap, Gaps
+from durable_cache.protocol.cache.events import EngineOptions, Fetch
+from durable_cache.protocol.cache.gaps import Gap, Gaps
 
 SOURCE = SourceId("ab12", 7)
 SECOND = 1_000_000_000

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 
@@ -37,15 +38,6 @@ __all__ = [
     "Verified",
     "Verify",
 ]
-
-
-class Moment(NamedTuple):
-    """When something happened, as the shell's clocks say."""
-
-    monotonic_ns: int
-    """For waiting; never goes back."""
-    unix_ns: int
-    """For epochs; may jump."""
 
 
 class Origin(Enum):

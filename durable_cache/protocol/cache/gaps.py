@@ -14,7 +14,7 @@ from itertools import count, islice
 
 from durable_cache.model.sample import SourceId
 from durable_cache.model.window import Window
-from durable_cache.protocol.events import EngineOptions, Fetch
+from durable_cache.protocol.cache.events import EngineOptions, Fetch
 
 __all__ = ["Gap", "GapState", "Gaps"]
 

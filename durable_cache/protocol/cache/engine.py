@@ -24,7 +24,7 @@ from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
-from durable_cache.protocol.events import (
+from durable_cache.protocol.cache.events import (
     Append,
     Appended,
     AppendFailed,
@@ -49,8 +49,8 @@ from durable_cache.protocol.events import (
     Verified,
     Verify,
 )
-from durable_cache.protocol.gaps import Gap, Gaps
-from durable_cache.protocol.numbering import EngineCounts, KnownSource, Numbering
+from durable_cache.protocol.cache.gaps import Gap, Gaps
+from durable_cache.protocol.cache.numbering import EngineCounts, KnownSource, Numbering
 
 __all__ = ["CacheEngine"]
 

@@ -16,7 +16,7 @@ from durable_cache.model.sequence import (
 )
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
-from durable_cache.protocol.events import Alias, EngineOptions, NumberingState
+from durable_cache.protocol.cache.events import Alias, EngineOptions, NumberingState
 
 __all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
