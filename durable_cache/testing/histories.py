@@ -20,8 +20,8 @@ from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
 from durable_cache.protocol.digest import knowledge_fingerprint
 from durable_cache.protocol.knowledge import flat, floor_of_depth, known_of
+from durable_cache.testing.simulated_caches import SimulatedCache, source_of
 from durable_cache.testing.simulated_network import SECOND_NS, START_NS, Network, SimulationOptions
-from durable_cache.testing.simulation import SimulatedCache, source_of
 
 __all__ = ["History", "run_history"]
 

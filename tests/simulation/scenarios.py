@@ -17,8 +17,8 @@ from durable_cache.protocol.aligner_events import (
     RootReceived,
 )
 from durable_cache.protocol.aligner_wire import Pull, decode_request, decode_root
+from durable_cache.testing.simulated_caches import SimulatedCache
 from durable_cache.testing.simulated_network import START_NS, Network, SimulationOptions
-from durable_cache.testing.simulation import SimulatedCache
 
 SOURCE = SourceId("a1", 1)
 STREAM = Stream("a/b/1", SOURCE, 0)

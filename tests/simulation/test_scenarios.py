@@ -22,7 +22,7 @@ from durable_cache.protocol.aligner_pulls import Pulls
 from durable_cache.protocol.aligner_session import Session
 from durable_cache.protocol.knowledge import flat
 from durable_cache.testing.histories import run_history
-from durable_cache.testing.simulation import SimulatedCache
+from durable_cache.testing.simulated_caches import SimulatedCache
 from tests.simulation.scenarios import SCENARIOS
 
 
