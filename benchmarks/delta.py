@@ -27,7 +27,7 @@ from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Order, Selection, SnBounds
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.storage.contract import AppendResult
-from durable_cache.storage.journaled import JournaledStorage, JournalOptions
+from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
 from durable_cache_delta import DeltaBackend, DeltaOptions
 from durable_cache_delta.choosing import choose
 from durable_cache_delta.columns import table_of

@@ -24,7 +24,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, Selection, SnBounds
 from durable_cache.storage.contract import Storage
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache_sql import SqlBackend, SqlOptions
 from durable_cache_sql.database import SAMPLE_COLUMNS
 
@@ -71,7 +71,7 @@ def drained(storage: Storage, samples: int, directory: Path) -> tuple[float, flo
         for batch in batches(samples):
             journaled.commit(batch)
             waiting += len(batch)
-            if waiting >= WAITING_SAMPLES or journaled.tail.bytes > 200 << 20:
+            if waiting >= WAITING_SAMPLES or journaled.backlog.bytes > 200 << 20:
                 spent, cpu, waiting = *_emptied(journaled, spent, cpu), 0
         spent, cpu = _emptied(journaled, spent, cpu)
         assert journaled.drained_samples == samples

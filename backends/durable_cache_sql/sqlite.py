@@ -46,7 +46,7 @@ from sqlalchemy.sql.expression import Executable
 
 from durable_cache.errors import StorageCorrupt, StorageError, StorageLocked, StorageUnavailable
 from durable_cache.storage.contract import Durability
-from durable_cache.storage.journal import sqlite_error
+from durable_cache.storage.journaled.journal import sqlite_error
 from durable_cache_sql.database import (
     SAMPLE_COLUMNS,
     Columns,

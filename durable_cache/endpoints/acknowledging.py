@@ -8,7 +8,7 @@ from durable_cache.endpoints.session import Listening, Session, ZError, put_own
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.cache.events import SendAck
 from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Acknowledging"]
 

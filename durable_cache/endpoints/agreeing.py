@@ -26,7 +26,7 @@ from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.knowledge import overlap
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Agreeing", "are_twins"]
 

@@ -15,7 +15,7 @@ from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.protocol.aligner_events import StreamLoaded
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.storage.contract import Floor
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["AlignedStore", "in_time"]
 
@@ -43,7 +43,7 @@ class AlignedStore:
         self.conflicts = 0
 
     def streams(self) -> tuple[StreamLoaded, ...]:
-        """Return what is stored of every stream, the journal's tail included."""
+        """Return what is stored of every stream, the backlog included."""
         loaded: dict[Stream, StreamLoaded] = {}
         for info in self._store.index.all_infos():
             stream = self._ingest.epochs.canonical_stream(info.stream)
@@ -52,7 +52,7 @@ class AlignedStore:
                 loaded[stream] = StreamLoaded(stream, info.held, info.floor, info.purged)
             else:
                 known.runs.update(info.held)
-        for stored, runs in self._store.tail_runs().items():
+        for stored, runs in self._store.backlog_runs().items():
             stream = self._ingest.epochs.canonical_stream(stored)
             known = loaded.get(stream) or StreamLoaded(stream, RangeSet())
             known.runs.update(runs)

@@ -78,7 +78,7 @@ from durable_cache.protocol.aligner_events import (
 from durable_cache.protocol.knowledge import ranges
 from durable_cache.protocol.wire import cache_token, own_key
 from durable_cache.storage.contract import Floor
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Aligning"]
 

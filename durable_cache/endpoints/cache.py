@@ -55,7 +55,7 @@ from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.wire import own_key, parse_publisher_token
 from durable_cache.storage.contract import Floor, Page, Storage
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 
 _QUERIES_WAITING_MAX = 256
@@ -282,10 +282,10 @@ class ReliabilityCache:
     def wait_drained(self, timeout_seconds: float) -> bool:
         """Wait until the backend has everything that was committed; False when time is over."""
         deadline = time.monotonic() + timeout_seconds
-        while self.ingest.waiting or self.store.tail.samples:
+        while self.ingest.waiting or self.store.backlog.samples:
             if time.monotonic() > deadline:
                 return False
-            self.store.tail.hurry()
+            self.store.backlog.flush_soon()
             time.sleep(0.01)
         return True
 

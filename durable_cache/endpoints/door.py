@@ -8,7 +8,7 @@ from durable_cache.endpoints.agreeing import Agreeing
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.protocol.cache.events import BatchReceived, Origin
 from durable_cache.protocol.cache.numbering import KnownSource
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Door"]
 

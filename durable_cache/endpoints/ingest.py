@@ -61,7 +61,7 @@ from durable_cache.protocol.cache.events import (
     Event as EngineEvent,
 )
 from durable_cache.protocol.cache.numbering import KnownSource
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Ingest"]
 

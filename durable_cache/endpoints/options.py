@@ -11,7 +11,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.protocol.aligner_events import AlignerOptions
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
-from durable_cache.storage.journaled import JournalOptions
+from durable_cache.storage.journaled.storage import JournalOptions
 
 __all__ = ["CacheOptions", "parse_key_expr"]
 

@@ -22,7 +22,7 @@ from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias, Origin
 from durable_cache.storage.contract import Floor
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Refiling"]
 
@@ -92,7 +92,7 @@ class Refiling:
                 return False
         deadline = time.monotonic() + _PASS_SECONDS
         while not self._store.moved(agreement):
-            self._store.tail.hurry()
+            self._store.backlog.flush_soon()
             if self._stopped.wait(0.2) or time.monotonic() > deadline:
                 return False
         right = self._all_the_same(agreement)

@@ -93,7 +93,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         sources=ingest.sources,
         streams=store.index.streams,
         journal_bytes=0 if journal is None or cache.closing else journal.size_bytes(),
-        journal_samples=store.tail.samples,
+        journal_samples=store.backlog.samples,
         drained=store.drained_samples,
         dead_letters=0 if journal is None else journal.dead_letters,
         queries_ok=cache.queries_ok,

@@ -34,7 +34,7 @@ from durable_cache.model.selection import parse_source
 from durable_cache.model.timestamp import format_ntp64
 from durable_cache.service.report import ServiceReport, report_values
 from durable_cache.storage.contract import Floor
-from durable_cache.storage.index_rows import StreamInfo
+from durable_cache.storage.journaled.index_rows import StreamInfo
 
 __all__ = ["AdminSpace", "may_write"]
 
@@ -222,7 +222,7 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
 
 def _skips(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
     known: Iterator[tuple[SourceId, int, int, int]] = itertools.chain(
-        cache.store.backend.skips(), cache.store.tail.skips()
+        cache.store.backend.skips(), cache.store.backlog.skips()
     )
     rows = (
         {

@@ -21,7 +21,7 @@ from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.service.config import SECTION, Settings, StorageSettings
 from durable_cache.service.masking import resolve_secrets
 from durable_cache.service.strict import check_names
-from durable_cache.storage.journaled import JournalOptions
+from durable_cache.storage.journaled.storage import JournalOptions
 
 __all__ = ["cache_options", "effective_limits", "limit_names"]
 

@@ -16,9 +16,9 @@ from durable_cache.service.config import Settings
 from durable_cache.service.output import say
 from durable_cache.service.volumes import Volume, read_volume
 from durable_cache.storage.contract import Floor, Storage
-from durable_cache.storage.index import StreamIndex
-from durable_cache.storage.journal import DirectoryLock
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.index import StreamIndex
+from durable_cache.storage.journaled.locks import DirectoryLock
+from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Place", "find_place", "reading", "writing"]
 

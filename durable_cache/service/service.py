@@ -25,7 +25,7 @@ from durable_cache.service.config import Settings
 from durable_cache.service.http import HttpServer
 from durable_cache.service.report import ServiceReport, Timeline
 from durable_cache.service.volumes import Volume, read_volumes
-from durable_cache.storage.journal import DirectoryLock
+from durable_cache.storage.journaled.locks import DirectoryLock
 
 __all__ = ["STOP_SECONDS_MAX", "Service"]
 
@@ -157,7 +157,7 @@ def _close(cache: ReliabilityCache, name: str, deadline: float, left: dict[str, 
     try:
         cache.close(max(0.5, deadline - time.monotonic() - _CLOSING_SECONDS))
     finally:
-        remaining = cache.store.tail.samples
+        remaining = cache.store.backlog.samples
         if remaining:
             left[name] = remaining
 

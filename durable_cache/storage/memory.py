@@ -12,9 +12,9 @@ from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stre
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.storage import contract
 from durable_cache.storage.contract import AppendResult, Conflict, Floor, Held, Page, Retention
-from durable_cache.storage.reading import held_of, newest_per_key, page_of
-from durable_cache.storage.retention import floors_of
-from durable_cache.storage.skipping import SkipSet
+from durable_cache.storage.shared.paging import held_of, newest_per_key, page_of
+from durable_cache.storage.shared.retention import floors_of
+from durable_cache.storage.shared.skips import SkipSet
 
 __all__ = ["MemoryBackend", "MemoryOptions", "MemoryStorage"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 from durable_cache.testing.powercut import PowerCutDisk, reason_unavailable
 
@@ -99,7 +99,7 @@ def test_no_acknowledged_sample_is_lost_when_the_power_is_cut(tmp_path: Path) ->
             acknowledged = int(whole[-1])
             disk.remount()
             store = opened(disk.path)
-            cut_while_draining += store.tail.samples > 0
+            cut_while_draining += store.backlog.samples > 0
             found = stored(store)
             lost = [sn for sn in range(acknowledged) if found.get(sn) != numbered(sn)]
             assert not lost, f"{len(lost)} of {acknowledged} lost, the first {lost[:3]}"

@@ -9,7 +9,7 @@ from threading import Event
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Floor
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 
 COMMITS = 300

@@ -17,7 +17,7 @@ import pytest
 
 from durable_cache.model.sample import SampleBatch
 from durable_cache.storage.contract import Durability
-from durable_cache.storage.journaled import JournaledStorage, JournalOptions
+from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.faults import wait_until
 from durable_cache.testing.samples import SOURCE, run

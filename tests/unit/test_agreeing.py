@@ -19,7 +19,7 @@ from durable_cache.protocol.cache.events import (
     SendAck,
     Tick,
 )
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.test_engine import SOURCE, Shell, at, only, sample
 

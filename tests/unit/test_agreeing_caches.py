@@ -27,7 +27,7 @@ from durable_cache.protocol.cache.events import (
     Verified,
     Verify,
 )
-from durable_cache.storage.journaled import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 
 SOURCE = SourceId("ab12", 7)

@@ -9,7 +9,7 @@ import pytest
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.storage.contract import Floor, Retention
-from durable_cache.storage.index import StreamIndex
+from durable_cache.storage.journaled.index import StreamIndex
 
 SOURCE = SourceId("ab", 1)
 ONE, TWO = Stream("a/1", SOURCE, 3), Stream("a/2", SOURCE, 3)

@@ -9,7 +9,7 @@ import pytest
 
 from durable_cache.errors import StorageCorrupt, StorageFull
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
-from durable_cache.storage.journal import Journal
+from durable_cache.storage.journaled.journal import Journal
 
 SOURCE = SourceId("ab12", 7)
 

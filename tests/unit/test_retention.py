@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from durable_cache.model.sample import Sample, Stream
 from durable_cache.storage.contract import Retention
-from durable_cache.storage.retention import floors_of, stored_bytes
+from durable_cache.storage.shared.retention import floors_of, stored_bytes
 from durable_cache.testing.samples import filled, run, sample
 
 SECOND_NS = 10**9

@@ -25,7 +25,7 @@ from durable_cache.model.sample import SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.storage.contract import Floor, Retention, Storage
-from durable_cache.storage.index_rows import (
+from durable_cache.storage.journaled.index_rows import (
     GET_NUMBERINGS,
     GET_STREAMS,
     SCHEMA,
@@ -40,7 +40,7 @@ from durable_cache.storage.index_rows import (
     set_meta,
     unpack,
 )
-from durable_cache.storage.journal import sqlite_error
+from durable_cache.storage.journaled.journal import sqlite_error
 
 __all__ = ["StreamIndex"]
 

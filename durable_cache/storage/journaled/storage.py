@@ -1,8 +1,8 @@
-"""How a sample becomes durable at once and reaches its backend later: journal, tail, drain, index.
+"""How a sample becomes durable at once and reaches its backend later: journal, drain, index.
 
 `commit` returns when the journal is durable. `drain` moves what was committed into the backend in
 large batches, records it in the stream index, and only then lets the journal forget it. A reader
-sees the backend and the tail as one.
+sees the backend and the backlog as one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from durable_cache.model.sample import (
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.storage.contract import Conflict, Durability, Floor, Page, Retention, Storage
-from durable_cache.storage.index import StreamIndex
-from durable_cache.storage.journal import DirectoryLock, Entry, Journal
-from durable_cache.storage.reading import newest_per_key
-from durable_cache.storage.tail import Tail
+from durable_cache.storage.journaled.backlog import Backlog
+from durable_cache.storage.journaled.index import StreamIndex
+from durable_cache.storage.journaled.journal import Entry, Journal
+from durable_cache.storage.journaled.locks import DirectoryLock
+from durable_cache.storage.shared.paging import newest_per_key
 
 __all__ = ["JournalOptions", "JournaledStorage"]
 
@@ -89,7 +90,7 @@ class JournaledStorage:
         self.conflicts_total = 0
         self.drained_samples = 0
         self.level = min(level, storage.capabilities.durability)
-        self.tail = Tail(0)
+        self.backlog = Backlog(0)
         if directory is None or self.level is Durability.MEMORY:
             self.index = StreamIndex(None)
             self._restore_index()
@@ -108,13 +109,13 @@ class JournaledStorage:
             bytes_max=self.options.spool_bytes_max,
             durable=self.level >= Durability.DISK,
         )
-        self.tail = Tail(self.options.tail_bytes_max, journal.entries_after)
+        self.backlog = Backlog(self.options.tail_bytes_max, journal.entries_after)
         self._restore_index()
         drained = self.index.drained()
         journal.trim(drained)
         for entry in journal.replay():
             if entry.entry_id > drained:
-                self.tail.push(entry)
+                self.backlog.push(entry)
 
     def _restore_index(self) -> None:
         """Read the index back from a backend that holds more than it, as after a lost file."""
@@ -130,7 +131,7 @@ class JournaledStorage:
             self.drained_samples += len(batch)
             return
         entry_id = self.journal.commit(batch, skips)
-        self.tail.push(Entry(entry_id, batch, skips))
+        self.backlog.push(Entry(entry_id, batch, skips))
 
     def drain(self) -> int:
         """Move one batch of entries into the backend; returns the samples moved, 0 when none.
@@ -141,7 +142,7 @@ class JournaledStorage:
             return self._drain()
 
     def _drain(self) -> int:
-        entries = self.tail.head(self.options.drain_samples_max)
+        entries = self.backlog.head(self.options.drain_samples_max)
         if not entries or self.journal is None:
             return 0
         skips = [skip for entry in entries for skip in entry.skips]
@@ -156,7 +157,7 @@ class JournaledStorage:
         self._count(result.conflicts)
         last = entries[-1].entry_id
         self.index.record(batch, skips, last)
-        self.tail.pop(len(entries))
+        self.backlog.pop(len(entries))
         self.journal.trim(last)
         self.drained_samples += len(samples)
         return len(samples)
@@ -170,7 +171,7 @@ class JournaledStorage:
         pause = 0.1
         while not self._stop.is_set():
             linger = self.options.drain_linger_seconds
-            if not self.tail.wait(self.options.drain_samples_max, linger):
+            if not self.backlog.wait(self.options.drain_samples_max, linger):
                 continue
             try:
                 self.drain()
@@ -189,12 +190,12 @@ class JournaledStorage:
     def stop_drain(self) -> None:
         """End `run_drain` after the batch it is at."""
         self._stop.set()
-        self.tail.wake()
+        self.backlog.wake()
 
     def drain_all(self, timeout_seconds: float) -> bool:
         """Drain in this thread until nothing is left; False when time or the backend gave out."""
         deadline = time.monotonic() + timeout_seconds
-        while self.tail.samples or self.tail.head(1):
+        while self.backlog.samples or self.backlog.head(1):
             if time.monotonic() > deadline:
                 return False
             try:
@@ -205,8 +206,8 @@ class JournaledStorage:
         return True
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
-        """Return what is stored of a source, the tail included, for its windows."""
-        pending = self.tail.numbers_of(source)  # before the index: never neither of both
+        """Return what is stored of a source, the backlog included, for its windows."""
+        pending = self.backlog.numbers_of(source)  # before the index: never neither of both
         states, aliases = self.index.load(source)
         by_epoch = {state.epoch: state for state in states}
         for epoch, samples in pending:
@@ -220,19 +221,19 @@ class JournaledStorage:
                 state.skipped.difference(sns),
                 max(state.newest_ntp64, newest),
             )
-        for skip in self.tail.skips():
+        for skip in self.backlog.skips():
             if skip.source == source and skip.epoch in by_epoch:
                 by_epoch[skip.epoch].skipped.add(skip.first, skip.last)
         return tuple(by_epoch.values()), aliases
 
-    def tail_runs(self) -> dict[Stream, RangeSet]:
+    def backlog_runs(self) -> dict[Stream, RangeSet]:
         """Return what is committed and not drained yet, per stream."""
-        batch = SampleBatch(self.tail.matching(Selection()))
+        batch = SampleBatch(self.backlog.matching(Selection()))
         return {stream: summary.runs for stream, summary in batch.summaries.items()}
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
-        """Return a page as `Storage.read` does, of the backend and the tail together."""
-        recent = self.tail.matching(selection)  # before the backend: never neither of both
+        """Return a page as `Storage.read` does, of the backend and the backlog together."""
+        recent = self.backlog.matching(selection)  # before the backend: never neither of both
         if not recent:
             return self.backend.read(selection, limit, cursor)
         if selection.newest is not None:
@@ -255,7 +256,7 @@ class JournaledStorage:
     def _read_newest(
         self, selection: Selection, recent: list[Sample], limit: int, cursor: Cursor | None
     ) -> Page:
-        """Merge per key: the backend's newest of each key with the tail's, then cut the page."""
+        """Merge per key: the backend's newest of each key with the backlog's, then cut the page."""
         newest = selection.newest or 1
         by_key = selection.order is Order.IDENTITY
         stored: list[Sample] = []
@@ -322,7 +323,7 @@ class JournaledStorage:
         """
         infos = self.index.infos(streams)
         for stream in streams:
-            for epoch, samples in self.tail.numbers_of(stream.source):
+            for epoch, samples in self.backlog.numbers_of(stream.source):
                 if epoch == stream.epoch:
                     sns = RangeSet.of(s.sn for s in samples if s.key == stream.key)
                     infos[stream].held.update(sns)
@@ -346,8 +347,8 @@ class JournaledStorage:
 
     def drained_of(self, source: SourceId, epoch: int) -> bool:
         """Tell whether nothing of a numbering is on its way to the backend."""
-        waiting = (at for at, _ in self.tail.numbers_of(source))
-        return not self.tail.spilled and epoch not in waiting
+        waiting = (at for at, _ in self.backlog.numbers_of(source))
+        return not self.backlog.spilled and epoch not in waiting
 
     def moved(self, agreement: Alias) -> bool:
         """Tell whether the backend has all of an epoch under the one that was agreed on."""

@@ -7,7 +7,6 @@ after a restart, and draining it twice is draining it once.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -21,13 +20,12 @@ from durable_cache.errors import (
     StorageCorrupt,
     StorageError,
     StorageFull,
-    StorageLocked,
     StorageUnavailable,
 )
 from durable_cache.model.sample import SampleBatch, Skip
 from durable_cache.protocol.wire import decode_journal, encode_journal
 
-__all__ = ["DirectoryLock", "Entry", "Journal", "sqlite_error"]
+__all__ = ["Entry", "Journal", "sqlite_error"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -48,38 +46,6 @@ class Entry(NamedTuple):
     entry_id: int
     batch: SampleBatch
     skips: tuple[Skip, ...]
-
-
-class DirectoryLock:
-    """A lock on a state directory that dies with its process; made with mode 0700 when missing."""
-
-    def __init__(self, directory: Path) -> None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageUnavailable(f"state directory {directory}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._file)
-            raise StorageLocked(
-                f"state directory {directory} is in use by process {holder or 'unknown'}; "
-                "stop it or choose another state_dir"
-            ) from error
-        try:
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
-        except OSError as error:
-            os.close(self._file)
-            raise StorageFull(f"state directory {directory}: {error.strerror}") from error
-
-    def release(self) -> None:
-        """Let another process in; idempotent."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 class Journal:

@@ -1,4 +1,4 @@
-"""The tail answers as a plain list of commits would, whatever comes, goes and is spilled."""
+"""The backlog answers as a plain list of commits would, whatever comes, goes and is spilled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Selection, SnBounds
-from durable_cache.storage.journal import Entry
-from durable_cache.storage.tail import Tail
+from durable_cache.storage.journaled.backlog import Backlog
+from durable_cache.storage.journaled.journal import Entry
 
 SOURCES = [SourceId("a1", 1), SourceId("a1", 2), SourceId("b2", 1)]
 numbers = st.tuples(st.sampled_from("abc"), st.sampled_from(SOURCES), st.integers(0, 9))
@@ -32,37 +32,37 @@ def test_it_is_a_queue_that_can_be_asked(
     def read_back(after: int, limit: int) -> list[Entry]:
         return [entry for entry in journal if entry.entry_id > after][:limit]
 
-    tail = Tail(bytes_max, read_back)
+    backlog = Backlog(bytes_max, read_back)
     waiting: list[Entry] = []
     for entry_id, step in enumerate(steps, start=1):
         if isinstance(step, list):
             entry = entry_of(entry_id, step)
             journal.append(entry)
             waiting.append(entry)
-            tail.push(entry)
+            backlog.push(entry)
         else:
-            gone = tail.head(step)
+            gone = backlog.head(step)
             assert gone == waiting[: len(gone)]
             assert bool(gone) == bool(waiting)
-            tail.pop(len(gone))
+            backlog.pop(len(gone))
             del waiting[: len(gone)]
-        check(tail, waiting)
+        check(backlog, waiting)
 
 
-def check(tail: Tail, waiting: list[Entry]) -> None:
-    assert tail.samples == sum(len(entry.batch) for entry in waiting)
-    held = waiting[: len(waiting) - tail.spilled]
+def check(backlog: Backlog, waiting: list[Entry]) -> None:
+    assert backlog.samples == sum(len(entry.batch) for entry in waiting)
+    held = waiting[: len(waiting) - backlog.spilled]
     samples = [sample for entry in held for sample in entry.batch]
-    assert sorted(tail.skips()) == sorted(skip for entry in held for skip in entry.skips)
+    assert sorted(backlog.skips()) == sorted(skip for entry in held for skip in entry.skips)
     for source in SOURCES:
         mine = [sample for sample in samples if sample.source == source]
-        found = [sample for _, some in tail.numbers_of(source) for sample in some]
+        found = [sample for _, some in backlog.numbers_of(source) for sample in some]
         assert sorted(found, key=lambda s: s.order) == sorted(mine, key=lambda s: s.order)
         named = Selection(zid=source.zid, eid=source.eid, sns=SnBounds(3, 7))
-        assert sorted(s.sn for s in tail.matching(named)) == sorted(
+        assert sorted(s.sn for s in backlog.matching(named)) == sorted(
             s.sn for s in mine if 3 <= s.sn <= 7
         )
     keyed = Selection(key_expr=KeyExpression("a"), zid="a1")
-    assert sorted((s.source, s.sn) for s in tail.matching(keyed)) == sorted(
+    assert sorted((s.source, s.sn) for s in backlog.matching(keyed)) == sorted(
         (s.source, s.sn) for s in samples if s.key == "a" and s.source.zid == "a1"
     )

@@ -1,6 +1,6 @@
 """What is in the journal and not yet in the backend: the newest samples, readable from memory.
 
-Beyond its bound the tail keeps only the numbers of the entries; they are read back from the
+Beyond its bound the backlog keeps only the numbers of the entries; they are read back from the
 journal when they are drained, and answer no reads until then.
 """
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from durable_cache.model.sample import Sample, Skip, SourceId, Stream
 from durable_cache.model.selection import Selection
-from durable_cache.storage.journal import Entry
+from durable_cache.storage.journaled.journal import Entry
 
-__all__ = ["Tail"]
+__all__ = ["Backlog"]
 
 
 class _Part(NamedTuple):
@@ -26,7 +26,7 @@ class _Part(NamedTuple):
     samples: list[Sample]
 
 
-class Tail:
+class Backlog:
     """A bounded queue of commits on their way to the backend; any thread."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Tail:
         self._spilled: deque[int] = deque()
         self._changed = Condition()
         self._woken = False
-        self._hurried = False
+        self._flush_soon = False
         self.bytes = 0
         self.samples = 0
 
@@ -88,19 +88,19 @@ class Tail:
             self._changed.wait_for(
                 lambda: (
                     self._woken
-                    or self._hurried
+                    or self._flush_soon
                     or self.samples >= samples
                     or self.bytes > self._bytes_max // 2
                 ),
                 timeout_seconds,
             )
-            self._hurried = False
+            self._flush_soon = False
             return bool(self._entries or self._spilled)
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """End the `wait` under way, or else the next: somebody waits for the backend."""
         with self._changed:
-            self._hurried = True
+            self._flush_soon = True
             self._changed.notify_all()
 
     def wake(self) -> None:

@@ -1,0 +1,1 @@
+"""A backend with a journal in front, a stream index beside it, and what waits between them."""

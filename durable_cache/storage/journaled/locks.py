@@ -1,0 +1,43 @@
+"""Who may use a state directory: one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from durable_cache.errors import StorageFull, StorageLocked, StorageUnavailable
+
+__all__ = ["DirectoryLock"]
+
+
+class DirectoryLock:
+    """A lock on a state directory that dies with its process; made with mode 0700 when missing."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageUnavailable(f"state directory {directory}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._file)
+            raise StorageLocked(
+                f"state directory {directory} is in use by process {holder or 'unknown'}; "
+                "stop it or choose another state_dir"
+            ) from error
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+        except OSError as error:
+            os.close(self._file)
+            raise StorageFull(f"state directory {directory}: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Let another process in; idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
