@@ -24,9 +24,8 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.aligner import Aligner
-from durable_cache.protocol.aligner_answer import pull_reply
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
+    Aligner,
     AlignerEvent,
     AlignerOptions,
     AlignerOutput,
@@ -46,8 +45,9 @@ from durable_cache.protocol.aligner_events import (
     SendRequest,
     StreamLoaded,
     Tick,
+    pull_reply,
 )
-from durable_cache.protocol.aligner_wire import PullReply, decode_reply
+from durable_cache.protocol.alignment.wire import PullReply, decode_reply
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS

@@ -18,7 +18,9 @@ from tempfile import TemporaryDirectory
 from durable_cache import CacheOptions, ReliabilityCache, declare_reliability_cache
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+)
 from durable_cache.storage.plugins import open_storage
 from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import LocalNetwork, wait_until

@@ -25,7 +25,6 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_dig
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
-from durable_cache.protocol.knowledge import overlap
 from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Agreeing", "are_twins"]
@@ -225,7 +224,7 @@ class Agreeing:
         stands = known.numberings.get(winner)
         if lost is None or stands is None:
             return False
-        first = overlap(lost.window.held, stands.window.held).first
+        first = lost.window.held.intersection(stands.window.held).first
         if first is None:
             return False
         stored = self._store.range_of(source, winner, first, first + _COMPARED_MAX - 1)

@@ -12,7 +12,9 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
 from durable_cache.model.selection import Selection, SnBounds
-from durable_cache.protocol.aligner_events import StreamLoaded
+from durable_cache.protocol.alignment import (
+    StreamLoaded,
+)
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage

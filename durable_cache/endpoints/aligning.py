@@ -43,14 +43,13 @@ from durable_cache.errors import Closed, DurableCacheError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
-from durable_cache.protocol.aligner import Aligner
-from durable_cache.protocol.aligner_announcing import PeerStatus
-from durable_cache.protocol.aligner_answer import pull_reply
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
+    Aligner,
     AlignerEvent,
     AlignerOutput,
     Appended,
     CacheProfile,
+    ComparisonEnded,
     ContentEnded,
     ContentRead,
     Forgotten,
@@ -59,6 +58,7 @@ from durable_cache.protocol.aligner_events import (
     Offer,
     PeerGone,
     PeerSeen,
+    PeerStatus,
     PublishRoot,
     Purged,
     RaisePurge,
@@ -71,11 +71,11 @@ from durable_cache.protocol.aligner_events import (
     RootReceived,
     SendReply,
     SendRequest,
-    SessionEnded,
     Tick,
     Trimmed,
+    pull_reply,
+    ranges,
 )
-from durable_cache.protocol.knowledge import ranges
 from durable_cache.protocol.wire import cache_token, own_key
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
@@ -321,7 +321,7 @@ class Aligning:
                 case ReportRefusal(peer, reason):
                     self.counts.refused(peer, reason)
                     _log.warning("a peer is not aligned", extra={"peer": peer, "reason": reason})
-                case SessionEnded():
+                case ComparisonEnded():
                     self.counts.ended(output)
                 case _:
                     assert_never(output)

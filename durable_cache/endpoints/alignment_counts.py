@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
-from durable_cache.protocol.aligner_announcing import PeerStatus
-from durable_cache.protocol.aligner_events import SessionEnded
+from durable_cache.protocol.alignment import (
+    ComparisonEnded,
+    PeerStatus,
+)
 
 __all__ = ["AlignmentCounts", "Differences"]
 
@@ -56,7 +58,7 @@ class AlignmentCounts:
         """Count what a peer gave."""
         _put(self.pulled_from, peer, self.pulled_from.get(peer, 0) + samples)
 
-    def ended(self, session: SessionEnded) -> None:
+    def ended(self, session: ComparisonEnded) -> None:
         """Take in what a comparison did and found."""
         self.sessions += 1
         self.failed_sessions += bool(session.error)

@@ -8,7 +8,9 @@ from pathlib import Path
 from durable_cache.endpoints.session import Origins
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+)
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled.storage import JournalOptions

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from durable_cache.endpoints.epochs import Epochs
 from durable_cache.model.sample import SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.aligner_events import Appended, Forgotten
+from durable_cache.protocol.alignment import (
+    Appended,
+    Forgotten,
+)
 
 __all__ = ["Settling"]
 

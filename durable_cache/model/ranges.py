@@ -110,6 +110,13 @@ class RangeSet:
             left.remove(first, last)
         return left
 
+    def intersection(self, other: RangeSet) -> RangeSet:
+        """Return what is in both, as a new set."""
+        both = RangeSet()
+        for first, last in other:
+            both.update(self.clip(first, last))
+        return both
+
     def clip(self, first: int, last: int) -> RangeSet:
         """Return the part within `first..last`, as a new set."""
         part = RangeSet()

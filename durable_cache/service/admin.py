@@ -209,7 +209,7 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
             "different": found.streams,
             "missing": found.missing,
             "lag_seconds": round(lags.get(peer.cache_id, 0.0), 1),
-            "quiet": peer.quiet,
+            "quiet": peer.known_differences,
             "pulls": cache.options.aligner.pull,
             "pulled": counts.pulled_from.get(peer.cache_id, 0),
             "conflicts": aligning.conflicts,

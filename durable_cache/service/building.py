@@ -16,7 +16,9 @@ import msgspec
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import Origins
 from durable_cache.errors import ConfigError
-from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+)
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.service.config import SECTION, Settings, StorageSettings
 from durable_cache.service.masking import resolve_secrets

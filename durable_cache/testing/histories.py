@@ -17,9 +17,12 @@ from random import Random
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream, sample_digest
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
-from durable_cache.protocol.digest import knowledge_fingerprint
-from durable_cache.protocol.knowledge import flat, floor_of_depth, known_of
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+    CacheProfile,
+)
+from durable_cache.protocol.alignment.fingerprints import knowledge_fingerprint
+from durable_cache.protocol.alignment.knowledge import flat, floor_of_depth, known_of
 from durable_cache.testing.simulated_caches import SimulatedCache, source_of
 from durable_cache.testing.simulated_network import SECOND_NS, START_NS, Network, SimulationOptions
 
@@ -339,7 +342,7 @@ def _check_sums(cache: SimulatedCache, options: AlignerOptions, name: int) -> li
     for record in aligner.ledger.records.values():
         if view.scope.holds(record.stream.key):
             floor = record.effective_floor(cache.profile.samples_max)
-            known = known_of(record.runs, floor, record.void)
+            known = known_of(record.runs, floor, record.unrecoverable)
             total += knowledge_fingerprint(options.secret, record.place, known, record.purge)
             streams += 1
     root = view.tree.root

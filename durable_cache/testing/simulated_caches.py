@@ -14,9 +14,8 @@ from random import Random
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
-from durable_cache.protocol.aligner import Aligner
-from durable_cache.protocol.aligner_answer import pull_reply
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
+    Aligner,
     AlignerEvent,
     AlignerOptions,
     AlignerOutput,
@@ -36,16 +35,17 @@ from durable_cache.protocol.aligner_events import (
     RequestFailed,
     RequestReceived,
     RootReceived,
+    Scope,
     SendReply,
     SendRequest,
     StreamLoaded,
     Tick,
     Trimmed,
+    pull_reply,
 )
-from durable_cache.protocol.aligner_packing import unsqueeze
-from durable_cache.protocol.aligner_scope import Scope
-from durable_cache.protocol.aligner_wire import Pull, PullReply, decode_reply, decode_request
-from durable_cache.protocol.knowledge import flat, floor_of_depth, ranges
+from durable_cache.protocol.alignment.knowledge import flat, floor_of_depth, ranges
+from durable_cache.protocol.alignment.packing import unsqueeze
+from durable_cache.protocol.alignment.wire import Pull, PullReply, decode_reply, decode_request
 from durable_cache.protocol.wire import decode_batch
 from durable_cache.testing.simulated_network import SECOND_NS, START_NS, Network
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
     AlignerEvent,
     AlignerOptions,
     CacheProfile,

@@ -22,7 +22,9 @@ from durable_cache import (
 from durable_cache.endpoints.session import hear, undeclare
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+)
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.storage.contract import Floor, Page
 from durable_cache.storage.memory import MemoryStorage

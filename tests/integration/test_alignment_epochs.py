@@ -17,7 +17,9 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import frame
 from durable_cache.model.timestamp import ntp64_to_ns
-from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+)
 from durable_cache.protocol.cache.events import Alias, Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.network import LocalNetwork, wait_until

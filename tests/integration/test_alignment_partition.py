@@ -25,7 +25,9 @@ from durable_cache import (
 from durable_cache.endpoints.session import Session, close_session, open_session
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Selection
-from durable_cache.protocol.aligner_events import AlignerOptions
+from durable_cache.protocol.alignment import (
+    AlignerOptions,
+)
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.service.client import admin_values
 from durable_cache.storage.contract import Floor, Storage

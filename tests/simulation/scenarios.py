@@ -11,12 +11,12 @@ from msgspec.structs import replace as replaced
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
     CacheProfile,
     Forgotten,
     RootReceived,
 )
-from durable_cache.protocol.aligner_wire import Pull, decode_request, decode_root
+from durable_cache.protocol.alignment.wire import Pull, decode_request, decode_root
 from durable_cache.testing.simulated_caches import SimulatedCache
 from durable_cache.testing.simulated_network import START_NS, Network, SimulationOptions
 
@@ -65,7 +65,7 @@ def sns_of(cache: SimulatedCache) -> list[int]:
 
 
 def the_longest_comes_back() -> bool:
-    """What a cache called void is found when the one that has it returns."""
+    """What a cache called unrecoverable is found when the one that has it returns."""
     scene = Scene()
     one, two, three = scene.cache("one", 1), scene.cache("two"), scene.cache("three")
     three.crash()

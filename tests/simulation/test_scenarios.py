@@ -10,17 +10,17 @@ import pytest
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch
-from durable_cache.protocol import aligner_answer
-from durable_cache.protocol.aligner_choosing import Choice
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
     Appended,
     Purged,
+    answers,
+    flat,
 )
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_peer import Peer, Quiet
-from durable_cache.protocol.aligner_pulls import Pulls
-from durable_cache.protocol.aligner_session import Session
-from durable_cache.protocol.knowledge import flat
+from durable_cache.protocol.alignment.choice import Choice
+from durable_cache.protocol.alignment.comparison import Comparison
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.peer import KnownDifferences, Peer
+from durable_cache.protocol.alignment.pulls import Pulls
 from durable_cache.testing.histories import run_history
 from durable_cache.testing.simulated_caches import SimulatedCache
 from tests.simulation.scenarios import SCENARIOS
@@ -32,7 +32,7 @@ def test_ends_well(scenario: Callable[[], bool]) -> None:
 
 
 def no_quiet_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quiet, "add", lambda *_: None)
+    patch.setattr(KnownDifferences, "add", lambda *_: None)
 
 
 def voids_never_asked_again(patch: pytest.MonkeyPatch) -> None:
@@ -76,42 +76,42 @@ def told_before_stored(patch: pytest.MonkeyPatch) -> None:
 
 def eight_bits_and_one_salt(patch: pytest.MonkeyPatch) -> None:
     """Sums of few bits under one salt for ever: a hidden difference stays hidden."""
-    honest = aligner_answer.short_knowledge
-    patch.setattr(aligner_answer, "short_knowledge", lambda value, _: honest(value, 1) & 3)
+    honest = answers.short_knowledge
+    patch.setattr(answers, "short_knowledge", lambda value, _: honest(value, 1) & 3)
 
 
 def absent_beyond_the_question(patch: pytest.MonkeyPatch) -> None:
-    honest = aligner_answer.answer_pull
+    honest = answers.answer_pull
 
     def answer(*arguments: Any) -> Any:
         read = honest(*arguments)
         return replace(read, absent=tuple((place, (0, 1 << 20)) for place, _ in read.absent))
 
-    patch.setattr(aligner_answer, "answer_pull", answer)
+    patch.setattr(answers, "answer_pull", answer)
 
 
 def one_absence_is_void(patch: pytest.MonkeyPatch) -> None:
-    """What one peer does not retain is called void before the others are asked."""
-    patch.setattr(Pulls, "seek", lambda pulls, place, runs, _: pulls.add_void(place, runs))
+    """What one peer does not retain is called unrecoverable before the others are asked."""
+    patch.setattr(Pulls, "seek", lambda pulls, place, runs, _: pulls.add_unrecoverable(place, runs))
 
 
 def silence_is_absence(patch: pytest.MonkeyPatch) -> None:
     """A peer that does not answer counts as one that has none."""
-    honest = Session.on_failed
+    honest = Comparison.on_failed
 
-    def on_failed(session: Session) -> bool:
-        for place, runs in list(session.pulls.asks.get(session.asked_peer, {}).items()):
-            session.pulls.add_void(place, runs.copy())
-        return honest(session)
+    def on_failed(comparison: Comparison) -> bool:
+        for place, runs in list(comparison.pulls.asks.get(comparison.asked_peer, {}).items()):
+            comparison.pulls.add_unrecoverable(place, runs.copy())
+        return honest(comparison)
 
-    patch.setattr(Session, "on_failed", on_failed)
+    patch.setattr(Comparison, "on_failed", on_failed)
 
 
 def ranges_end_too_soon(patch: pytest.MonkeyPatch) -> None:
-    honest = Session._pull
+    honest = Comparison._pull
 
-    def pull(session: Session, items: Any, peer: str) -> Any:
-        asks = session.pulls.asks[peer]
+    def pull(comparison: Comparison, items: Any, peer: str) -> Any:
+        asks = comparison.pulls.asks[peer]
         for place, runs in items:
             asks[place].remove(runs[-1], runs[-1])
             if not asks[place]:
@@ -119,9 +119,9 @@ def ranges_end_too_soon(patch: pytest.MonkeyPatch) -> None:
         short = (
             (place, flat(RangeSet([runs[-2:]]).clip(0, runs[-1] - 1))) for place, runs in items
         )
-        return honest(session, tuple((place, runs) for place, runs in short if runs), peer)
+        return honest(comparison, tuple((place, runs) for place, runs in short if runs), peer)
 
-    patch.setattr(Session, "_pull", pull)
+    patch.setattr(Comparison, "_pull", pull)
 
 
 def conflict_overwritten(patch: pytest.MonkeyPatch) -> None:
@@ -165,10 +165,8 @@ def late_samples_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_without_bounds(patch: pytest.MonkeyPatch) -> None:
-    honest = aligner_answer.answer_pull
-    patch.setattr(
-        aligner_answer, "answer_pull", lambda *given: replace(honest(*given), bytes_max=1 << 30)
-    )
+    honest = answers.answer_pull
+    patch.setattr(answers, "answer_pull", lambda *given: replace(honest(*given), bytes_max=1 << 30))
 
 
 def other_roots_taken(patch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,14 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.aligner import Aligner
-from durable_cache.protocol.aligner_answer import pull_reply
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment import (
+    Aligner,
     AlignerEvent,
     AlignerOptions,
     AlignerOutput,
     Appended,
     CacheProfile,
+    ComparisonEnded,
     ContentEnded,
     ContentRead,
     Loaded,
@@ -40,13 +40,13 @@ from durable_cache.protocol.aligner_events import (
     RootReceived,
     SendReply,
     SendRequest,
-    SessionEnded,
     StreamLoaded,
     Tick,
     Trimmed,
+    pull_reply,
 )
-from durable_cache.protocol.aligner_scope import Scope, common_scope
-from durable_cache.protocol.aligner_wire import Refused, decode_reply
+from durable_cache.protocol.alignment.scope import Scope, common_scope
+from durable_cache.protocol.alignment.wire import Refused, decode_reply
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS
@@ -151,7 +151,7 @@ def test_one_missing_sample_costs_three_questions_and_comes_once() -> None:
     assert two.store == one.store
     assert sum(isinstance(output, SendRequest) for output in two.sent) <= 4
     assert not any(isinstance(output, SendRequest) for output in one.sent)
-    (ended,) = [output for output in two.sent if isinstance(output, SessionEnded)]
+    (ended,) = [output for output in two.sent if isinstance(output, ComparisonEnded)]
     assert (ended.samples_missing, ended.samples_offered, ended.error) == (1, 1, "")
     assert ended.bytes_sent + ended.bytes_received < 1024
 
@@ -193,7 +193,7 @@ def test_a_dry_run_counts_and_takes_nothing() -> None:
     pair = Pair(one, two)
     one.take(SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(7)))
     pair.run(60)
-    ended = [output for output in two.sent if isinstance(output, SessionEnded)]
+    ended = [output for output in two.sent if isinstance(output, ComparisonEnded)]
     assert ended[0].samples_missing == 7
     assert not two.store
     assert not two.aligner.status()[0].equal
@@ -353,7 +353,7 @@ def test_a_reply_out_of_place_ends_the_session_with_its_reason() -> None:
     one.answer = lambda _: honest(b"noise")  # type: ignore[method-assign]
     one.take(SampleBatch([sample_of("k", 1, pair.now_ns)]))
     pair.run(20)
-    failed = [output for output in two.sent if isinstance(output, SessionEnded)]
+    failed = [output for output in two.sent if isinstance(output, ComparisonEnded)]
     assert failed
     assert "frame" in failed[0].error
     assert isinstance(decode_reply(honest(b"noise")), Refused)

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream
-from durable_cache.protocol.digest import content_term
-from durable_cache.protocol.knowledge import (
+from durable_cache.protocol.alignment.fingerprints import content_term
+from durable_cache.protocol.alignment.knowledge import (
     StreamKnowledge,
     count_of,
     flat,
     floor_of_depth,
     known_of,
-    overlap,
     ranges,
 )
 
@@ -35,16 +34,16 @@ def term(sn: int) -> int:
 
 @given(sets, sets)
 def test_runs_are_sets(one: set[int], two: set[int]) -> None:
-    assert numbers(flat(overlap(RangeSet.of(one), RangeSet.of(two)))) == one & two
+    assert numbers(flat(RangeSet.of(one).intersection(RangeSet.of(two)))) == one & two
     assert count_of(flat(RangeSet.of(one))) == len(one)
 
 
 @given(sets, st.integers(0, TOP), sets)
 def test_knowledge_is_the_union_in_canonical_form(
-    held: set[int], floor: int, void: set[int]
+    held: set[int], floor: int, unrecoverable: set[int]
 ) -> None:
-    known = known_of(flat(RangeSet.of(held)), floor, flat(RangeSet.of(void)))
-    assert numbers(known) == held | void | set(range(floor))
+    known = known_of(flat(RangeSet.of(held)), floor, flat(RangeSet.of(unrecoverable)))
+    assert numbers(known) == held | unrecoverable | set(range(floor))
     assert known == flat(RangeSet.of(numbers(known)))
 
 
@@ -112,11 +111,13 @@ def test_content_read_later_counts_once(loaded: set[int], live: set[int], block:
 
 
 @given(sets, sets)
-def test_a_sample_ends_its_void(void: set[int], held: set[int]) -> None:
+def test_a_sample_that_arrives_is_no_longer_unrecoverable(
+    unrecoverable: set[int], held: set[int]
+) -> None:
     record = StreamKnowledge(STREAM, 7)
-    record.add_void(RangeSet.of(void), None)
+    record.add_unrecoverable(RangeSet.of(unrecoverable), None)
     record.insert(sorted(held), [term(sn) for sn in sorted(held)], 16)
-    assert numbers(record.void) == void - held
+    assert numbers(record.unrecoverable) == unrecoverable - held
 
 
 @given(sets, st.integers(0, 3), st.integers(0, 3))

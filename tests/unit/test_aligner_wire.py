@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream
-from durable_cache.protocol.aligner_packing import (
+from durable_cache.protocol.alignment import (
+    flat,
+)
+from durable_cache.protocol.alignment.packing import (
     Entry,
     NodeSums,
     decode_entries,
@@ -21,7 +24,7 @@ from durable_cache.protocol.aligner_packing import (
     squeeze,
     unsqueeze,
 )
-from durable_cache.protocol.aligner_wire import (
+from durable_cache.protocol.alignment.wire import (
     Blocks,
     BlocksReply,
     Diff,
@@ -45,7 +48,6 @@ from durable_cache.protocol.aligner_wire import (
     encode_request,
     encode_root,
 )
-from durable_cache.protocol.knowledge import flat
 from durable_cache.protocol.wire import FRAME_VERSION, seal
 
 runs = st.sets(st.integers(0, 300), max_size=20).map(lambda sns: flat(RangeSet.of(sns)))

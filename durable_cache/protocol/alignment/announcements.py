@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, PublishRoot
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_peer import Peer
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import Lane, Root, encode_root
+from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile, PublishRoot
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.peer import Peer
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import Lane, Root, encode_root
 
 __all__ = ["Announcements", "PeerStatus", "status_of"]
 
@@ -30,7 +30,7 @@ class PeerStatus:
     streams_there: int
     samples: int
     samples_there: int
-    quiet: int
+    known_differences: int
     """Streams that differ without remedy: conflicts, samples the storage does not take."""
     complete: bool
     """Everything it had at the last comparison is here."""
@@ -111,7 +111,8 @@ def status_of(peers: Iterable[Peer], slot: int) -> tuple[PeerStatus, ...]:
                 root.streams if root else 0,
                 view.samples if view else 0,
                 root.samples if root else 0,
-                len(peer.quiet[Lane.KNOWLEDGE]) + len(peer.quiet[Lane.CONTENT]),
+                len(peer.known_differences[Lane.KNOWLEDGE])
+                + len(peer.known_differences[Lane.CONTENT]),
                 peer.complete,
             )
         )

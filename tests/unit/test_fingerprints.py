@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.model.sample import SourceId, Stream
-from durable_cache.protocol.digest import (
+from durable_cache.protocol.alignment.fingerprints import (
     ARITY,
     Node,
     PrefixTree,

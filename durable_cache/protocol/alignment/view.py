@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from durable_cache.protocol.aligner_scope import Scope
-from durable_cache.protocol.digest import PrefixTree
-from durable_cache.protocol.knowledge import StreamKnowledge, count_of
+from durable_cache.protocol.alignment.fingerprints import PrefixTree
+from durable_cache.protocol.alignment.knowledge import StreamKnowledge, count_of
+from durable_cache.protocol.alignment.scope import Scope
 
 __all__ = ["View"]
 

@@ -1,9 +1,8 @@
 """How caches write what they say to each other about what they know.
 
 Every message is a frame of `durable_cache.protocol.wire`: version, content, checksum, msgpack of
-one typed value. Sums of nodes and the runs of streams travel
-packed (`aligner_packing`). Whatever
-a peer sends, decoding returns a value within the bounds here or raises `RemoteProtocolError`.
+one typed value. Sums of nodes and the runs of streams travel packed (`packing`). Whatever a peer
+sends, decoding returns a value within the bounds here or raises `RemoteProtocolError`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import msgspec
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Stream
-from durable_cache.protocol.aligner_packing import ENTRIES_MAX, NODES_MAX, check, check_runs
-from durable_cache.protocol.digest import ARITY, LEVELS_MAX
+from durable_cache.protocol.alignment.fingerprints import ARITY, LEVELS_MAX
+from durable_cache.protocol.alignment.packing import ENTRIES_MAX, NODES_MAX, check, check_runs
 from durable_cache.protocol.wire import check_identity, seal, unseal
 
 __all__ = [

@@ -14,8 +14,8 @@ from struct import Struct as Layout
 from typing import NamedTuple
 
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.protocol.digest import ARITY
-from durable_cache.protocol.knowledge import FlatRuns
+from durable_cache.protocol.alignment.fingerprints import ARITY
+from durable_cache.protocol.alignment.knowledge import FlatRuns
 
 __all__ = [
     "Entry",
@@ -131,7 +131,7 @@ class Entry:
     floor: int
     purge: int
     runs: FlatRuns
-    void: FlatRuns
+    unrecoverable: FlatRuns
     first: int = 0
     next: int = 0
     """Where the rest begins; 0 when this is all."""
@@ -141,7 +141,7 @@ class Entry:
 
 
 _PLACE = Layout("<QB")
-_CUT, _PURGE, _CONTENT, _VOID, _ONE = 1, 2, 4, 8, 16
+_CUT, _PURGE, _CONTENT, _UNRECOVERABLE, _ONE = 1, 2, 4, 8, 16
 
 
 def encode_entries(entries: list[Entry]) -> bytes:
@@ -153,7 +153,7 @@ def encode_entries(entries: list[Entry]) -> bytes:
             (_CUT if entry.first or entry.next else 0)
             | (_PURGE if entry.purge else 0)
             | (_CONTENT if entry.content else 0)
-            | (_VOID if entry.void else 0)
+            | (_UNRECOVERABLE if entry.unrecoverable else 0)
             | (_ONE if one else 0)
         )
         out += _PLACE.pack(entry.place, flags)
@@ -168,8 +168,8 @@ def encode_entries(entries: list[Entry]) -> bytes:
             numbers.append(entry.runs[1] - entry.runs[0])
         else:
             numbers += _steps(entry.runs)
-        if entry.void:
-            numbers += _steps(entry.void)
+        if entry.unrecoverable:
+            numbers += _steps(entry.unrecoverable)
         _put_numbers(out, numbers)
     return bytes(out)
 
@@ -250,7 +250,7 @@ def _entry(reader: _Reader, place: int, flags: int) -> Entry:
         entry.runs = (entry.floor, entry.floor + reader.number())
     else:
         entry.runs = reader.runs()
-    if flags & _VOID:
-        entry.void = reader.runs()
+    if flags & _UNRECOVERABLE:
+        entry.unrecoverable = reader.runs()
     check(max((entry.floor, entry.purge, *entry.runs[-1:])) < _NUMBER_MAX, "entry out of range")
     return entry

@@ -7,9 +7,22 @@ from collections.abc import Iterable
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
-from durable_cache.protocol.aligner_events import AlignerOptions, ReadSamples, SendReply
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_packing import (
+from durable_cache.protocol.alignment.events import AlignerOptions, ReadSamples, SendReply
+from durable_cache.protocol.alignment.fingerprints import (
+    ARITY,
+    LEVELS_MAX,
+    Node,
+    short_content,
+    short_knowledge,
+)
+from durable_cache.protocol.alignment.knowledge import (
+    FlatRuns,
+    StreamKnowledge,
+    flat,
+    ranges,
+)
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.packing import (
     Entry,
     NodeSums,
     decode_nodes,
@@ -17,8 +30,8 @@ from durable_cache.protocol.aligner_packing import (
     encode_nodes,
     squeeze,
 )
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import (
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import (
     Blocks,
     BlocksReply,
     Diff,
@@ -33,14 +46,6 @@ from durable_cache.protocol.aligner_wire import (
     WrongSlot,
     encode_reply,
 )
-from durable_cache.protocol.digest import (
-    ARITY,
-    LEVELS_MAX,
-    Node,
-    short_content,
-    short_knowledge,
-)
-from durable_cache.protocol.knowledge import FlatRuns, StreamKnowledge, flat, overlap, ranges
 from durable_cache.protocol.wire import encode_batch
 
 __all__ = [
@@ -158,7 +163,7 @@ class _Answer:
         entry = self._ledger.entry(record, self._request.lane)
         self._entries.append(entry)
         self._room -= 1
-        self._numbers -= len(entry.runs) + len(entry.void)
+        self._numbers -= len(entry.runs) + len(entry.unrecoverable)
         if named:
             self._names.append(record.stream)
 
@@ -184,7 +189,7 @@ def answer_entries(
         if record is None or not record.views & view.bit or numbers <= 0:
             continue
         entry = ledger.entry(record, request.lane, first)
-        numbers -= len(entry.runs) + len(entry.void)
+        numbers -= len(entry.runs) + len(entry.unrecoverable)
         entries.append(entry)
         names.append(record.stream)
     return EntriesReply(encode_entries(entries), tuple(names))
@@ -223,7 +228,7 @@ def answer_pull(
             absent.append((place, runs))
             continue
         need = ranges(runs)
-        have = overlap(need, ledger.current(record))
+        have = need.intersection(ledger.current(record))
         missing = need.difference(have)
         if missing:
             absent.append((place, flat(missing)))

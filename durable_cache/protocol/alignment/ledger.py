@@ -8,21 +8,20 @@ from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
-from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile, StreamLoaded
-from durable_cache.protocol.aligner_packing import Entry
-from durable_cache.protocol.aligner_scope import Scope
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import Lane
-from durable_cache.protocol.digest import PrefixTree, content_term, stream_hash
-from durable_cache.protocol.knowledge import (
+from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile, StreamLoaded
+from durable_cache.protocol.alignment.fingerprints import PrefixTree, content_term, stream_hash
+from durable_cache.protocol.alignment.knowledge import (
     StreamKnowledge,
     count_of,
     flat,
     floor_of_depth,
     known_of,
-    overlap,
     ranges,
 )
+from durable_cache.protocol.alignment.packing import Entry
+from durable_cache.protocol.alignment.scope import Scope
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import Lane
 
 __all__ = ["Lacking", "Ledger"]
 
@@ -55,9 +54,9 @@ class Ledger:
         """A slot is partly applied: the trees are between two slots."""
         self.counted = True
         self.refused_streams = 0
-        self.void_serial = 0
-        self.voided: dict[int, int] = {}
-        """Streams with void runs, and the serial of the latest."""
+        self.unrecoverable_serial = 0
+        self.unrecoverable_since: dict[int, int] = {}
+        """Streams with unrecoverable runs, and the serial of the latest."""
         self.changed: list[int] = []
         """Places whose fingerprints changed since the list was taken last."""
         self._pending: dict[int, dict[Stream, tuple[list[int], list[int]]]] = {}
@@ -144,16 +143,16 @@ class Ledger:
                     view.samples -= removed
                 self._mark(stream, self._now_slot)
 
-    def add_void(self, stream: Stream, runs: RangeSet) -> int:
+    def add_unrecoverable(self, stream: Stream, runs: RangeSet) -> int:
         """Note that nobody reachable has `runs`; returns how many numbers that is."""
         record = self._record(stream)
         if record is None:
             return 0
         missing = runs.difference(self.current(record))
-        if not missing or not record.add_void(missing, self.depth):
+        if not missing or not record.add_unrecoverable(missing, self.depth):
             return 0
-        self.void_serial += 1
-        self.voided[record.place] = self.void_serial
+        self.unrecoverable_serial += 1
+        self.unrecoverable_since[record.place] = self.unrecoverable_serial
         self._mark(stream, self._now_slot)
         return missing.count
 
@@ -244,8 +243,8 @@ class Ledger:
         knowledge, content = record.refresh(options.secret, self.depth, options.block)
         record.slot = self._now_slot
         self.changed.append(record.place)
-        if not record.void:
-            self.voided.pop(record.place, None)
+        if not record.unrecoverable:
+            self.unrecoverable_since.pop(record.place, None)
         for view in self.views.values():
             if record.views & view.bit:
                 view.samples += fresh
@@ -322,24 +321,24 @@ class Ledger:
             view.tree.remove(record)
             view.touched = True
         del self.records[record.place]
-        self.voided.pop(record.place, None)
+        self.unrecoverable_since.pop(record.place, None)
 
     def entry(self, record: StreamKnowledge, lane: Lane, first: int = 0) -> Entry:
         """Return what to tell of a stream as of the applied slot, from number `first` on."""
         floor = record.effective_floor(self.depth)
-        entry = Entry(record.place, floor, record.purge, record.runs, record.void, first)
+        entry = Entry(record.place, floor, record.purge, record.runs, record.unrecoverable, first)
         if lane is Lane.CONTENT:
             entry.content, entry.blocks = record.content, record.blocks
         runs_max = 2 * self.options.entry_runs_max
-        if first or len(record.runs) + len(record.void) > 2 * runs_max:
+        if first or len(record.runs) + len(record.unrecoverable) > 2 * runs_max:
             runs = flat(ranges(record.runs).clip(first, _NUMBER_END))
-            void = flat(ranges(record.void).clip(first, _NUMBER_END))
-            ends = [part[runs_max - 1] for part in (runs, void) if len(part) > runs_max]
-            entry.runs, entry.void = runs, void
+            unrecoverable = flat(ranges(record.unrecoverable).clip(first, _NUMBER_END))
+            ends = [part[runs_max - 1] for part in (runs, unrecoverable) if len(part) > runs_max]
+            entry.runs, entry.unrecoverable = runs, unrecoverable
             if ends:
                 entry.next = min(ends) + 1
                 entry.runs = flat(ranges(runs).clip(first, entry.next - 1))
-                entry.void = flat(ranges(void).clip(first, entry.next - 1))
+                entry.unrecoverable = flat(ranges(unrecoverable).clip(first, entry.next - 1))
         return entry
 
     def lacking(self, entry: Entry, lane: Lane) -> Lacking:
@@ -350,16 +349,16 @@ class Ledger:
         both = current.copy()
         both.update(retained)
         floor = max(entry.purge, floor_of_depth(flat(both), self.depth))
-        void = RangeSet()
+        unrecoverable = RangeSet()
         if record is not None:
             floor = max(floor, record.floor, record.purge)
-            void = ranges(record.void)
-        theirs = ranges(known_of(entry.runs, entry.floor, entry.void))
+            unrecoverable = ranges(record.unrecoverable)
+        theirs = ranges(known_of(entry.runs, entry.floor, entry.unrecoverable))
         theirs = theirs.clip(entry.first, entry.next - 1 if entry.next else _NUMBER_END)
-        missing = theirs.difference(current).difference(void)
-        want = overlap(missing, retained)
+        missing = theirs.difference(current).difference(unrecoverable)
+        want = missing.intersection(retained)
         absent = missing.difference(retained)
-        want.update(overlap(void.difference(current), retained))
+        want.update(unrecoverable.difference(current).intersection(retained))
         if lane is Lane.CONTENT:
             want.update(retained.difference(current))
         for runs in (want, absent):

@@ -1,7 +1,7 @@
 """How one cache finds out what it lacks of another: compare, ask for names, pull, ask around.
 
-A session has at most one request under way and keeps everything it needs; the peers keep nothing.
-It acts for its own side only: what the peer lacks, the peer finds out itself.
+A comparison has at most one request under way and keeps everything it needs; the peers keep
+nothing. It acts for its own side only: what the peer lacks, the peer finds out itself.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from itertools import islice
 from durable_cache.errors import LocalProtocolError, RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
-from durable_cache.protocol.aligner_content import ContentSearch
-from durable_cache.protocol.aligner_events import AlignerOptions, SessionEnded
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_packing import (
+from durable_cache.protocol.alignment.content import ContentSearch
+from durable_cache.protocol.alignment.events import AlignerOptions, ComparisonEnded
+from durable_cache.protocol.alignment.fingerprints import knowledge_fingerprint
+from durable_cache.protocol.alignment.knowledge import known_of
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.packing import (
     Entry,
     decode_entries,
 )
-from durable_cache.protocol.aligner_peer import Peer
-from durable_cache.protocol.aligner_pulls import Items, Pulls
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_walk import Walk
-from durable_cache.protocol.aligner_wire import (
+from durable_cache.protocol.alignment.peer import Peer
+from durable_cache.protocol.alignment.pulls import Items, Pulls
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.walk import Walk
+from durable_cache.protocol.alignment.wire import (
     Blocks,
     BlocksReply,
     Diff,
@@ -36,15 +38,13 @@ from durable_cache.protocol.aligner_wire import (
     PullReply,
     Request,
 )
-from durable_cache.protocol.digest import knowledge_fingerprint
-from durable_cache.protocol.knowledge import known_of
 
-__all__ = ["Session"]
+__all__ = ["Comparison"]
 
 _EXACT_TRIES = 3
 
 
-class Session:
+class Comparison:
     """One comparison with one peer; the aligner carries its requests and their replies."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Session:
         self.others = {other.cache_id: other for other in others or ()}
         self.conclusive = others is not None
         """Every other live cache can be asked, so that nobody's having it can be known."""
-        self.walk = Walk(view, peer.quiet[lane], lane, salt, options)
+        self.walk = Walk(view, peer.known_differences[lane], lane, salt, options)
         self.pulls = Pulls(ledger, peer.cache_id, options)
         self.nameless: OrderedDict[int, Entry] = OrderedDict()
         self.cuts: OrderedDict[int, int] = OrderedDict()
@@ -81,8 +81,8 @@ class Session:
         self.asked_peer = ""
         self.suspect = False
         """Sums differed above streams that are all equal: a tree is wrong."""
-        self.voids_asked: int | None = None
-        """For a session about voids: up to which serial the peer was asked before."""
+        self.unrecoverable_asked: int | None = None
+        """For a comparison about unrecoverable numbers: the serial the peer was asked up to."""
         self.received_after_ns = 0
         """Older samples are not wanted."""
         self.wait_slot = 0
@@ -92,25 +92,25 @@ class Session:
         self.different = self.missing = self.raised = 0
 
     @classmethod
-    def about_voids(
+    def about_unrecoverable(
         cls,
         ledger: Ledger,
         peer: Peer,
         view: View,
         options: AlignerOptions,
         items: dict[int, RangeSet],
-    ) -> Session:
-        """Return a session that only asks a peer which came back for what nobody had."""
-        session = cls(ledger, peer, view, Lane.KNOWLEDGE, options, salt=1, exact=False)
-        session.walk.todo.clear()
+    ) -> Comparison:
+        """Return a comparison that only asks a peer which came back for what nobody had."""
+        comparison = cls(ledger, peer, view, Lane.KNOWLEDGE, options, salt=1, exact=False)
+        comparison.walk.todo.clear()
         for place, runs in items.items():
-            session.pulls.want(place, runs)
-        return session
+            comparison.pulls.want(place, runs)
+        return comparison
 
     @property
     def effect(self) -> bool:
         """Whether anything changed here, or will when the storage has it."""
-        return bool(self.pulls.offered or self.pulls.void or self.raised)
+        return bool(self.pulls.offered or self.pulls.unrecoverable or self.raised)
 
     def next(self, *, pull: bool) -> tuple[str, Request] | None:
         """Return the next request and whom to ask; None when it must wait or has ended.
@@ -194,7 +194,9 @@ class Session:
         only_mine = self.walk.take(asked, reply)
         for at, path in only_mine:
             self._only_mine(at, path, set())
-        self.peer.quiet[self.lane].prune(level + 1, {path: set() for _, path in only_mine})
+        self.peer.known_differences[self.lane].prune(
+            level + 1, {path: set() for _, path in only_mine}
+        )
         entries = decode_entries(reply.entries)
         leaves = set(reply.leaves)
         shift = 64 - 4 * level
@@ -207,7 +209,7 @@ class Session:
             found[leaf].add(entry.place)
             if self.examine(entry):
                 differing.add(leaf)
-        pruned = self.peer.quiet[self.lane].prune(level, found)
+        pruned = self.peer.known_differences[self.lane].prune(level, found)
         for leaf in leaves:
             known = self._only_mine(level, leaf, found[leaf]) or leaf in differing | pruned
             if not known and asked.changed == self.view.changed and self.exact:
@@ -215,16 +217,16 @@ class Session:
 
     def _only_mine(self, level: int, index: int, theirs: set[int]) -> bool:
         """Note streams that the peer does not know: it will find them; tell if there are any."""
-        quiet = self.peer.quiet[self.lane]
+        known_differences = self.peer.known_differences[self.lane]
         some = False
         for record in self.view.tree.leaves(level, index):
             mine = record.knowledge if self.lane is Lane.KNOWLEDGE else record.content
             if record.place in theirs or not mine:
                 continue
             some = True
-            if len(self.settled) >= self.options.quiet_max:
+            if len(self.settled) >= self.options.known_differences_max:
                 return True  # the peer has next to nothing: it is for the peer to catch up
-            if quiet.holds(record.place, 0, mine):
+            if known_differences.holds(record.place, 0, mine):
                 continue
             self.different += 1
             self.settled[record.place] = (0, mine)
@@ -263,8 +265,8 @@ class Session:
             mine = record.knowledge if self.lane is Lane.KNOWLEDGE else record.content
         theirs = self._fingerprint(entry)
         if theirs == mine:
-            return self.peer.quiet[self.lane].end(place)
-        if self.peer.quiet[self.lane].holds(place, theirs, mine):
+            return self.peer.known_differences[self.lane].end(place)
+        if self.peer.known_differences[self.lane].holds(place, theirs, mine):
             return True
         self.different += not entry.first
         if entry.next:
@@ -284,7 +286,7 @@ class Session:
             return entry.content
         if entry.first or entry.next:
             return -1
-        known = known_of(entry.runs, entry.floor, entry.void)
+        known = known_of(entry.runs, entry.floor, entry.unrecoverable)
         return knowledge_fingerprint(self.options.secret, entry.place, known, entry.purge)
 
     def _act(self, entry: Entry, stream: Stream, theirs: int, mine: int) -> None:
@@ -332,7 +334,7 @@ class Session:
         return self.pulls.take(self.asked_peer, asked.items, reply)
 
     def on_failed(self) -> bool:
-        """Give up what the peer just asked was to answer; True when the session is over."""
+        """Give up what the peer just asked was to answer; True when the comparison is over."""
         if self.asked_peer == self.peer.cache_id:
             return True
         self.pulls.drop_peer(self.asked_peer)
@@ -346,22 +348,22 @@ class Session:
         self.content.take(asked.items, reply)
 
     def finish(self, now_ns: int) -> None:
-        """Draw the conclusions of a session that went through."""
+        """Draw the conclusions of a comparison that went through."""
         self.pulls.conclude()
-        quiet = self.peer.quiet[self.lane]
+        known_differences = self.peer.known_differences[self.lane]
         for place, (theirs, mine) in self.settled.items():
-            quiet.add(place, theirs, mine)
+            known_differences.add(place, theirs, mine)
         expires_ns = now_ns + round(self.options.tried_seconds * 1e9)
         for place, (theirs, mine) in self.stuck.items():
             self.peer.tried.pop(place, None)
             if theirs >= 0:
-                quiet.add(place, theirs, mine, expires_ns)
+                known_differences.add(place, theirs, mine, expires_ns)
         self.peer.tried = self.tried
         self.peer.complete = not self.missing
 
-    def report(self, error: str) -> SessionEnded:
-        """Return what the session did, for people and metrics."""
-        return SessionEnded(
+    def report(self, error: str) -> ComparisonEnded:
+        """Return what the comparison did, for people and metrics."""
+        return ComparisonEnded(
             self.peer.cache_id,
             self.lane,
             error,
@@ -371,5 +373,5 @@ class Session:
             self.different,
             self.missing,
             self.pulls.offered,
-            self.pulls.void,
+            self.pulls.unrecoverable,
         )

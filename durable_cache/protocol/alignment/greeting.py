@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
-from durable_cache.protocol.aligner_wire import PROTOCOL, Hello, Parameters
+from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile
+from durable_cache.protocol.alignment.wire import PROTOCOL, Hello, Parameters
 
 __all__ = ["mismatch", "own_hello", "same_class"]
 

@@ -1,4 +1,4 @@
-"""Which session a cache begins next, with whom, and when."""
+"""Which comparison a cache begins next, with whom, and when."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from random import Random
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.protocol.aligner_events import AlignerOptions, CacheProfile
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_peer import Peer
-from durable_cache.protocol.aligner_session import Session
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import Lane
-from durable_cache.protocol.knowledge import ranges
+from durable_cache.protocol.alignment.comparison import Comparison
+from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile
+from durable_cache.protocol.alignment.knowledge import ranges
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.peer import Peer
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import Lane
 
 __all__ = ["Choice"]
 
@@ -29,18 +29,20 @@ class Choice:
         self._random = random
         self._now_ns = self._unix_ns = 0
 
-    def choose(self, peers: Iterable[Peer], now_ns: int, unix_ns: int) -> Session | None:
-        """Return the session to begin now, if any: voids of one that came back, then what differs,
-        the cache with most samples first, then content.
+    def choose(self, peers: Iterable[Peer], now_ns: int, unix_ns: int) -> Comparison | None:
+        """Return the comparison to begin now, if any.
+
+        First the unrecoverable numbers, with a peer that came back; then what differs, with the
+        peer that has most samples; then content.
         """
         self._now_ns, self._unix_ns = now_ns, unix_ns
         known = list(peers)
         ready = [peer for peer in known if peer.usable and now_ns >= peer.hold_until_ns]
         for peer in ready:
             if peer.reask and peer.view is not None and peer.view.ready:
-                session = self._reask(peer, peer.view)
-                if session is not None:
-                    return session
+                comparison = self._reask(peer, peer.view)
+                if comparison is not None:
+                    return comparison
         ready.sort(key=lambda peer: (peer.failures, -(peer.root.samples if peer.root else 0)))
         for lane in Lane:
             for peer in ready:
@@ -50,21 +52,29 @@ class Choice:
                     return self._session(peer, peer.view, lane, known)
         return None
 
-    def _reask(self, peer: Peer, view: View) -> Session | None:
-        """Ask a peer that came back for what was found void without it."""
+    def _reask(self, peer: Peer, view: View) -> Comparison | None:
+        """Ask a peer that came back for what was called unrecoverable without it."""
         peer.reask = False
-        asked, peer.voids_asked = peer.voids_asked, self._ledger.void_serial
+        asked, peer.unrecoverable_asked = (
+            peer.unrecoverable_asked,
+            self._ledger.unrecoverable_serial,
+        )
         items: dict[int, RangeSet] = {}
-        for place, serial in self._ledger.voided.items():
+        for place, serial in self._ledger.unrecoverable_since.items():
             record = self._ledger.records.get(place)
-            if serial > asked and record is not None and record.views & view.bit and record.void:
-                items[place] = ranges(record.void)
+            if (
+                serial > asked
+                and record is not None
+                and record.views & view.bit
+                and record.unrecoverable
+            ):
+                items[place] = ranges(record.unrecoverable)
         if not items or not self._options.pull:
             return None
-        session = Session.about_voids(self._ledger, peer, view, self._options, items)
-        session.voids_asked = asked
-        session.received_after_ns = self._received_after_ns()
-        return session
+        comparison = Comparison.about_unrecoverable(self._ledger, peer, view, self._options, items)
+        comparison.unrecoverable_asked = asked
+        comparison.received_after_ns = self._received_after_ns()
+        return comparison
 
     def _due(self, peer: Peer, view: View, lane: Lane) -> bool:
         if not peer.unequal(lane, self._ledger.slot):
@@ -99,7 +109,7 @@ class Choice:
         peer.content_due_ns = self._now_ns + round(pause * _SECOND_NS)
         return True
 
-    def _session(self, peer: Peer, view: View, lane: Lane, known: list[Peer]) -> Session:
+    def _session(self, peer: Peer, view: View, lane: Lane, known: list[Peer]) -> Comparison:
         others = [other for other in known if other.live and other is not peer]
         # A cache that is not met yet may have what the peer has not; one without common keys or
         # refused cannot be asked, ever.
@@ -107,7 +117,7 @@ class Choice:
             other.refused or (other.hello is not None and (other.view is None or other.view.ready))
             for other in others
         )
-        session = Session(
+        comparison = Comparison(
             self._ledger,
             peer,
             view,
@@ -117,8 +127,8 @@ class Choice:
             exact=True,
             others=[other for other in others if other.usable] if conclusive else None,
         )
-        session.received_after_ns = self._received_after_ns()
-        return session
+        comparison.received_after_ns = self._received_after_ns()
+        return comparison
 
     def _received_after_ns(self) -> int:
         age = self._profile.age_seconds_max

@@ -5,11 +5,11 @@ from __future__ import annotations
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Stream
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_packing import Entry
-from durable_cache.protocol.aligner_pulls import Pulls
-from durable_cache.protocol.aligner_wire import BlocksReply
-from durable_cache.protocol.knowledge import overlap, ranges
+from durable_cache.protocol.alignment.knowledge import ranges
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.packing import Entry
+from durable_cache.protocol.alignment.pulls import Pulls
+from durable_cache.protocol.alignment.wire import BlocksReply
 
 __all__ = ["Conflict", "ContentSearch"]
 
@@ -19,7 +19,7 @@ Conflict = tuple[Stream, int, int]
 
 
 class ContentSearch:
-    """Ranges of blocks to compare; owned by its session."""
+    """Ranges of blocks to compare; owned by its comparison."""
 
     def __init__(self, ledger: Ledger, pulls: Pulls, block: int) -> None:
         self._ledger, self._pulls, self._block = ledger, pulls, block
@@ -76,6 +76,6 @@ class ContentSearch:
         theirs = self._theirs.get(place, mine).clip(first, last)
         if theirs == mine and place in self._theirs:
             self.conflicts.append((stream, first, last))
-        both = overlap(mine, theirs)
+        both = mine.intersection(theirs)
         if both:
             self._pulls.want(place, both)

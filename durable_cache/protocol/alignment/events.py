@@ -8,8 +8,8 @@ from typing import NamedTuple
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
-from durable_cache.protocol.aligner_wire import Lane
-from durable_cache.protocol.knowledge import FlatRuns
+from durable_cache.protocol.alignment.knowledge import FlatRuns
+from durable_cache.protocol.alignment.wire import Lane
 
 __all__ = [
     "AlignerEvent",
@@ -37,7 +37,7 @@ __all__ = [
     "RootReceived",
     "SendReply",
     "SendRequest",
-    "SessionEnded",
+    "ComparisonEnded",
     "StreamLoaded",
     "Tick",
     "Trimmed",
@@ -100,11 +100,11 @@ class AlignerOptions:
     rate_bytes_per_second: int = 20 << 20
     """What pulls may bring in; live samples go first."""
     wants_max: int = 100_000
-    """Streams with missing samples remembered at once; the next session finds the rest."""
-    quiet_max: int = 100_000
+    """Streams with missing samples remembered at once; the next comparison finds the rest."""
+    known_differences_max: int = 100_000
     """Differences per peer known to be without remedy, 150 B each."""
     retry_seconds_max: float = 600.0
-    """The longest pause after sessions that failed or changed nothing."""
+    """The longest pause after comparisons that failed or changed nothing."""
     tried_seconds: float = 3600.0
     """When a difference that pulling did not settle is tried again."""
     announce_seconds: tuple[float, ...] = (15.0, 60.0, 240.0)
@@ -337,7 +337,7 @@ class ReportRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded:
+class ComparisonEnded:
     """A comparison with a peer is over."""
 
     peer: str
@@ -350,7 +350,7 @@ class SessionEnded:
     streams_different: int
     samples_missing: int
     samples_offered: int
-    samples_void: int
+    samples_unrecoverable: int
 
 
 AlignerOutput = (
@@ -362,5 +362,5 @@ AlignerOutput = (
     | RaisePurge
     | ReportConflict
     | ReportRefusal
-    | SessionEnded
+    | ComparisonEnded
 )

@@ -1,17 +1,18 @@
 """What a cache does so that it and the others come to hold the same samples.
 
-Theory of operation. Each cache sums up what it knows of its streams in a tree of fingerprints
-(`digest`, `knowledge`), slot by slot (`aligner_ledger`), and announces the root when it changed.
-Whoever hears a root that is not its own starts a *session* (`aligner_session`): it walks down the
-tree along what differs, learns of each differing stream what the other knows, pulls what it lacks
-and would keep, asks the remaining caches for what the other knows and has not, and calls void what
-nobody has. What cannot be settled is remembered as quiet. So every session brings the roots closer
-or makes a difference quiet, and then there is silence.
+Theory of operation (ADR 0040). Each cache sums up what it knows of its streams in a tree of
+fingerprints (`fingerprints`, `knowledge`), slot by slot (`ledger`), and announces the root when it
+changes. A cache that hears a root other than its own begins a *comparison* (`comparison`): it walks
+down the tree along what differs (`walk`), learns what the other knows of each differing stream,
+pulls what it lacks and would keep (`pulls`), asks the remaining caches for what the other knows and
+does not retain, and calls *unrecoverable* what nobody has. A difference that cannot be settled is
+remembered as *known* (`peer`). So every comparison brings the roots closer or makes a difference
+known, and then there is silence.
 
-Only the one that lacks acts, by its own floors and scope: a sample that was trimmed cannot come
-back. What is pulled is offered at the door of live samples and counts when it is durable. Nobody
-keeps anything for another between two messages, and nothing of a session survives a crash: equal
-subtrees are skipped when it begins again.
+Only the cache that lacks something acts, by its own floors and scope: a sample that was trimmed
+cannot come back. What is pulled is offered at the door of live samples and counts when it is
+durable. A cache keeps nothing for another between two messages, and nothing of a comparison
+survives a crash: equal subtrees are skipped when it begins again.
 
 `handle` is total: it has no clock, thread or connection, and never raises for what a peer sends.
 `docs/alignment.md` says how an endpoint drives it.
@@ -23,10 +24,11 @@ from random import Random
 from typing import assert_never
 
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.protocol.aligner_announcing import Announcements, PeerStatus, status_of
-from durable_cache.protocol.aligner_answer import answer
-from durable_cache.protocol.aligner_choosing import Choice
-from durable_cache.protocol.aligner_events import (
+from durable_cache.protocol.alignment.announcements import Announcements, PeerStatus, status_of
+from durable_cache.protocol.alignment.answers import answer
+from durable_cache.protocol.alignment.choice import Choice
+from durable_cache.protocol.alignment.comparison import Comparison
+from durable_cache.protocol.alignment.events import (
     AlignerEvent,
     AlignerOptions,
     AlignerOutput,
@@ -53,13 +55,12 @@ from durable_cache.protocol.aligner_events import (
     Tick,
     Trimmed,
 )
-from durable_cache.protocol.aligner_greeting import mismatch, own_hello, same_class
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_peer import Peer, Peers
-from durable_cache.protocol.aligner_scope import Scope, common_scope
-from durable_cache.protocol.aligner_session import Session
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import (
+from durable_cache.protocol.alignment.greeting import mismatch, own_hello, same_class
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.peer import Peer, Peers
+from durable_cache.protocol.alignment.scope import Scope, common_scope
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import (
     Blocks,
     BlocksReply,
     Diff,
@@ -96,17 +97,17 @@ class Aligner:
         self.options = options
         self.profile = profile
         self.ledger = Ledger(options, profile)
-        self.session: Session | None = None
+        self.comparison: Comparison | None = None
         self._peers = Peers(options, profile.cache_id)
         self._announcements = Announcements(self.ledger, options, profile)
-        self._requests: dict[int, tuple[Peer, Session | None]] = {}
+        self._requests: dict[int, tuple[Peer, Comparison | None]] = {}
         self._request_id = 0
         self._random = Random(options.random_seed)  # noqa: S311  spreads load, guards nothing
         self._now_ns = self._unix_ns = 0
         self._busy = False
         self._credit = options.rate_bytes_per_second
         self._hold_slot = 0
-        """What was pulled shows in the tree when this slot is applied; sessions wait for it."""
+        """What was pulled shows in the tree when this slot is applied; comparisons wait for it."""
         self._loaded = False
         self._hello = own_hello(options, profile)
         self._choice = Choice(self.ledger, options, profile, self._random)
@@ -158,7 +159,7 @@ class Aligner:
     @property
     def active(self) -> bool:
         """Whether ticks matter now: twice a second is right then, once a slot otherwise."""
-        return self.session is not None or bool(self._requests) or self.ledger.pending
+        return self.comparison is not None or bool(self._requests) or self.ledger.pending
 
     def status(self) -> tuple[PeerStatus, ...]:
         """Return how this cache stands with each peer it knows."""
@@ -170,12 +171,12 @@ class Aligner:
             return
         peer.live = False
         if not peer.reask:
-            peer.voids_asked = self.ledger.void_serial
-        if self.session is not None:
-            if self.session.peer is peer:
-                self._end(self.session, "the peer is gone", outputs)
+            peer.unrecoverable_asked = self.ledger.unrecoverable_serial
+        if self.comparison is not None:
+            if self.comparison.peer is peer:
+                self._end(self.comparison, "the peer is gone", outputs)
             else:
-                self.session.pulls.drop_peer(cache_id)
+                self.comparison.pulls.drop_peer(cache_id)
 
     def _root_received(self, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
@@ -228,14 +229,18 @@ class Aligner:
             self._announcements.renew(peer.view)
 
     def _send(
-        self, peer: Peer, request: Request, session: Session | None, outputs: list[AlignerOutput]
+        self,
+        peer: Peer,
+        request: Request,
+        comparison: Comparison | None,
+        outputs: list[AlignerOutput],
     ) -> None:
         self._request_id += 1
         payload = encode_request(request)
-        self._requests[self._request_id] = (peer, session)
-        if session is not None:
-            session.requests += 1
-            session.bytes_sent += len(payload)
+        self._requests[self._request_id] = (peer, comparison)
+        if comparison is not None:
+            comparison.requests += 1
+            comparison.bytes_sent += len(payload)
         timeout_seconds = self.options.request_timeout_seconds
         outputs.append(SendRequest(peer.cache_id, self._request_id, payload, timeout_seconds))
 
@@ -245,24 +250,24 @@ class Aligner:
         found = self._requests.pop(request_id, None)
         if found is None:
             return
-        peer, session = found
+        peer, comparison = found
         self._credit -= len(payload)
         try:
             reply = decode_reply(payload)
-            if session is None:
+            if comparison is None:
                 self._on_hello(peer, reply, outputs)
                 return
-            if session is not self.session:
+            if comparison is not self.comparison:
                 return
-            session.bytes_received += len(payload)
-            self._on_reply(session, peer, reply, outputs)
+            comparison.bytes_received += len(payload)
+            self._on_reply(comparison, peer, reply, outputs)
         except RemoteProtocolError as error:
             outputs.append(ReportRefusal(peer.cache_id, str(error)))
-            self._failed(peer, session, str(error), outputs)
-            if session is None:
+            self._failed(peer, comparison, str(error), outputs)
+            if comparison is None:
                 peer.asking_hello, peer.refused = False, str(error)
                 return
-        session.asked = None
+        comparison.asked = None
         self._step(outputs)
 
     def _on_hello(self, peer: Peer, reply: Reply, outputs: list[AlignerOutput]) -> None:
@@ -283,92 +288,92 @@ class Aligner:
                 self._failed(peer, None, "no greeting came back", outputs)
 
     def _on_reply(
-        self, session: Session, peer: Peer, reply: Reply, outputs: list[AlignerOutput]
+        self, comparison: Comparison, peer: Peer, reply: Reply, outputs: list[AlignerOutput]
     ) -> None:
-        asked = session.asked
+        asked = comparison.asked
         match reply:
             case DiffReply() if isinstance(asked, Diff):
-                session.on_diff(reply)
+                comparison.on_diff(reply)
             case EntriesReply() if isinstance(asked, Entries):
-                session.on_entries(reply)
+                comparison.on_entries(reply)
             case PullReply() if isinstance(asked, Pull):
-                batch = session.on_pull(reply)
+                batch = comparison.on_pull(reply)
                 if len(batch):
-                    outputs.append(Offer(peer.cache_id, *session.pulls.split(batch)))
+                    outputs.append(Offer(peer.cache_id, *comparison.pulls.split(batch)))
             case BlocksReply() if isinstance(asked, Blocks):
-                session.on_blocks(reply)
+                comparison.on_blocks(reply)
             case WrongSlot():
-                session.on_wrong_slot(reply.slot)
+                comparison.on_wrong_slot(reply.slot)
             case Refused():
-                self._failed(peer, session, reply.reason, outputs)
+                self._failed(peer, comparison, reply.reason, outputs)
                 if reply.retry:  # it answers: it is not to be left alone for long
                     peer.failures = min(peer.failures, 2)
             case _:
                 raise RemoteProtocolError("a reply of another kind than the request")
-        if session.purges:
-            outputs.append(RaisePurge(session.peer.cache_id, tuple(session.purges)))
-            session.purges = []
-        found, session.content.conflicts = session.content.conflicts, []
-        outputs.extend(ReportConflict(session.peer.cache_id, *conflict) for conflict in found)
+        if comparison.purges:
+            outputs.append(RaisePurge(comparison.peer.cache_id, tuple(comparison.purges)))
+            comparison.purges = []
+        found, comparison.content.conflicts = comparison.content.conflicts, []
+        outputs.extend(ReportConflict(comparison.peer.cache_id, *conflict) for conflict in found)
 
     def _request_failed(self, request_id: int, reason: str, outputs: list[AlignerOutput]) -> None:
         found = self._requests.pop(request_id, None)
         if found is None:
             return
-        peer, session = found
-        if session is None:
+        peer, comparison = found
+        if comparison is None:
             peer.asking_hello = False
             self._failed(peer, None, reason, outputs)
-        elif session is self.session:
-            self._failed(peer, session, reason, outputs)
-            session.asked = None
+        elif comparison is self.comparison:
+            self._failed(peer, comparison, reason, outputs)
+            comparison.asked = None
             self._step(outputs)
 
     def _failed(
-        self, peer: Peer, session: Session | None, reason: str, outputs: list[AlignerOutput]
+        self, peer: Peer, comparison: Comparison | None, reason: str, outputs: list[AlignerOutput]
     ) -> None:
         """Leave a peer alone for a while; another takes its place if there is one."""
         peer.failures += 1
         peer.hold_until_ns = self._now_ns + self._pause(peer.failures)
-        if session is not None and session is self.session and session.on_failed():
-            self._end(session, reason, outputs)
+        if comparison is not None and comparison is self.comparison and comparison.on_failed():
+            self._end(comparison, reason, outputs)
 
     def _pause(self, times: int) -> int:
         seconds = min(self.options.slot_seconds << min(times, 20), self.options.retry_seconds_max)
         return round(seconds * _SECOND_NS * (0.75 + self._random.random() / 2))
 
     def _step(self, outputs: list[AlignerOutput]) -> None:
-        """Ask the session's next question, or end it."""
-        session = self.session
-        if session is None or session.asked is not None or self.ledger.applying:
+        """Ask the comparison's next question, or end it."""
+        comparison = self.comparison
+        if comparison is None or comparison.asked is not None or self.ledger.applying:
             return
-        if session.ended:
-            session.finish(self._now_ns)
-            self._end(session, "", outputs)
+        if comparison.ended:
+            comparison.finish(self._now_ns)
+            self._end(comparison, "", outputs)
             return
-        if 0 < session.wait_slot - self.ledger.slot < self.options.ring_max:
+        if 0 < comparison.wait_slot - self.ledger.slot < self.options.ring_max:
             return
-        found = session.next(pull=not self._busy and self._credit > 0)
+        found = comparison.next(pull=not self._busy and self._credit > 0)
         if found is not None:
-            self._send(self._peers.named(found[0]), found[1], session, outputs)
+            self._send(self._peers.named(found[0]), found[1], comparison, outputs)
 
-    def _end(self, session: Session, error: str, outputs: list[AlignerOutput]) -> None:
-        peer = session.peer
-        self.session = None
+    def _end(self, comparison: Comparison, error: str, outputs: list[AlignerOutput]) -> None:
+        peer = comparison.peer
+        self.comparison = None
         peer.due_ns = None
-        if session.effect:
+        if comparison.effect:
             self._hold_slot = self._unix_ns // (self.options.slot_seconds * _SECOND_NS)
             peer.fruitless = 0
-        if error and session.voids_asked is not None:
-            peer.reask, peer.voids_asked = True, session.voids_asked
+        if error and comparison.unrecoverable_asked is not None:
+            peer.reask, peer.unrecoverable_asked = True, comparison.unrecoverable_asked
         if not error:
             peer.failures = 0
-            if not session.effect:
+            if not comparison.effect:
                 peer.fruitless += 1
                 peer.hold_until_ns = self._now_ns + self._pause(peer.fruitless)
-            if session.suspect and not session.effect:
-                self._rebuild(session.view)
-        outputs.append(session.report(error))
+            if comparison.suspect and not comparison.effect:
+                self._rebuild(comparison.view)
+        outputs.append(comparison.report(error))
 
     def _rebuild(self, view: View) -> None:
         last = self._rebuilt_ns.get(view.name)
@@ -394,6 +399,6 @@ class Aligner:
                 self._send(peer, self._hello, None, outputs)
         outputs.extend(self._announcements.due(self._peers.views(), now_ns))
         held = 0 < self._hold_slot - self.ledger.slot < self.options.ring_max
-        if self.session is None and not held:
-            self.session = self._choice.choose(self._peers, now_ns, unix_ns)
+        if self.comparison is None and not held:
+            self.comparison = self._choice.choose(self._peers, now_ns, unix_ns)
         self._step(outputs)

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from durable_cache.protocol.aligner_events import AlignerOptions
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import Hello, Lane, Root
-from durable_cache.protocol.digest import ARITY
+from durable_cache.protocol.alignment.events import AlignerOptions
+from durable_cache.protocol.alignment.fingerprints import ARITY
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import Hello, Lane, Root
 
-__all__ = ["Peer", "Peers", "Quiet"]
+__all__ = ["Peer", "Peers", "KnownDifferences"]
 
 
 class _Difference(NamedTuple):
@@ -22,7 +22,7 @@ class _Difference(NamedTuple):
     """0 is never."""
 
 
-class Quiet:
+class KnownDifferences:
     """Differences that were looked into and cannot be settled, in one lane with one peer.
 
     Sums can be added and taken off: what the peer is expected to announce is our sum plus these
@@ -109,9 +109,9 @@ class Quiet:
 class Peer:
     """One other cache; owned by the aligner."""
 
-    def __init__(self, cache_id: str, quiet_max: int) -> None:
+    def __init__(self, cache_id: str, known_differences_max: int) -> None:
         self.cache_id = cache_id
-        self._quiet_max = quiet_max
+        self._known_differences_max = known_differences_max
         self.incarnation = ""
         self.live = False
         self.reset("")
@@ -127,19 +127,21 @@ class Peer:
         self.roots: dict[int, tuple[Root, int]] = {}
         """What it announced of each view, and when that changed last."""
         self.due_ns: int | None = None
-        """When to start the session that an unequal root calls for."""
+        """When to start the comparison that an unequal root calls for."""
         self.content_due_ns: int | None = None
         self.hold_until_ns = 0
         self.failures = 0
         self.fruitless = 0
         self.tried: dict[int, tuple[int, int]] = {}
-        """(theirs, mine) of the streams that the last session pulled something of."""
-        self.voids_asked = 0
-        """The serial of the voids this peer was asked about."""
+        """(theirs, mine) of the streams that the last comparison pulled something of."""
+        self.unrecoverable_asked = 0
+        """The serial of the unrecoverable numbers this peer was asked about."""
         self.reask = True
         self.complete = False
-        """A session with it ended with nothing left to pull."""
-        self.quiet = {lane: Quiet(self._quiet_max) for lane in Lane}
+        """A comparison with it ended with nothing left to pull."""
+        self.known_differences = {
+            lane: KnownDifferences(self._known_differences_max) for lane in Lane
+        }
 
     def announced(self, root: Root, now_ns: int, views_max: int) -> None:
         """Take an announcement; one that was overtaken on the way counts for nothing."""
@@ -180,7 +182,7 @@ class Peer:
         then = view.root_at(root.slot)
         if then is not None:
             mine.append(then)
-        offset = self.quiet[lane].offset
+        offset = self.known_differences[lane].offset
         if lane is Lane.KNOWLEDGE:
             theirs = int.from_bytes(root.knowledge, "little")
             return all(
@@ -226,7 +228,7 @@ class Peers:
             if gone is None:
                 return None
             del self._known[gone]
-        peer = self._known[cache_id] = Peer(cache_id, self._options.quiet_max)
+        peer = self._known[cache_id] = Peer(cache_id, self._options.known_differences_max)
         return peer
 
     def views(self) -> list[View]:
@@ -235,9 +237,12 @@ class Peers:
         return list(views.values())
 
     def streams_changed(self, places: list[int], ledger: Ledger, now_ns: int) -> None:
-        """End the quiet of streams that are not what they were."""
+        """Forget the known differences of streams that are not what they were."""
         for peer in self:
-            knowledge, content = peer.quiet[Lane.KNOWLEDGE], peer.quiet[Lane.CONTENT]
+            knowledge, content = (
+                peer.known_differences[Lane.KNOWLEDGE],
+                peer.known_differences[Lane.CONTENT],
+            )
             if not len(knowledge) and not len(content):
                 continue
             knowledge.expire(now_ns)

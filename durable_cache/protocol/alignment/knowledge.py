@@ -1,11 +1,12 @@
-"""What a cache knows of each stream: what it retains, what is out by a floor, what nobody has.
+"""What a cache knows of each stream: what it retains, what is below a floor, what nobody has.
 
-Theory of operation. Of a stream, a cache *retains* R, the numbers in its storage. Everything below
-its *floor* is out: retention or a purge removed it, or the depth is full above it. *Void* is what a
-peer knows of and nobody reachable retains. What a cache *knows* is their union,
-K = [0, floor) + R + void. Two caches with different retention retain different numbers and still
-know the same, for trimming moves numbers from R below the floor and leaves K as it is. So K is
-what caches compare; what one lacks of the other's K it pulls, or voids when nobody has it.
+Theory of operation (ADR 0040). Of a stream, a cache *retains* R, the numbers in its storage.
+Everything below its *floor* is out: retention or a purge removed it, or the depth is full above it.
+*Unrecoverable* is what a peer knows of and nobody reachable retains. What a cache *knows* is their
+union, K = [0, floor) + R + unrecoverable. Two caches with different retention retain different
+numbers and still know the same, for trimming moves numbers from R below the floor and leaves K as
+it is. So K is what caches compare; what a cache lacks of another's K it pulls, or calls
+unrecoverable when nobody has it.
 
 Runs are kept as flat tuples (first, last, first, last, …): a stream with one run costs no lists.
 What arrives waits in the slot of its timestamp and is applied when that slot is closed, so that a
@@ -20,9 +21,9 @@ from collections.abc import Iterable, Iterator
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Stream
-from durable_cache.protocol.digest import content_term, knowledge_fingerprint
+from durable_cache.protocol.alignment.fingerprints import content_term, knowledge_fingerprint
 
-__all__ = ["FlatRuns", "StreamKnowledge", "count_of", "flat", "overlap", "ranges"]
+__all__ = ["FlatRuns", "StreamKnowledge", "count_of", "flat", "ranges"]
 
 FlatRuns = tuple[int, ...]
 _MASK64 = (1 << 64) - 1
@@ -43,14 +44,6 @@ def count_of(runs: FlatRuns) -> int:
     return sum(runs[1::2]) - sum(runs[::2]) + len(runs) // 2
 
 
-def overlap(one: RangeSet, two: RangeSet) -> RangeSet:
-    """Return what is in both."""
-    found = RangeSet()
-    for first, last in two:
-        found.update(one.clip(first, last))
-    return found
-
-
 def newest_first(runs: FlatRuns) -> Iterator[tuple[int, int]]:
     """Yield the runs from the highest down."""
     for at in range(len(runs) - 2, -1, -2):
@@ -69,15 +62,15 @@ def floor_of_depth(runs: FlatRuns, depth: int | None) -> int:
     return 0
 
 
-def known_of(runs: FlatRuns, floor: int, void: FlatRuns) -> FlatRuns:
+def known_of(runs: FlatRuns, floor: int, unrecoverable: FlatRuns) -> FlatRuns:
     """Return K as canonical flat runs."""
-    if not void and len(runs) == 2:
+    if not unrecoverable and len(runs) == 2:
         first, last = runs
         if not floor:
             return runs
         return (0, max(last, floor - 1)) if floor >= first else (0, floor - 1, first, last)
     known = ranges(runs)
-    known.update(ranges(void))
+    known.update(ranges(unrecoverable))
     known.add(0, floor - 1)
     return flat(known)
 
@@ -100,8 +93,8 @@ class StreamKnowledge:
         "slot",
         "stream",
         "uncounted",
+        "unrecoverable",
         "views",
-        "void",
     )
 
     def __init__(self, stream: Stream, place: int) -> None:
@@ -112,7 +105,7 @@ class StreamKnowledge:
         """Retention removed what was below."""
         self.purge = 0
         """An operator removed what was below, for good and everywhere."""
-        self.void: FlatRuns = ()
+        self.unrecoverable: FlatRuns = ()
         self.knowledge = 0
         self.content = 0
         self.slot = 0
@@ -130,7 +123,7 @@ class StreamKnowledge:
 
     def known(self, depth: int | None) -> FlatRuns:
         """Return K as canonical flat runs."""
-        return known_of(self.runs, self.effective_floor(depth), self.void)
+        return known_of(self.runs, self.effective_floor(depth), self.unrecoverable)
 
     @property
     def dead(self) -> bool:
@@ -168,16 +161,16 @@ class StreamKnowledge:
             held.update(RangeSet.of(fresh))
             self.runs = flat(held)
             sns, terms, count = list(fresh), list(fresh.values()), len(fresh)
-        if self.void:
-            self._end_void(sns)
+        if self.unrecoverable:
+            self._end_unrecoverable(sns)
         self.count(sns, terms, block)
         return count
 
-    def _end_void(self, sns: list[int]) -> None:
-        void = ranges(self.void)
+    def _end_unrecoverable(self, sns: list[int]) -> None:
+        unrecoverable = ranges(self.unrecoverable)
         for first, last in RangeSet.of(sns):
-            void.remove(first, last)
-        self.void = flat(void)
+            unrecoverable.remove(first, last)
+        self.unrecoverable = flat(unrecoverable)
 
     def count(self, sns: list[int], terms: list[int], block: int) -> None:
         """Add content terms of numbers that are retained and were not counted."""
@@ -236,22 +229,24 @@ class StreamKnowledge:
                 self.uncounted = None
         return before - count_of(self.runs)
 
-    def add_void(self, runs: RangeSet, depth: int | None) -> bool:
+    def add_unrecoverable(self, runs: RangeSet, depth: int | None) -> bool:
         """Note that nobody has `runs`; False when that says nothing new."""
         floor = self.effective_floor(depth)
-        void = ranges(self.void)
-        void.update(runs.difference(ranges(self.runs)))
-        void.remove(0, floor - 1)
-        before, self.void = self.void, flat(void)
-        return self.void != before
+        unrecoverable = ranges(self.unrecoverable)
+        unrecoverable.update(runs.difference(ranges(self.runs)))
+        unrecoverable.remove(0, floor - 1)
+        before, self.unrecoverable = self.unrecoverable, flat(unrecoverable)
+        return self.unrecoverable != before
 
     def refresh(self, seed: bytes, depth: int | None, block: int) -> tuple[int, int]:
         """Compute both fingerprints anew; returns what each changed by."""
         floor = self.effective_floor(depth)
-        if self.void and self.void[0] < floor:
-            self.void = flat(ranges(self.void).clip(floor, max(self.void[-1], floor)))
+        if self.unrecoverable and self.unrecoverable[0] < floor:
+            self.unrecoverable = flat(
+                ranges(self.unrecoverable).clip(floor, max(self.unrecoverable[-1], floor))
+            )
         knowledge = knowledge_fingerprint(
-            seed, self.place, known_of(self.runs, floor, self.void), self.purge
+            seed, self.place, known_of(self.runs, floor, self.unrecoverable), self.purge
         )
         self._drop_blocks(-(-floor // block))
         content = self._total * (self.place | 1) & _MASK64

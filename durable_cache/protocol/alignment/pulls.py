@@ -1,4 +1,4 @@
-"""What a session still has to get: from its peer, and from whoever else may have it.
+"""What a comparison still has to get: from its peer, and from whoever else may have it.
 
 Newest first. What a peer says it has not is believed as far as it was asked; what it does not
 mention means nothing.
@@ -11,11 +11,11 @@ from itertools import islice
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
-from durable_cache.protocol.aligner_events import AlignerOptions
-from durable_cache.protocol.aligner_ledger import Ledger
-from durable_cache.protocol.aligner_packing import unsqueeze
-from durable_cache.protocol.aligner_wire import PullReply
-from durable_cache.protocol.knowledge import FlatRuns, count_of, flat, overlap, ranges
+from durable_cache.protocol.alignment.events import AlignerOptions
+from durable_cache.protocol.alignment.knowledge import FlatRuns, count_of, flat, ranges
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.packing import unsqueeze
+from durable_cache.protocol.alignment.wire import PullReply
 from durable_cache.protocol.wire import decode_batch
 
 __all__ = ["Items", "Pulls"]
@@ -36,7 +36,7 @@ class _Quest:
 
 
 class Pulls:
-    """Runs to ask for, by peer; owned by its session."""
+    """Runs to ask for, by peer; owned by its comparison."""
 
     def __init__(self, ledger: Ledger, peer: str, options: AlignerOptions) -> None:
         self._ledger, self._peer, self._options = ledger, peer, options
@@ -46,7 +46,7 @@ class Pulls:
         self.quests: dict[int, _Quest] = {}
         self.names: dict[int, Stream] = {}
         self._names_max = 2 * options.wants_max
-        self.offered = self.void = 0
+        self.offered = self.unrecoverable = 0
 
     @property
     def full(self) -> bool:
@@ -72,15 +72,18 @@ class Pulls:
             self._names_max = max(self._names_max, 2 * len(self.names))
 
     def want(self, place: int, runs: RangeSet, *, fresh: bool = False) -> None:
-        """Ask the session's peer for runs; the newest of them first where the stream is fresh."""
+        """Ask the peer compared with for runs; the newest first where the stream is new here."""
         self.asks[self._peer].setdefault(place, RangeSet()).update(runs)
         if fresh:
             self.latest[place] = runs.last or 0
 
     def seek(self, place: int, absent: RangeSet, peers: set[str]) -> None:
-        """Ask every other peer that may have what this one has not; when none has, it is void."""
+        """Ask every other peer that may have what this one does not retain.
+
+        What none of them retains is unrecoverable.
+        """
         if not peers:
-            self.add_void(place, absent)
+            self.add_unrecoverable(place, absent)
             return
         quest = self.quests.get(place)
         if quest is not None:
@@ -137,7 +140,7 @@ class Pulls:
             if not left:
                 self._lacks(place, peer)
         for place, runs in old.items():
-            self.add_void(place, runs)
+            self.add_unrecoverable(place, runs)
         self.offered += len(batch)
         return batch
 
@@ -188,16 +191,16 @@ class Pulls:
             self.quests.pop(place, None)
 
     def conclude(self) -> None:
-        """Call void what every other peer was asked for in vain."""
+        """Call unrecoverable what every other peer was asked for in vain."""
         for place, quest in self.quests.items():
             if not quest.peers:
-                self.add_void(place, quest.absent)
+                self.add_unrecoverable(place, quest.absent)
 
-    def add_void(self, place: int, runs: RangeSet) -> None:
+    def add_unrecoverable(self, place: int, runs: RangeSet) -> None:
         """Note that nobody reachable has `runs`."""
         stream = self.stream(place)
         if stream is not None and self._options.pull:
-            self.void += self._ledger.add_void(stream, runs)
+            self.unrecoverable += self._ledger.add_unrecoverable(stream, runs)
 
 
 def _clipped(
@@ -207,7 +210,7 @@ def _clipped(
     found = {}
     for place, runs in items:
         if place in need and count_of(runs):
-            part = overlap(need[place], ranges(runs))
+            part = need[place].intersection(ranges(runs))
             if part:
                 found[place] = part
     return found

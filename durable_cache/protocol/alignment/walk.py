@@ -1,17 +1,17 @@
-"""Where two trees differ: the nodes a session has still to compare."""
+"""Where two trees differ: the nodes a comparison has still to compare."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.protocol.aligner_answer import child_sums
-from durable_cache.protocol.aligner_events import AlignerOptions
-from durable_cache.protocol.aligner_packing import NodeSums, decode_nodes, encode_nodes
-from durable_cache.protocol.aligner_peer import Quiet
-from durable_cache.protocol.aligner_view import View
-from durable_cache.protocol.aligner_wire import Diff, DiffReply, Lane
-from durable_cache.protocol.digest import ARITY, LEVELS_MAX, LEVELS_STORED
+from durable_cache.protocol.alignment.answers import child_sums
+from durable_cache.protocol.alignment.events import AlignerOptions
+from durable_cache.protocol.alignment.fingerprints import ARITY, LEVELS_MAX, LEVELS_STORED
+from durable_cache.protocol.alignment.packing import NodeSums, decode_nodes, encode_nodes
+from durable_cache.protocol.alignment.peer import KnownDifferences
+from durable_cache.protocol.alignment.view import View
+from durable_cache.protocol.alignment.wire import Diff, DiffReply, Lane
 
 __all__ = ["Walk"]
 
@@ -19,12 +19,22 @@ _ALL = 0xFFFF
 
 
 class Walk:
-    """The nodes to compare, the deepest first, so that few are waiting; owned by its session."""
+    """The nodes to compare, the deepest first, so that few are waiting; owned by its comparison."""
 
     def __init__(
-        self, view: View, quiet: Quiet, lane: Lane, salt: int, options: AlignerOptions
+        self,
+        view: View,
+        known_differences: KnownDifferences,
+        lane: Lane,
+        salt: int,
+        options: AlignerOptions,
     ) -> None:
-        self._view, self._quiet, self._lane, self._salt = view, quiet, lane, salt
+        self._view, self._known_differences, self._lane, self._salt = (
+            view,
+            known_differences,
+            lane,
+            salt,
+        )
         self._options = options
         self.todo: dict[int, list[tuple[int, int]]] = {0: [(0, _ALL)]}
         """By level: (path, one bit for each child to compare)."""
@@ -45,7 +55,7 @@ class Walk:
 
     def _sums(self, level: int, paths: list[int]) -> dict[int, dict[int, int]]:
         """Return the cut sums that the peer is expected to have, were nothing new different."""
-        offsets = self._quiet.offsets(level, paths)
+        offsets = self._known_differences.offsets(level, paths)
         tree = self._view.tree
         return {
             path: child_sums(
