@@ -43,6 +43,11 @@ class Gathered:
     errors: list[str] = field(default_factory=list)
 
     @property
+    def whole(self) -> bool:
+        """Whether somebody answered, and nobody failed to."""
+        return self.answers > 0 and not self.errors
+
+    @property
     def samples(self) -> dict[Identity, Sample]:
         """One of each identity, from caches."""
         found: dict[Identity, Sample] = {}
@@ -149,7 +154,9 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
     elif framed and _is_frame(sample.payload, Content.PACKED):
         batch, more = decode_packed(sample.payload)
         gathered.packed.append(batch)
-        if more and batch.samples:
+        if more and not batch.samples:
+            gathered.errors.append("an answer was cut before its first sample")
+        elif more:
             last = msgspec.structs.replace(batch.samples[-1], payload=b"", attachment=None)
             before = gathered.cut_after
             if before is None or last.order < before.order:

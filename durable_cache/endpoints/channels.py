@@ -1,65 +1,59 @@
 """Where a reliable subscriber puts what it delivers: a callback or a bounded channel of ours.
 
-Zenoh's own channels cannot be filled from Python, so these have the same manners.
+Zenoh's own channels cannot be filled from Python, so these have the same manners. A callback that
+raises is logged and counted, and the next item comes all the same.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
-from typing import Protocol
+from typing import Generic, TypeVar
 
 from durable_cache.endpoints.session import is_zenoh_channel
 from durable_cache.errors import Closed, ConfigError
-from durable_cache.model.sample import Sample
 
-__all__ = ["Channel", "FifoChannel", "Handler", "RingChannel", "Sink", "sink_of"]
+__all__ = ["Callback", "Channel", "FifoChannel", "RingChannel", "Sink", "sink_of"]
 
-
-class Sink(Protocol):
-    """What takes delivered samples."""
-
-    def deliver(self, samples: Sequence[Sample]) -> None:
-        """Take samples in this order; may wait."""
-
-    def close(self) -> None:
-        """Nothing more will come."""
+_log = logging.getLogger(__name__)
+_ItemT = TypeVar("_ItemT")
 
 
-class Channel:
-    """A bounded queue of samples; the base of the two kinds. Any thread."""
+class Channel(Generic[_ItemT]):
+    """A bounded queue; the base of the two kinds. Any thread."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ConfigError("a channel holds at least one sample")
         self._capacity = capacity
-        self._samples: deque[Sample] = deque()
+        self._items: deque[_ItemT] = deque()
         self._changed = Condition()
         self._closed = False
 
-    def recv(self, timeout_seconds: float | None = None) -> Sample:
-        """Wait for the next sample; Closed when none will come, TimeoutError when time is over."""
+    def recv(self, timeout_seconds: float | None = None) -> _ItemT:
+        """Wait for the next item; Closed when none will come, TimeoutError when time is over."""
         with self._changed:
-            ready = self._changed.wait_for(lambda: self._samples or self._closed, timeout_seconds)
+            ready = self._changed.wait_for(lambda: self._items or self._closed, timeout_seconds)
             if not ready:
-                raise TimeoutError("no sample came in time")
-            if not self._samples:
+                raise TimeoutError("nothing came in time")
+            if not self._items:
                 raise Closed("the subscriber is closed")
-            sample = self._samples.popleft()
+            item = self._items.popleft()
             self._changed.notify_all()
-            return sample
+            return item
 
-    def try_recv(self) -> Sample | None:
-        """Return the next sample if there is one."""
+    def try_recv(self) -> _ItemT | None:
+        """Return the next item if there is one."""
         with self._changed:
-            if not self._samples:
+            if not self._items:
                 return None
-            sample = self._samples.popleft()
+            item = self._items.popleft()
             self._changed.notify_all()
-            return sample
+            return item
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[_ItemT]:
         while True:
             try:
                 yield self.recv()
@@ -73,69 +67,90 @@ class Channel:
             self._changed.notify_all()
 
 
-class FifoChannel(Channel):
-    """Keeps every sample; a full channel makes delivery wait, and samples are recovered later."""
+class FifoChannel(Channel[_ItemT]):
+    """Keeps every item; a full channel makes delivery wait, and samples are recovered later."""
 
     def __init__(self, capacity: int = 1024) -> None:
         super().__init__(capacity)
 
-    def deliver(self, samples: Sequence[Sample]) -> None:
+    def deliver(self, items: Sequence[_ItemT]) -> None:
+        """Put items in this order; waits while the channel is full and open."""
         begin = 0
-        while begin < len(samples):
+        while begin < len(items):
             with self._changed:
-                self._changed.wait_for(lambda: len(self._samples) < self._capacity or self._closed)
-                room = max(1, self._capacity - len(self._samples))
-                self._samples.extend(samples[begin : begin + room])
+                self._changed.wait_for(lambda: len(self._items) < self._capacity or self._closed)
+                if self._closed:
+                    return
+                room = self._capacity - len(self._items)
+                self._items.extend(items[begin : begin + room])
                 self._changed.notify_all()
             begin += room
 
 
-class RingChannel(Channel):
-    """Keeps the newest samples; a full channel drops its oldest, by the user's choice."""
+class RingChannel(Channel[_ItemT]):
+    """Keeps the newest items; a full channel drops its oldest, by the user's choice."""
 
     def __init__(self, capacity: int = 1) -> None:
         super().__init__(capacity)
         self.dropped = 0
 
-    def deliver(self, samples: Sequence[Sample]) -> None:
+    def deliver(self, items: Sequence[_ItemT]) -> None:
+        """Put items in this order; never waits."""
         with self._changed:
-            self._samples.extend(samples)
-            while len(self._samples) > self._capacity:
-                self._samples.popleft()
+            self._items.extend(items)
+            while len(self._items) > self._capacity:
+                self._items.popleft()
                 self.dropped += 1
             self._changed.notify_all()
 
 
-class _Callback:
-    def __init__(self, callback: Callable[[Sample], object]) -> None:
-        self._callback = callback
+class Callback(Generic[_ItemT]):
+    """Calls the user's function for each item, on the subscriber's own thread."""
 
-    def deliver(self, samples: Sequence[Sample]) -> None:
-        for sample in samples:
-            self._callback(sample)
+    def __init__(self, callback: Callable[[_ItemT], object]) -> None:
+        self._callback = callback
+        self.errors = 0
+        """How often the function raised."""
+
+    def deliver(self, items: Sequence[_ItemT]) -> None:
+        """Call the function once for each item, in this order, whatever it raises."""
+        callback = self._callback
+        for item in items:
+            try:
+                callback(item)
+            except BaseException:  # sys.exit() in a callback may not end delivery either
+                self.errors += 1
+                if self.errors & (self.errors - 1) == 0:  # the 1st, 2nd, 4th, 8th ... time
+                    _log.exception("a callback raised (%d times so far)", self.errors)
 
     def close(self) -> None:
-        return
+        """Nothing more will come."""
 
 
-Handler = Callable[[Sample], object] | Channel | None
+Sink = FifoChannel[_ItemT] | RingChannel[_ItemT] | Callback[_ItemT]
+"""What takes what is delivered."""
 
 
-def sink_of(handler: object) -> tuple[Sink, Channel | None]:
-    """Return where to deliver, and the channel to receive from, if it is one.
+def sink_of(handler: object, item_type: type[_ItemT]) -> tuple[Sink[_ItemT], object]:
+    """Return where to deliver items of a type, and what the user receives them from.
 
-    None is a FIFO of 1,024. One of zenoh's own channel types stands for ours of the same kind.
+    Takes what zenoh-python takes: None (a FIFO of 1,024), a channel of ours, a channel of zenoh's
+    (ours of the same kind stands for it), a callable, or ``(callback, handler)``, whose handler
+    is handed out again. Raises ConfigError for anything else.
     """
     if handler is None:
-        channel: Channel = FifoChannel()
-    elif isinstance(handler, Channel):
+        channel: FifoChannel[_ItemT] | RingChannel[_ItemT] = FifoChannel()
+    elif isinstance(handler, (FifoChannel, RingChannel)):
         channel = handler
     elif (kind := is_zenoh_channel(handler)) is not None:
         channel = RingChannel() if kind == "ring" else FifoChannel()
+    elif isinstance(handler, tuple) and len(handler) == 2 and callable(handler[0]):
+        return Callback(handler[0]), handler[1]
     elif callable(handler):
-        return _Callback(handler), None
+        return Callback(handler), None
     else:
-        raise ConfigError(f"{handler!r} is no handler: give a callable or a channel")
-    if not isinstance(channel, (FifoChannel, RingChannel)):
-        raise ConfigError("use FifoChannel or RingChannel")
+        raise ConfigError(
+            f"{handler!r:.100} takes no {item_type.__name__.lower()}: give a callable, a "
+            "FifoChannel or RingChannel, or (callable, handler)"
+        )
     return channel, channel

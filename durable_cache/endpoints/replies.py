@@ -189,7 +189,7 @@ def answer(
         if cursor is None or over or time.monotonic() > deadline:
             break
     more = cursor is not None
-    if asked.packed and (waiting is not None or more):
+    if asked.packed:  # empty if need be: no reply means that nobody answered
         _reply_packed(query, waiting or SampleBatch(), more=more)
     elif more:
         reply_error(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Event, Thread
 from types import TracebackType
-from typing import NamedTuple, Self, assert_never
+from typing import Any, NamedTuple, Self, assert_never
 
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.channels import Channel, sink_of
+from durable_cache.endpoints.channels import Callback, Channel, Sink, sink_of
 from durable_cache.endpoints.options import parse_key_expr
 from durable_cache.endpoints.session import (
     NO_SOURCE,
@@ -33,9 +34,11 @@ from durable_cache.protocol.delivery import Delivery
 from durable_cache.protocol.requests import Deliver, DeliveryOptions, Missed, Output, Request
 from durable_cache.protocol.wire import own_key, parse_publisher_token
 
-__all__ = ["Miss", "ReliableSubscriber", "declare_reliable_subscriber"]
+__all__ = ["Miss", "MissListener", "ReliableSubscriber", "declare_reliable_subscriber"]
 
 _log = logging.getLogger(__name__)
+_HISTORY_RETRY_SECONDS = 0.1
+"""The first pause before history is asked for again; doubles up to a second."""
 
 
 class Miss(NamedTuple):
@@ -50,6 +53,37 @@ class Miss(NamedTuple):
     def nb(self) -> int:
         """How many; zenoh.ext's name for it."""
         return self.last - self.first + 1
+
+
+class MissListener:
+    """What `sample_miss_listener` returns: where misses are received from, until `undeclare`."""
+
+    def __init__(
+        self, sink: Sink[Miss], handler: object, forget: Callable[[Sink[Miss]], None]
+    ) -> None:
+        self._sink, self.handler, self._forget = sink, handler, forget
+
+    def recv(self, timeout_seconds: float | None = None) -> Miss:
+        """Wait for the next miss; raises Closed, or TimeoutError when time is over."""
+        return self._channel().recv(timeout_seconds)
+
+    def try_recv(self) -> Miss | None:
+        """Return the next miss if there is one."""
+        return self._channel().try_recv()
+
+    def __iter__(self) -> Iterator[Miss]:
+        return iter(self._channel())
+
+    def undeclare(self) -> None:
+        """Tell of no further misses; idempotent."""
+        with suppress(ValueError):
+            self._forget(self._sink)
+        self._sink.close()
+
+    def _channel(self) -> Channel[Miss]:
+        if isinstance(self._sink, Callback):
+            raise ConfigError("this listener is told through a callback")
+        return self._sink
 
 
 class _Received(NamedTuple):
@@ -94,6 +128,9 @@ class SubscriberOptions:
     """How long a slow consumer may hold up Zenoh; then samples are dropped and recovered."""
     history_samples_max: int = 1_000_000
     """Samples of the historical query, held until it is over: about 1 GB of small ones."""
+    history_timeout_seconds: float = 10.0
+    """How long live samples wait for history that nobody answers whole: a link comes up and a
+    cache restarts within seconds."""
 
 
 class ReliableSubscriber:
@@ -111,11 +148,11 @@ class ReliableSubscriber:
         options: SubscriberOptions,
     ) -> None:
         history, domain = options.history, options.domain
-        self._sink, self._channel = sink_of(handler)
+        self._sink, self._handler = sink_of(handler, Sample)
         self._session = session
         self.key_expr = key_expr
         self._domain = domain
-        self._miss_listeners: list[Callable[[Miss], object]] = []
+        self._miss_sinks: list[Sink[Miss]] = []
         self._delivery = Delivery(options.delivery, awaiting_history=history is not None)
         own_zid = zid_of(session)
         self._decoder = Decoder(own_zid, options.payload_bytes_max)
@@ -124,6 +161,9 @@ class ReliableSubscriber:
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._overrun_seconds = options.overrun_seconds
         self._history_samples_max = options.history_samples_max
+        self._history_timeout_seconds = options.history_timeout_seconds
+        self.history_complete = history is None
+        """Whether somebody answered the question for history whole; True where none was asked."""
         self.history_cut = False
         """Whether caches hold more history than `history_samples_max`; the rest was not asked for.
 
@@ -162,26 +202,41 @@ class ReliableSubscriber:
         return self._delivery.gaps_open
 
     @property
-    def handler(self) -> Channel:
-        """The channel samples are received from."""
-        if self._channel is None:
-            raise ConfigError("this subscriber delivers to a callback")
-        return self._channel
+    def callback_errors(self) -> int:
+        """How often a callback or a miss listener raised; delivery went on each time."""
+        sinks = (self._sink, *self._miss_sinks)
+        return sum(sink.errors for sink in sinks if isinstance(sink, Callback))
+
+    @property
+    def handler(self) -> Any:
+        """What samples are received from, or the handler of ``(callback, handler)``."""
+        return self._handler
 
     def recv(self, timeout_seconds: float | None = None) -> Sample:
         """Wait for the next sample; raises Closed, or TimeoutError when time is over."""
-        return self.handler.recv(timeout_seconds)
+        return self._channel().recv(timeout_seconds)
 
     def try_recv(self) -> Sample | None:
         """Return the next sample if there is one."""
-        return self.handler.try_recv()
+        return self._channel().try_recv()
 
     def __iter__(self) -> Iterator[Sample]:
-        return iter(self.handler)
+        return iter(self._channel())
 
-    def sample_miss_listener(self, listener: Callable[[Miss], object]) -> None:
-        """Call `listener(miss)` for every loss, before what follows it is delivered."""
-        self._miss_listeners.append(listener)
+    def _channel(self) -> Channel[Sample]:
+        if isinstance(self._sink, Callback):
+            raise ConfigError("this subscriber delivers to a callback")
+        return self._sink
+
+    def sample_miss_listener(self, handler: object = None) -> MissListener:
+        """Tell `handler` of every loss, before what follows it is delivered.
+
+        Takes what a subscriber takes; misses are received from the returned listener where it is
+        a channel. Raises ConfigError at once for what cannot be told.
+        """
+        sink, given = sink_of(handler, Miss)
+        self._miss_sinks.append(sink)
+        return MissListener(sink, given, self._miss_sinks.remove)
 
     declare_sample_miss_listener = sample_miss_listener
 
@@ -269,8 +324,8 @@ class ReliableSubscriber:
             "samples missed",
             extra={"source": str(miss.source), "first": miss.first, "last": miss.last},
         )
-        for listener in self._miss_listeners:
-            listener(miss)
+        for sink in tuple(self._miss_sinks):
+            sink.deliver((miss,))
 
     def _run_requests(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -295,15 +350,39 @@ class ReliableSubscriber:
         return gathered.cut_after is not None
 
     def _run_history(self, parameters: str) -> None:
+        """Ask for history until somebody answered it whole, or `history_timeout_seconds` are over.
+
+        An answer with an error, one cut off half-way and none at all are asked for again, from
+        where the last whole page ended.
+        """
         samples: list[Sample] = []
-        try:
-            for page in self._asking.history(str(self.key_expr), "*", parameters):
-                samples += page
+        after: Sample | None = None
+        deadline = time.monotonic() + self._history_timeout_seconds
+        pause_seconds = _HISTORY_RETRY_SECONDS
+        while not self._stopped.is_set():
+            try:
+                page = self._asking.caches(str(self.key_expr), "*", parameters, after)
+            except DurableCacheError:
+                _log.debug("the historical query failed", exc_info=True)
+                page = None
+            if page is not None and page.whole:
+                samples += page.ordered()
+                pause_seconds = _HISTORY_RETRY_SECONDS
                 if len(samples) > self._history_samples_max:
                     self._cut_history(samples)
                     break
-        except DurableCacheError:
-            _log.debug("the historical query failed", exc_info=True)
+                self.history_complete = page.cut_after is None
+                if self.history_complete or page.cut_after == after:
+                    break
+                after = page.cut_after
+            elif time.monotonic() + pause_seconds > deadline:
+                samples += page.ordered() if page is not None else []
+                reasons = "nobody answered" if page is None or not page.errors else page.errors[0]
+                _log.warning("history of %s is not complete: %s", self.key_expr, reasons)
+                break
+            else:
+                self._stopped.wait(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, 1.0)
         self._tell(_History(samples))
 
     def _cut_history(self, samples: list[Sample]) -> None:
@@ -326,7 +405,8 @@ class ReliableSubscriber:
         self._stopped.set()
         for _ in range(2):
             self._requests.put(None)
-        self._sink.close()
+        for sink in (self._sink, *self._miss_sinks):
+            sink.close()
         for thread in self._threads:
             thread.join(timeout=1.0)
 
@@ -358,6 +438,7 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
     channel_samples: int = 100_000,
     payload_bytes_max: int = 64 << 20,
     history_samples_max: int = 1_000_000,
+    history_timeout_seconds: float = 10.0,
     options: DeliveryOptions | None = None,
 ) -> ReliableSubscriber:
     """Declare a subscriber that recovers what it misses (RFC, "The ReliableSubscriber").
@@ -391,5 +472,6 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
             channel_samples,
             payload_bytes_max,
             history_samples_max=history_samples_max,
+            history_timeout_seconds=history_timeout_seconds,
         ),
     )
