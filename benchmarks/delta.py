@@ -29,12 +29,12 @@ from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.storage.contract import AppendResult
 from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
 from durable_cache_delta import DeltaBackend, DeltaOptions
-from durable_cache_delta.choosing import choose
+from durable_cache_delta.append import choose
 from durable_cache_delta.columns import table_of
+from durable_cache_delta.index import StreamIndex
 from durable_cache_delta.maintenance import optimize
 from durable_cache_delta.places import sync_file, sync_folder
 from durable_cache_delta.storage import DeltaStorage
-from durable_cache_delta.streams import StreamIndex
 
 START_NS = 1_790_000_000_000_000_000
 STEP_NS = 20_000

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tree import ROOT, named, parsed, python_files, source_files
 from tests.tree import files as tree_files
-from tests.tree import named, parsed, python_files, source_files
 
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -19,6 +19,9 @@ PUBLIC_NAMES_MAX = 20
 
 LONGER: dict[str, int] = {}
 """Modules that are longer than they may be, with their length: it may only shrink."""
+
+BACKEND_MODULES = ("backend", "options", "storage", "append", "read", "skips", "trim", "errors")
+"""What every backend calls its parts; whatever else it has is its own."""
 
 BANNED_IN_NAMES = re.compile(r"(Manager|Helper|Utils?|Base)(?=[A-Z0-9_]|$)")
 NAMES_OF_OTHERS = {"BaseHTTPRequestHandler", "BaseException"}
@@ -108,6 +111,18 @@ def test_every_module_begins_with_a_sentence() -> None:
         if path.read_text(encoding="utf-8").strip() and not ast.get_docstring(parsed(path))
     ]
     assert not silent, "say which question they answer:\n" + "\n".join(silent)
+
+
+def test_every_backend_has_the_same_modules_for_the_same_things() -> None:
+    folders = sorted(path for path in (ROOT / "backends").glob("durable_cache_*") if path.is_dir())
+    assert folders
+    lacking = [
+        f"{named(folder)}/{name}.py"
+        for folder in folders
+        for name in BACKEND_MODULES
+        if not (folder / f"{name}.py").is_file()
+    ]
+    assert not lacking, "who knows one backend should know them all:\n" + "\n".join(lacking)
 
 
 def test_no_name_says_nothing() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from durable_cache.errors import ConfigError, StorageUnavailable
 from durable_cache.storage.contract import Backend, BackendOptions
-from durable_cache_delta.failures import translated
+from durable_cache_delta.errors import translated
 from durable_cache_delta.log import TableLog
 from durable_cache_delta.marker import Marker
 from durable_cache_delta.options import DeltaOptions, check_name, is_local, local_folder

@@ -17,9 +17,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream
 from durable_cache_delta.files import DataFile, Numbering, Span, describe
+from durable_cache_delta.index import INDEX_COLUMNS, StreamIndex, StreamRows, stream_rows
 from durable_cache_delta.log import Added, TableLog
-from durable_cache_delta.scanning import Scanner
-from durable_cache_delta.streams import INDEX_COLUMNS, StreamIndex, StreamRows, stream_rows
+from durable_cache_delta.scanner import Scanner
 
 __all__ = ["Catalog"]
 

@@ -22,8 +22,8 @@ from deltalake.transaction import (
 
 from durable_cache.errors import Closed, StorageLocked, StorageUnavailable
 from durable_cache_delta.checks import check_table
+from durable_cache_delta.errors import translated
 from durable_cache_delta.failpoints import reached
-from durable_cache_delta.failures import translated
 from durable_cache_delta.marker import Marker
 from durable_cache_delta.places import LocalPlace, Place
 from durable_cache_delta.schema import (

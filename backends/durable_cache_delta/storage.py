@@ -27,20 +27,20 @@ from durable_cache.storage.contract import (
     Retention,
     Storage,
 )
+from durable_cache_delta.append import Choice, choose
 from durable_cache_delta.catalog import Catalog
-from durable_cache_delta.choosing import Choice, choose
-from durable_cache_delta.failures import translated
+from durable_cache_delta.errors import translated
+from durable_cache_delta.file_writer import Written, write_samples
 from durable_cache_delta.files import DataFile, Numbering
-from durable_cache_delta.ledger import SkipLedger
+from durable_cache_delta.index import Wanted, numbering_of
 from durable_cache_delta.log import Added, TableLog
 from durable_cache_delta.options import DeltaOptions
-from durable_cache_delta.paging import read_page
 from durable_cache_delta.places import FlushFailed, Place
-from durable_cache_delta.removal import as_floors, floors_of, identities, plan_removal, states_after
-from durable_cache_delta.scanning import Scanner
-from durable_cache_delta.streams import Wanted, numbering_of
+from durable_cache_delta.read import read_page
+from durable_cache_delta.scanner import Scanner
+from durable_cache_delta.skips import SkipTable
+from durable_cache_delta.trim import as_floors, floors_of, identities, plan_removal, states_after
 from durable_cache_delta.writer_lock import WriterLock
-from durable_cache_delta.writing import Written, write_samples
 
 if TYPE_CHECKING:
     from durable_cache_delta.upkeep import Upkeep
@@ -71,7 +71,7 @@ class DeltaStorage(Storage):
         self._log = parts.samples
         self.scanner = Scanner(parts.place, parts.options.footers_max)
         self.catalog = Catalog(parts.samples, self.scanner, parts.options.streams_max, parts.cache)
-        self._ledger = SkipLedger(parts.skips, parts.options.skips_max)
+        self._skip_table = SkipTable(parts.skips, parts.options.skips_max)
         self.lock = RLock()
         self._stale = False
         self._broken: StorageCorrupt | None = None
@@ -80,10 +80,10 @@ class DeltaStorage(Storage):
         with self.lock:
             with translated(self._log.subject):
                 self.catalog.load()
-            self._ledger.load()
+            self._skip_table.load()
             if parts.lock is not None:
-                self._settle_skips(self._ledger.numberings)
-                self._ledger.save()
+                self._settle_skips(self._skip_table.numberings)
+                self._skip_table.save()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -120,18 +120,18 @@ class DeltaStorage(Storage):
         for source, epoch, first, last in skips:
             numbering = Numbering(source.zid, source.eid, epoch)
             free = RangeSet([(first, last)])
-            self._ledger.give_up(
+            self._skip_table.give_up(
                 numbering, free.difference(self.catalog.index.held(numbering, first, last))
             )
         self._settle_skips({numbering_of(rows.stream) for rows in choice.rows})
-        self._ledger.save()
+        self._skip_table.save()
 
     def _settle_skips(self, numberings: Iterable[Numbering]) -> None:
         """Take out the skips whose samples are held."""
         for numbering in numberings:
-            skipped = self._ledger.skipped(numbering)
+            skipped = self._skip_table.skipped(numbering)
             for first, last in skipped:
-                self._ledger.found(numbering, self.catalog.index.held(numbering, first, last))
+                self._skip_table.found(numbering, self.catalog.index.held(numbering, first, last))
 
     def _held_digests(self, wanted: Sequence[Wanted]) -> Mapping[tuple[Stream, int], bytes]:
         found: dict[tuple[Stream, int], bytes] = {}
@@ -177,7 +177,7 @@ class DeltaStorage(Storage):
     def skips(self) -> Iterator[Skip]:
         with self.lock:
             self._ready()
-            return iter(list(self._ledger))
+            return iter(list(self._skip_table))
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         with self.lock:
@@ -277,11 +277,11 @@ class DeltaStorage(Storage):
             with translated(self._log.subject):
                 self.catalog.load()
             self._log.acknowledge()
-            self._ledger.refresh()
+            self._skip_table.refresh()
             self._parts.skips.acknowledge()
             self._stale = False
         elif self._parts.skips.moved():
-            self._ledger.refresh()
+            self._skip_table.refresh()
             self._parts.skips.acknowledge()
 
     def start_upkeep(self) -> None:

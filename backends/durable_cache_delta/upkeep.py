@@ -16,12 +16,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from durable_cache.errors import DurableCacheError
-from durable_cache_delta.failures import translated
+from durable_cache_delta.errors import translated
+from durable_cache_delta.file_writer import discard, sorted_rows, write_rows
 from durable_cache_delta.files import DataFile
 from durable_cache_delta.places import LocalPlace, sync_folder
 from durable_cache_delta.schema import SAMPLES_IN_FILES
 from durable_cache_delta.storage import DeltaStorage
-from durable_cache_delta.writing import discard, sorted_rows, write_rows
 
 __all__ = ["Upkeep", "checkpoint", "compact", "compactable", "vacuum"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from durable_cache.errors import ConfigError
 from durable_cache.storage.contract import Backend, BackendOptions, Storage
 from durable_cache_influxdb.client import Client
-from durable_cache_influxdb.directory import Measurements
 from durable_cache_influxdb.flux import Source, literal
+from durable_cache_influxdb.index import Measurements
 from durable_cache_influxdb.lease import WriterLease
 from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.storage import InfluxDbStorage

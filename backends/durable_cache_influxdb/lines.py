@@ -205,7 +205,7 @@ def _whole(name: str, fields: dict[str, str]) -> bytes:
 
 
 def stream_line(measurement: str, stream: Stream) -> str:
-    """Return the directory's line of a stream: it alone holds the exact key."""
+    """Return the index's line of a stream: it alone holds the exact key."""
     tags = tags_of(stream)
     key = b64encode(key_bytes(stream.key)).decode()
     return (
@@ -215,7 +215,7 @@ def stream_line(measurement: str, stream: Stream) -> str:
 
 
 def stream_of(tags: Tags, encoded_key: str) -> Stream:
-    """Read a line of the directory; StorageCorrupt when key and id do not belong together."""
+    """Read a line of the index; StorageCorrupt when key and id do not belong together."""
     key = b64decode(encoded_key).decode("utf-8", "surrogatepass")
     if key_id(key) != tags.key_id:
         raise StorageCorrupt(f"influxdb: key {key[:80]!r} does not have the id {tags.key_id}")

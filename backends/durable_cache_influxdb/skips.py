@@ -12,8 +12,8 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Skip, SourceId
 from durable_cache.storage.contract import source_order
 from durable_cache_influxdb.client import Client
-from durable_cache_influxdb.directory import Directory, Numbering
 from durable_cache_influxdb.flux import Scan, Source
+from durable_cache_influxdb.index import Numbering, StreamIndex
 from durable_cache_influxdb.points import unix_ns
 
 __all__ = ["SkipTable", "load_skips"]
@@ -31,10 +31,10 @@ class SkipTable:
         self.void: list[tuple[Numbering, int]] = []
         self.changed: set[Numbering] = set()
 
-    def settle(self, directory: Directory) -> None:
+    def settle(self, index: StreamIndex) -> None:
         """Take what is held out of every skip."""
         for numbering, runs in self.runs.items():
-            for first, last in directory.held(numbering):
+            for first, last in index.held(numbering):
                 runs.remove(first, last)
         self.changed.update(self.runs)
 
@@ -45,11 +45,11 @@ class SkipTable:
             runs.remove(sn, sn)
             self.changed.add(numbering)
 
-    def add(self, skips: Iterable[Skip], directory: Directory) -> None:
+    def add(self, skips: Iterable[Skip], index: StreamIndex) -> None:
         """Take in new skips, less what is held."""
         for skip in skips:
             numbering = (skip.source, skip.epoch)
-            free = RangeSet([(skip.first, skip.last)]).difference(directory.held(numbering))
+            free = RangeSet([(skip.first, skip.last)]).difference(index.held(numbering))
             self.runs.setdefault(numbering, RangeSet()).update(free)
             self.changed.add(numbering)
 

@@ -15,7 +15,7 @@ from durable_cache.model.selection import Order, Selection
 from durable_cache.storage.contract import Page
 from durable_cache_sql.database import Database, Row
 from durable_cache_sql.dictionary import Dictionary
-from durable_cache_sql.pages import SAMPLE_PARTS, SN_END, build_samples, c, is_timed
+from durable_cache_sql.snapshot import SAMPLE_PARTS, SN_END, build_samples, c, is_timed
 from durable_cache_sql.tables import keys, sources, streams, zids
 
 __all__ = ["is_gap", "read_gap"]

@@ -42,7 +42,7 @@ from durable_cache.errors import (
     StorageUnavailable,
 )
 from durable_cache.storage.contract import Durability
-from durable_cache_sql.copying import BEGIN, COPY, END, packed
+from durable_cache_sql.binary_copy import BEGIN, COPY, END, packed
 from durable_cache_sql.database import (
     Columns,
     Database,
@@ -51,8 +51,8 @@ from durable_cache_sql.database import (
     Values,
     kinds_of,
 )
+from durable_cache_sql.errors import postgres_error
 from durable_cache_sql.options import SqlOptions, place_of
-from durable_cache_sql.postgres_errors import our_error
 
 __all__ = ["PostgresDatabase"]
 
@@ -254,7 +254,7 @@ class PostgresDatabase(Database):
             raise StorageUnavailable(f"{self.subject}: {error}") from error
 
     def _ours(self, error: BaseException) -> StorageError | ConfigError:
-        ours = our_error(error, self.subject)
+        ours = postgres_error(error, self.subject)
         if self.serving and isinstance(ours, ConfigError):
             return StorageUnavailable(str(ours))  # it was right once, and may be again
         return ours

@@ -44,9 +44,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
 
-from durable_cache.errors import StorageCorrupt, StorageError, StorageLocked, StorageUnavailable
+from durable_cache.errors import StorageLocked, StorageUnavailable
 from durable_cache.storage.contract import Durability
-from durable_cache.storage.journaled.journal import sqlite_error
 from durable_cache_sql.database import (
     SAMPLE_COLUMNS,
     Columns,
@@ -56,6 +55,7 @@ from durable_cache_sql.database import (
     Values,
     kinds_of,
 )
+from durable_cache_sql.errors import sqlite_error
 from durable_cache_sql.options import SqlOptions
 from durable_cache_sql.tables import samples
 
@@ -68,8 +68,6 @@ _WAL_PAGES = 8192
 _CACHE_KIB = 65_536
 _ROWS_TOGETHER = (2048, 256, 32, 4, 1)
 """Rows of one INSERT: few sizes, so that each is parsed once; SQLite binds up to 32,766 values."""
-_BUSY = "another connection holds it; try again"
-_NO_TABLE = "no such "
 _json = msgspec.json.Encoder()
 
 
@@ -160,9 +158,9 @@ class SqliteDatabase(Database):
         try:
             yield
         except DBAPIError as error:
-            raise _ours(error.orig or error, self.subject) from error
+            raise sqlite_error(error.orig or error, self.subject) from error
         except sqlite3.Error as error:
-            raise _ours(error, self.subject) from error
+            raise sqlite_error(error, self.subject) from error
         except SQLAlchemyError as error:
             raise StorageUnavailable(f"{self.subject}: {error}") from error
 
@@ -323,15 +321,3 @@ def _unpacked(whole: bytes | None, lengths: list[int | None], kind: type) -> lis
         for end, length in zip(ends, lengths, strict=True)
     ]
     return cut if kind is bytes else [cast("bytes", piece).decode() for piece in cut]
-
-
-def _ours(error: BaseException, subject: str) -> StorageError:
-    if not isinstance(error, sqlite3.Error):
-        return StorageUnavailable(f"{subject}: {error}")
-    text = str(error)
-    code = getattr(error, "sqlite_errorcode", 0) or 0
-    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageUnavailable(f"{subject}: {_BUSY}")
-    if text.startswith(_NO_TABLE):
-        return StorageCorrupt(f"{subject}: {text}; it is no storage of ours or was damaged")
-    return sqlite_error(error, subject)

@@ -20,16 +20,16 @@ from durable_cache.storage.contract import (
     Retention,
     Storage,
 )
-from durable_cache_sql.appending import append_batch
+from durable_cache_sql.append import append_batch
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import Dictionary, find_storage, make_storage
 from durable_cache_sql.gaps import is_gap, read_gap
-from durable_cache_sql.holding import held_of
+from durable_cache_sql.held import held_of
 from durable_cache_sql.options import SqlOptions
-from durable_cache_sql.pages import Snapshot
-from durable_cache_sql.reading import read_page
-from durable_cache_sql.removing import floors_of, remove_below, stream_ids_of
-from durable_cache_sql.skipping import read_skips
+from durable_cache_sql.read import read_page
+from durable_cache_sql.skips import read_skips
+from durable_cache_sql.snapshot import Snapshot
+from durable_cache_sql.trim import floors_of, remove_below, stream_ids_of
 
 __all__ = ["SqlStorage"]
 

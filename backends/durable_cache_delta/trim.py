@@ -16,14 +16,14 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream
 from durable_cache.storage.contract import Floor, Retention
 from durable_cache_delta.catalog import Catalog
+from durable_cache_delta.file_writer import Written, discard, write_rows
 from durable_cache_delta.files import DataFile, day_text, stored_bytes
+from durable_cache_delta.index import StreamState, Wanted
 from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.places import Place
 from durable_cache_delta.rows import DAY_NS, IDENTITY, unsigned
-from durable_cache_delta.scanning import Found, Scanner, count_up
+from durable_cache_delta.scanner import Found, Scanner, count_up
 from durable_cache_delta.schema import SAMPLES_IN_FILES
-from durable_cache_delta.streams import StreamState, Wanted
-from durable_cache_delta.writing import Written, discard, write_rows
 
 __all__ = ["Removal", "as_floors", "floors_of", "identities", "plan_removal", "states_after"]
 

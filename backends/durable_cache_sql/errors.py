@@ -1,12 +1,13 @@
-"""What an error of PostgreSQL's means for the storage, and how it is told to people.
+"""Which of our errors is one of PostgreSQL's or SQLite's?
 
-A connection that is refused carries no error code, only the server's words: where those are not
-English, a wrong password is taken for a server that is away and tried again.
+PostgreSQL refuses a connection without an error code, only in words: where those are not English,
+a wrong password is taken for a server that is away and tried again.
 """
 
 from __future__ import annotations
 
 import re
+import sqlite3
 
 from durable_cache.errors import (
     ConfigError,
@@ -15,8 +16,9 @@ from durable_cache.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from durable_cache.storage.journaled.journal import sqlite_error as error_of_file
 
-__all__ = ["our_error"]
+__all__ = ["postgres_error", "sqlite_error"]
 
 _FULL = ("53100",)
 _CORRUPT = ("XX001", "XX002", "58P01", "42P01", "42703")
@@ -31,8 +33,25 @@ _PREFIX = re.compile(
 )
 
 
-def our_error(error: BaseException, subject: str) -> StorageError | ConfigError:
-    """Return our error for one of the driver's; `subject` names the database."""
+_BUSY = "another connection holds it; try again"
+_NO_TABLE = "no such "
+
+
+def sqlite_error(error: BaseException, subject: str) -> StorageError:
+    """Return our error for one of SQLite's; `subject` names the file."""
+    if not isinstance(error, sqlite3.Error):
+        return StorageUnavailable(f"{subject}: {error}")
+    text = str(error)
+    code = getattr(error, "sqlite_errorcode", 0) or 0
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageUnavailable(f"{subject}: {_BUSY}")
+    if text.startswith(_NO_TABLE):
+        return StorageCorrupt(f"{subject}: {text}; it is no storage of ours or was damaged")
+    return error_of_file(error, subject)
+
+
+def postgres_error(error: BaseException, subject: str) -> StorageError | ConfigError:
+    """Return our error for one of psycopg's; `subject` names the database."""
     state = getattr(error, "sqlstate", None) or ""
     said = _said(error)
     if state in _FULL:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake.transaction import AddAction
 
 from durable_cache_delta.columns import Columns, StreamPlaces, table_of
-from durable_cache_delta.failures import translated
+from durable_cache_delta.errors import translated
 from durable_cache_delta.files import DataFile, add_action, day_text, describe, write_file
 from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.places import Place

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from durable_cache.model.sample import Stream
 from durable_cache.model.selection import TimeBounds
 from durable_cache.model.timestamp import NTP64_MAX
-from durable_cache_delta.failures import translated
+from durable_cache_delta.errors import translated
 from durable_cache_delta.files import DataFile
+from durable_cache_delta.index import Wanted, numbering_of
 from durable_cache_delta.places import Place
 from durable_cache_delta.rows import IDENTITY, unsigned
 from durable_cache_delta.schema import SAMPLES_IN_FILES
-from durable_cache_delta.streams import Wanted, numbering_of
 
 __all__ = ["Found", "Scanner", "count_up"]
 

@@ -17,7 +17,7 @@ from durable_cache_influxdb.flux import COLUMNS, Scan, Source
 from durable_cache_influxdb.lines import Meta, Tags, stream_of, tags_of
 from durable_cache_influxdb.points import SERIES_PER_SCAN_MAX, unix_ns
 
-__all__ = ["Directory", "Measurements", "StreamState", "load"]
+__all__ = ["StreamIndex", "Measurements", "StreamState", "load"]
 
 Numbering = tuple[SourceId, int]
 _STEP = (
@@ -57,7 +57,7 @@ class StreamState:
     newest_received_ns: int = 0
 
 
-class Directory:
+class StreamIndex:
     """The streams of a storage, in order; mutable, guarded by its owner's lock."""
 
     def __init__(self) -> None:
@@ -120,35 +120,35 @@ def load(
     only: Collection[Stream] | None = None,
     *,
     newest: bool = False,
-) -> Directory:
-    """Load the directory, or the part of some streams; `newest` adds the newest times."""
-    directory = Directory()
+) -> StreamIndex:
+    """Load the index, or the part of some streams; `newest` adds the newest times."""
+    index = StreamIndex()
     groups: Sequence[tuple[str, ...]] = [()]
     if only is not None:
         ids = sorted({tags_of(stream).key_id for stream in only})
         step = SERIES_PER_SCAN_MAX
         groups = [tuple(ids[at : at + step]) for at in range(0, len(ids), step)]
     for key_ids in groups:
-        _load_streams(client, where.streams, key_ids, directory)
-        if directory.states:
-            _load_runs(client, where.samples, key_ids, directory)
+        _load_streams(client, where.streams, key_ids, index)
+        if index.states:
+            _load_runs(client, where.samples, key_ids, index)
             if newest:
-                _load_newest(client, where.samples, key_ids, directory)
-    return directory
+                _load_newest(client, where.samples, key_ids, index)
+    return index
 
 
 def _load_streams(
-    client: Client, source: Source, key_ids: tuple[str, ...], directory: Directory
+    client: Client, source: Source, key_ids: tuple[str, ...], index: StreamIndex
 ) -> None:
     columns = ("key_id", "source_id", "epoch", "_value")
     query = source.rows(Scan(("key",), key_ids, last_ns=0), columns=columns)
     for key_id, source_id, epoch, key in client.rows([query], columns):
         tags = Tags(key_id, source_id, int(epoch))
-        directory.put(StreamState(stream_of(tags, key), tags))
+        index.put(StreamState(stream_of(tags, key), tags))
 
 
 def _load_runs(
-    client: Client, source: Source, key_ids: tuple[str, ...], directory: Directory
+    client: Client, source: Source, key_ids: tuple[str, ...], index: StreamIndex
 ) -> None:
     """Let the server name only the numbers at which a series breaks off or ends.
 
@@ -164,7 +164,7 @@ def _load_runs(
         starts.setdefault((tags, row[6]), []).append((int(row[1]), step))
     for row in client.rows([source.rows(scan, "last()")], COLUMNS):
         tags = Tags(row[3], row[4], int(row[5]))
-        state = directory.by_tags.get(tags)
+        state = index.by_tags.get(tags)
         if state is None:
             continue
         chain = starts.get((tags, row[6]), [(int(row[1]), 0)])
@@ -176,20 +176,20 @@ def _load_runs(
 
 
 def _load_newest(
-    client: Client, source: Source, key_ids: tuple[str, ...], directory: Directory
+    client: Client, source: Source, key_ids: tuple[str, ...], index: StreamIndex
 ) -> None:
     stamps = [
         source.rows(Scan(("meta",), key_ids, ordinals=(0,)), "last()"),
         source.rows(Scan(("meta",), key_ids, ordinals=(1, 2, 3))),
     ]
     for row in client.rows(stamps, COLUMNS):
-        state = directory.by_tags.get(Tags(row[3], row[4], int(row[5])))
+        state = index.by_tags.get(Tags(row[3], row[4], int(row[5])))
         if state is not None:
             state.newest_ntp64 = max(state.newest_ntp64, Meta.parse(row[1]).ntp64)
     received = [source.rows(Scan(("received",), key_ids), "max()")]
     seen: set[Stream] = set()
     for row in client.rows(received, COLUMNS):
-        state = directory.by_tags.get(Tags(row[3], row[4], int(row[5])))
+        state = index.by_tags.get(Tags(row[3], row[4], int(row[5])))
         if state is None:
             continue
         value = int(row[1])

@@ -9,7 +9,7 @@ from sqlalchemy import Select, func, select
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.storage.contract import Held
-from durable_cache_sql.pages import Snapshot
+from durable_cache_sql.snapshot import Snapshot
 from durable_cache_sql.streams import StreamRow, find_streams
 from durable_cache_sql.tables import samples
 

@@ -18,8 +18,8 @@ from durable_cache.model.selection import SN_MAX, Cursor, Order, Selection, Time
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.storage.contract import Page
 from durable_cache_influxdb.client import Client
-from durable_cache_influxdb.directory import Directory, StreamState
 from durable_cache_influxdb.flux import COLUMNS, Scan, Source
+from durable_cache_influxdb.index import StreamIndex, StreamState
 from durable_cache_influxdb.lines import Meta, Tags
 from durable_cache_influxdb.points import (
     SERIES_PER_SCAN_MAX,
@@ -37,7 +37,7 @@ _SHIFTED = tuple(ORDINALS)[1:]
 
 
 class Plan(NamedTuple):
-    """What a page by number consists of, as far as the directory knows."""
+    """What a page by number consists of, as far as the index knows."""
 
     whole: tuple[StreamState, ...]
     parts: tuple[tuple[StreamState, int, int], ...]
@@ -60,14 +60,14 @@ def is_by_number(selection: Selection) -> bool:
 
 
 def plan_by_number(
-    directory: Directory, selection: Selection, limit: int, cursor: Cursor | None
+    index: StreamIndex, selection: Selection, limit: int, cursor: Cursor | None
 ) -> Plan:
     """Choose the streams and numbers of a page; no I/O."""
     whole: list[StreamState] = []
     parts: list[tuple[StreamState, int, int]] = []
     left = limit
     last: Cursor | None = None
-    for state in directory.ordered(selection, None if cursor is None else cursor[:4]):
+    for state in index.ordered(selection, None if cursor is None else cursor[:4]):
         low = selection.sns.first or 0
         high = SN_MAX if selection.sns.last is None else selection.sns.last
         if cursor is not None and state.stream.order == cursor[:4]:
@@ -132,7 +132,7 @@ class _Place(NamedTuple):
 def read_by_meta(
     client: Client,
     source: Source,
-    directory: Directory,
+    index: StreamIndex,
     selection: Selection,
     limit: int,
     cursor: Cursor | None,
@@ -143,7 +143,7 @@ def read_by_meta(
     chosen: list[_Place] = []
     first = cursor[:1] if cursor is not None and not by_time else None
     with lock:
-        states = [state for state in directory.ordered(selection, first) if state.runs]
+        states = [state for state in index.ordered(selection, first) if state.runs]
     for group in [states] if by_time else _groups(states):
         rows = _places(client, source, group, selection, limit, cursor if by_time else None)
         matching = (place for place in rows if _holds(selection, place.meta))
@@ -161,7 +161,7 @@ def read_by_meta(
         return Page(SampleBatch(samples), None)
     if not samples:  # all were removed meanwhile: what follows is the page
         after = _key(selection, page[-1])
-        return read_by_meta(client, source, directory, selection, limit, after, lock)
+        return read_by_meta(client, source, index, selection, limit, after, lock)
     return Page(SampleBatch(samples), selection.place(samples[-1]))
 
 

@@ -14,8 +14,8 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Stream
 from durable_cache.storage.contract import Floor, Retention
 from durable_cache_influxdb.client import Client
-from durable_cache_influxdb.directory import Directory, Measurements, StreamState
 from durable_cache_influxdb.flux import COLUMNS, TIME_MAX_NS, TIME_MIN_NS, Scan, Source
+from durable_cache_influxdb.index import Measurements, StreamIndex, StreamState
 from durable_cache_influxdb.lines import Meta, Tags
 from durable_cache_influxdb.points import SERIES_PER_SCAN_MAX, unix_ns
 
@@ -66,12 +66,12 @@ def remove_below(client: Client, where: Measurements, state: StreamState, floor:
 
 
 def floors_of(
-    client: Client, source: Source, directory: Directory, retention: Retention, now_ns: int
+    client: Client, source: Source, index: StreamIndex, retention: Retention, now_ns: int
 ) -> list[Floor]:
     """Return the floor of every stream that must lose samples."""
     floors = {
         state.stream: _floor_by_count(state.runs, retention.samples_max)
-        for state in directory.states.values()
+        for state in index.states.values()
         if state.runs
     }
     oldest_ns = None
@@ -79,16 +79,16 @@ def floors_of(
         oldest_ns = now_ns - round(retention.age_seconds_max * 1e9)
     weighed: list[StreamState] = []
     if retention.bytes_max is not None:
-        weighed = list(directory.states.values())
+        weighed = list(index.states.values())
     elif oldest_ns is not None:
-        weighed = _with_older(client, source, directory, oldest_ns)
+        weighed = _with_older(client, source, index, oldest_ns)
     kept: dict[Stream, Sequence[Weight]] = {}
     step = 1 if retention.bytes_max is None else SERIES_PER_SCAN_MAX
     for at in range(0, len(weighed), step):
         for stream, stored in _weights(client, source, weighed[at : at + step]).items():
             above = [weight for weight in stored if weight.sn >= floors.get(stream, 0)]
             weights = above if oldest_ns is None else _young(above, oldest_ns)
-            runs = directory.states[stream].runs
+            runs = index.states[stream].runs
             floors[stream] = weights[0].sn if weights else (runs.last or 0) + 1
             if retention.bytes_max is not None:
                 kept[stream] = weights
@@ -97,7 +97,7 @@ def floors_of(
     return [
         Floor(stream, sn)
         for stream, sn in floors.items()
-        if sn > (directory.states[stream].runs.first or 0)
+        if sn > (index.states[stream].runs.first or 0)
     ]
 
 
@@ -116,15 +116,15 @@ def _floor_by_count(runs: RangeSet, samples_max: int | None) -> int:
 
 
 def _with_older(
-    client: Client, source: Source, directory: Directory, oldest_ns: int
+    client: Client, source: Source, index: StreamIndex, oldest_ns: int
 ) -> list[StreamState]:
     """Return the streams that hold something too old; the server looks."""
     found: dict[Tags, StreamState] = {}
     query = source.rows(Scan(("received",)), "min()")
     for row in client.rows([query], COLUMNS):
         tags = Tags(row[3], row[4], int(row[5]))
-        if int(row[1]) < oldest_ns and tags in directory.by_tags:
-            found[tags] = directory.by_tags[tags]
+        if int(row[1]) < oldest_ns and tags in index.by_tags:
+            found[tags] = index.by_tags[tags]
     return list(found.values())
 
 

@@ -16,7 +16,7 @@ from durable_cache.model.sample import Sample, SampleBatch, Skip, sample_digest
 from durable_cache.storage.contract import AppendResult, Conflict, Refusal
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import ZID_BYTES, Dictionary
-from durable_cache_sql.skipping import write_skips
+from durable_cache_sql.skips import write_skips
 from durable_cache_sql.tables import samples, streams
 
 __all__ = ["append_batch"]

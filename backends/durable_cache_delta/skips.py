@@ -20,12 +20,12 @@ from durable_cache.errors import StorageFull
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Skip, SourceId
 from durable_cache.storage.contract import source_order
-from durable_cache_delta.failures import translated
+from durable_cache_delta.errors import translated
 from durable_cache_delta.files import Numbering, add_action
 from durable_cache_delta.log import Added, TableLog
 from durable_cache_delta.schema import SKIPS
 
-__all__ = ["SkipLedger"]
+__all__ = ["SkipTable"]
 
 _FILES_MAX = 64
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ class _Row(NamedTuple):
     recorded_us: int
 
 
-class SkipLedger:
+class SkipTable:
     """The skips of one storage in memory and in their table; the caller holds the lock."""
 
     def __init__(self, log: TableLog, skips_max: int) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import Select, bindparam, select, true
 from durable_cache.model.sample import Sample, SampleBatch, Stream, timestamp_id_number
 from durable_cache.model.selection import Cursor, Order, Selection
 from durable_cache.storage.contract import Page
-from durable_cache_sql.pages import (
+from durable_cache_sql.snapshot import (
     Snapshot,
     bounds_of,
     c,

@@ -24,9 +24,9 @@ from durable_cache.model.sample import (
 from durable_cache.model.selection import Cursor, Order, Selection, TimeBounds
 from durable_cache.storage.contract import Page
 from durable_cache_delta.files import DataFile
+from durable_cache_delta.index import Wanted
 from durable_cache_delta.rows import IDENTITY, READ_COLUMNS, samples_of, unsigned
-from durable_cache_delta.scanning import Scanner, count_up
-from durable_cache_delta.streams import Wanted
+from durable_cache_delta.scanner import Scanner, count_up
 
 __all__ = ["Planner", "read_page"]
 

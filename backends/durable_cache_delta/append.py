@@ -10,8 +10,8 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.storage.contract import Conflict, Refusal
 from durable_cache_delta.columns import Columns, StreamPlaces
+from durable_cache_delta.index import StreamIndex, StreamRows, Wanted
 from durable_cache_delta.rows import refusal, storable_streams
-from durable_cache_delta.streams import StreamIndex, StreamRows, Wanted
 
 __all__ = ["Choice", "HeldDigests", "choose"]
 

@@ -15,9 +15,9 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Floor, Retention
-from durable_cache_sql.appending import add_counts
+from durable_cache_sql.append import add_counts
 from durable_cache_sql.database import Database
-from durable_cache_sql.pages import SN_END, Snapshot
+from durable_cache_sql.snapshot import SN_END, Snapshot
 from durable_cache_sql.streams import StreamRow, find_streams
 from durable_cache_sql.tables import samples, streams
 
