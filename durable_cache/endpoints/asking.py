@@ -152,7 +152,7 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
         )
         gathered.single.append(opened)
     elif framed and _is_frame(sample.payload, Content.PACKED):
-        batch, more = decode_packed(sample.payload)
+        batch, more, _, _ = decode_packed(sample.payload)
         gathered.packed.append(batch)
         if more and not batch.samples:
             gathered.errors.append("an answer was cut before its first sample")

@@ -53,7 +53,7 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.wire import own_key, parse_publisher_token
+from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token
 from durable_cache.storage.contract import Floor, Page, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
@@ -231,7 +231,7 @@ class ReliabilityCache:
             options.query_seconds_max,
             options.packed_bytes_max,
         )
-        answer(query, asked, self.read, bounds)
+        answer(query, asked, self.read, bounds, self.absences)
         self.queries_ok += 1
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
@@ -246,6 +246,10 @@ class ReliabilityCache:
             kept = [s for s in page.samples if s.sn >= floors[s.stream]]
             page = Page(SampleBatch(kept), page.cursor)
         return self.ingest.epochs.canonical(page)
+
+    def absences(self, selection: Selection) -> tuple[Absence, ...]:
+        """Return which numbers a question asks for that are known here and not in its answer."""
+        return self.store.absences(selection, self.options.retention.samples_max)
 
     def find(self, key_expr: str, limit: int = 1000) -> list[Sample]:
         """Return up to `limit` stored samples of a key expression, oldest first per stream."""

@@ -8,7 +8,7 @@ of each key, or its history with ``_time``, ``_sn`` or ``_max``. One storage ans
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,7 +21,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Kind, Sample, SampleBatch
+from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import (
     Cursor,
     Order,
@@ -33,7 +33,13 @@ from durable_cache.model.selection import (
     parse_source,
     parse_time,
 )
-from durable_cache.protocol.wire import decode_place, encode_envelope, encode_packed
+from durable_cache.protocol.wire import (
+    Absence,
+    Incarnation,
+    decode_place,
+    encode_envelope,
+    encode_packed,
+)
 from durable_cache.storage.contract import Page
 
 __all__ = ["AnswerBounds", "Asked", "Form", "Refused", "answer", "form_of", "parse_query"]
@@ -153,21 +159,29 @@ def _is_prefix(chunk: str, knows_zid: Callable[[str], bool]) -> bool:
     return eid is not None or (zid is not None and (len(zid) >= 16 or knows_zid(zid)))
 
 
+def _nothing_known(_: object) -> tuple[()]:
+    return ()
+
+
 def answer(
     query: Query,
     asked: Asked,
     read: Callable[[Selection, int, Cursor | None], Page],
     bounds: AnswerBounds,
+    absences: Callable[[Selection], Sequence[Absence]] = _nothing_known,
+    incarnations: Callable[[Iterable[SourceId]], Sequence[Incarnation]] = _nothing_known,
 ) -> int:
     """Send the answer and return how many samples it held; the caller finalises the query.
 
     When a bound is reached the asker is told: packed replies say `more`, single ones end with an
-    error reply that names the bound.
+    error reply that names the bound. The last packed reply, which may be without samples, says
+    what is known of the numbers that are not given: no packed reply at all means no answer.
     """
     deadline = time.monotonic() + bounds.seconds_max
     sent = size = 0
     cursor = asked.cursor
-    waiting: SampleBatch | None = None
+    waiting = SampleBatch()
+    sources: set[SourceId] = set()
     while True:
         limit = min(_PAGE_SAMPLES, bounds.samples_max - sent)
         page = read(asked.selection, limit, cursor)
@@ -178,9 +192,10 @@ def answer(
         sent += len(batch)
         size += batch.size
         if asked.packed:
+            sources.update(stream.source for stream in batch.places)
             for part in _parts(batch, bounds.packed_bytes_max):
-                if waiting is not None:
-                    _reply_packed(query, waiting, more=False)
+                if len(waiting):
+                    _reply_packed(query, encode_packed(waiting))
                 waiting = part
         else:
             for sample in batch:
@@ -189,8 +204,11 @@ def answer(
         if cursor is None or over or time.monotonic() > deadline:
             break
     more = cursor is not None
-    if asked.packed:  # empty if need be: no reply means that nobody answered
-        _reply_packed(query, waiting or SampleBatch(), more=more)
+    if asked.packed:
+        if asked.selection.zid is not None and asked.selection.eid is not None:
+            sources.add(SourceId(asked.selection.zid, asked.selection.eid))
+        known = absences(asked.selection), incarnations(sources)
+        _reply_packed(query, encode_packed(waiting, more, *known))
     elif more:
         reply_error(
             query,
@@ -227,5 +245,5 @@ def _parts(batch: SampleBatch, bytes_max: int) -> Iterator[SampleBatch]:
         yield SampleBatch(part)
 
 
-def _reply_packed(query: Query, batch: SampleBatch, *, more: bool) -> None:
-    reply_bytes(query, str(query.key_expr), encode_packed(batch, more))
+def _reply_packed(query: Query, frame: bytes) -> None:
+    reply_bytes(query, str(query.key_expr), frame)

@@ -8,6 +8,7 @@ allocates more than a small multiple of the bytes received.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -21,10 +22,14 @@ from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
 __all__ = [
     "FRAME_VERSION",
     "INCARNATION_DIGITS",
+    "Absence",
+    "AbsenceReason",
     "Ack",
     "Content",
     "Envelope",
+    "Incarnation",
     "Packed",
+    "PackedAnswer",
     "PublisherToken",
     "ack_key",
     "cache_token",
@@ -52,6 +57,10 @@ ENVELOPE_BYTES_MAX = 16 * 1024 * 1024
 ACK_BYTES_MAX = 64 * 1024
 PLACE_BYTES_MAX = KEY_BYTES_MAX + 64 * 1024
 ACK_RUNS_MAX = 1024
+ABSENCES_MAX = 1000
+"""About 40 kB of an answer; who asks again from behind the last of them is told of the rest."""
+INCARNATIONS_MAX = 1000
+SN_LIMIT = (1 << 35) - 1
 PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
 INCARNATION_DIGITS = 8
@@ -120,12 +129,53 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
+class AbsenceReason(IntEnum):
+    """Why a cache that knows a number does not give it."""
+
+    OTHER_KEY = 0
+    """It belongs to a key that was not asked for."""
+    TRIMMED = 1
+    """Retention or a purge removed it."""
+    SKIPPED = 2
+    """The cache awaited it in vain."""
+
+
+class Absence(NamedTuple):
+    """These numbers of one numbering will not come from the cache that answers."""
+
+    source: SourceId
+    epoch: int
+    first: int
+    last: int
+    reason: AbsenceReason
+
+
+class Incarnation(NamedTuple):
+    """By which epoch a cache calls a numbering whose publisher named it in its token."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str
+
+
 class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One packed reply: many samples, and whether the answer was cut after them."""
 
     samples: tuple[Sample, ...]
     more: bool = False
     """The responder's bound was reached: ask again from the last sample on."""
+    absent: tuple[tuple[SourceId, int, int, int, int], ...] = ()
+    """`Absence`s; the reason is any number, so that later ones do not cost the rest."""
+    incarnations: tuple[Incarnation, ...] = ()
+
+
+class PackedAnswer(NamedTuple):
+    """A packed reply as it was read and checked."""
+
+    samples: SampleBatch
+    more: bool = False
+    absent: tuple[Absence, ...] = ()
+    incarnations: tuple[Incarnation, ...] = ()
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -146,6 +196,7 @@ class _JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     skips: tuple[Skip, ...]
 
 
+_REASONS = frozenset(AbsenceReason)
 _encoder = msgspec.msgpack.Encoder()
 _envelopes = msgspec.msgpack.Decoder(Envelope)
 _batches = msgspec.msgpack.Decoder(tuple[Sample, ...])
@@ -267,17 +318,55 @@ def decode_batch(
     return _checked(unseal(frame, Content.BATCH, _batches, bytes_max), samples_max)
 
 
-def encode_packed(batch: SampleBatch, more: bool = False) -> bytes:
+def encode_packed(
+    batch: SampleBatch,
+    more: bool = False,
+    absent: Sequence[Absence] = (),
+    incarnations: Sequence[Incarnation] = (),
+) -> bytes:
     """Return the payload of a packed reply (``_pack=1``)."""
-    return seal(Content.PACKED, (batch.samples, more))
+    if not (absent or incarnations):
+        return seal(Content.PACKED, (batch.samples, more))
+    return seal(Content.PACKED, (batch.samples, more, absent, incarnations))
 
 
 def decode_packed(
     frame: bytes, *, bytes_max: int = PACKED_BYTES_MAX, samples_max: int = SAMPLES_MAX
-) -> tuple[SampleBatch, bool]:
-    """Read a packed reply: its samples, and whether the responder had more."""
+) -> PackedAnswer:
+    """Read a packed reply: its samples, whether the responder had more, and what it knows of those
+    it did not give.
+    """
     packed = unseal(frame, Content.PACKED, _packed, bytes_max)
-    return _checked(packed.samples, samples_max), packed.more
+    return PackedAnswer(
+        _checked(packed.samples, samples_max),
+        packed.more,
+        _absent(packed.absent),
+        _incarnations(packed.incarnations),
+    )
+
+
+def _absent(given: tuple[tuple[SourceId, int, int, int, int], ...]) -> tuple[Absence, ...]:
+    """Check what a responder says is absent; a reason of a later version is passed over."""
+    if len(given) > ABSENCES_MAX:
+        raise RemoteProtocolError(f"{len(given)} absences in a frame; {ABSENCES_MAX} are allowed")
+    checked = []
+    for source, epoch, first, last, reason in given:
+        check_identity(source, epoch, first, 0)
+        if not first <= last < SN_LIMIT:
+            raise RemoteProtocolError(f"an absence of {first}..{last}")
+        if reason in _REASONS:
+            checked.append(Absence(source, epoch, first, last, AbsenceReason(reason)))
+    return tuple(checked)
+
+
+def _incarnations(given: tuple[Incarnation, ...]) -> tuple[Incarnation, ...]:
+    if len(given) > INCARNATIONS_MAX:
+        raise RemoteProtocolError(f"{len(given)} incarnations; {INCARNATIONS_MAX} are allowed")
+    for source, epoch, incarnation in given:
+        check_identity(source, epoch, 0, 0)
+        if not is_incarnation(incarnation):
+            raise RemoteProtocolError(f"{incarnation[:40]!r} is no incarnation")
+    return given
 
 
 def encode_ack(ack: Ack) -> bytes:

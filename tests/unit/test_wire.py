@@ -17,7 +17,7 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.protocol import wire
-from durable_cache.protocol.wire import Ack, Content
+from durable_cache.protocol.wire import Absence, AbsenceReason, Ack, Content
 from durable_cache.testing.samples import SOURCE, filled, run, sample
 from durable_cache.testing.strategies import (
     EPOCH_MAX,
@@ -46,6 +46,7 @@ FRAMES: dict[Content, bytes] = {
     Content.JOURNAL: wire.encode_journal(SampleBatch(run(0, 3)), (Skip(SOURCE, 1, 4, 5),)),
     Content.PLACE: wire.encode_place(filled()),
 }
+REASONS = tuple(AbsenceReason)
 contents = pytest.mark.parametrize("content", Content)
 
 
@@ -61,11 +62,56 @@ def plain(batch: SampleBatch) -> list[dict[str, object]]:
 @given(batches, st.booleans(), st.lists(skips(), max_size=3).map(tuple))
 def test_batches_come_back(batch: SampleBatch, more: bool, given_up: tuple[Skip, ...]) -> None:
     assert plain(wire.decode_batch(wire.encode_batch(batch))) == plain(batch)
-    packed, answered = wire.decode_packed(wire.encode_packed(batch, more))
-    assert (plain(packed), answered) == (plain(batch), more)
+    packed, *answered = wire.decode_packed(wire.encode_packed(batch, more))
+    assert (plain(packed), answered) == (plain(batch), [more, (), ()])
     stored, found = wire.decode_journal(wire.encode_journal(batch, given_up))
     assert (plain(stored), found) == (plain(batch), given_up)
     assert all(type(skip) is Skip and type(skip.source) is SourceId for skip in found)
+
+
+def test_an_answer_says_what_is_absent_and_how_incarnations_are_called() -> None:
+    absent = tuple(Absence(SOURCE, 7, at, at + 1, reason) for at, reason in enumerate(REASONS))
+    known = (wire.Incarnation(SOURCE, 7, "0123abcd"),)
+    answer = wire.decode_packed(wire.encode_packed(SampleBatch(), False, absent, known))
+    assert answer == (SampleBatch(), False, absent, known)
+    assert all(type(one.reason) is AbsenceReason for one in answer.absent)
+
+
+def test_a_reason_of_a_later_version_costs_nothing_else() -> None:
+    later = (SOURCE, 7, 3, 4, 99)
+    told = Absence(SOURCE, 7, 5, 6, AbsenceReason.TRIMMED)
+    body = msgspec.msgpack.encode((tuple(run(0, 1)), True, (later, told)))
+    answer = wire.decode_packed(sealed(Content.PACKED, body))
+    assert (len(answer.samples), answer.more, answer.absent) == (2, True, (told,))
+
+
+def test_an_answer_without_what_is_absent_is_read_as_before() -> None:
+    body = msgspec.msgpack.encode((tuple(run(0, 1)), True))
+    assert wire.decode_packed(sealed(Content.PACKED, body)) == (
+        SampleBatch(run(0, 1)),
+        True,
+        (),
+        (),
+    )
+    assert wire.encode_packed(SampleBatch(run(0, 1)), True) == sealed(Content.PACKED, body)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"absent": ((SOURCE, 7, 4, 3, 0),)},
+        {"absent": ((SOURCE, 7, 0, 1 << 35, 0),)},
+        {"absent": ((SOURCE, 1 << 29, 0, 1, 0),)},
+        {"absent": ((SourceId("G", 1), 1, 0, 1, 0),)},
+        {"absent": ((SOURCE, 7, 0, 1, 0),) * (wire.ABSENCES_MAX + 1)},
+        {"incarnations": (wire.Incarnation(SOURCE, 7, "0123ABCD"),)},
+        {"incarnations": (wire.Incarnation(SOURCE, -1, "0123abcd"),)},
+        {"incarnations": (wire.Incarnation(SOURCE, 7, "0123abcd"),) * 1001},
+    ],
+)
+def test_what_no_cache_can_know_is_refused(field: dict[str, tuple[object, ...]]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        wire.decode_packed(wire.seal(Content.PACKED, wire.Packed((), **field)))
 
 
 @given(samples)

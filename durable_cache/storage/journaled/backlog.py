@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Condition
 from typing import NamedTuple
 
-from durable_cache.model.sample import Sample, Skip, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.journaled.journal import Entry
 
@@ -162,6 +162,12 @@ class Backlog:
         with self._changed:
             parts = self._by_source.get(source, ())
             return [(part.stream.epoch, part.samples) for part in parts]
+
+    def of_source(self, source: SourceId) -> SampleBatch:
+        """Return the samples of one source, in the order of their commits."""
+        with self._changed:
+            parts = self._by_source.get(source, ())
+            return SampleBatch(sample for part in parts for sample in part.samples)
 
     def skips(self) -> list[Skip]:
         """Return the skips on their way."""

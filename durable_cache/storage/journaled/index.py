@@ -44,6 +44,9 @@ from durable_cache.storage.journaled.journal import sqlite_error
 
 __all__ = ["StreamIndex"]
 
+_RUNS_TEXT_MAX = 4 << 20
+"""Runs of a source that are read to answer one question: 0.1 s of work."""
+
 
 class StreamIndex:
     """The durable index; any thread, one writer process (the state directory's lock sees to it).
@@ -161,8 +164,17 @@ class StreamIndex:
             for zid, eid, loser, winner in rows
         ]
 
+    def infos_of_source(self, source: SourceId, streams_max: int) -> list[StreamInfo] | None:
+        """Return every stream of a source; None when they are more than `streams_max`."""
+        rows = self._rows(
+            "SELECT * FROM streams WHERE zid = ? AND eid = ? LIMIT ?", (*source, streams_max + 1)
+        )
+        if len(rows) > streams_max or sum(len(row[4]) for row in rows) > _RUNS_TEXT_MAX:
+            return None
+        return [*map(info_of, rows)]
+
     def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
-        """Return the streams of one numbering; a scan."""
+        """Return the streams of one numbering."""
         rows = self._rows(
             "SELECT * FROM streams WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
         )

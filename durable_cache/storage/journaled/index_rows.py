@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS numberings (
 CREATE TABLE IF NOT EXISTS streams (
   key TEXT, zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, floor INTEGER, purged INTEGER,
   newest TEXT, received INTEGER, PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS streams_by_source ON streams (zid, eid, epoch);
 CREATE TABLE IF NOT EXISTS aliases (
   zid TEXT, eid INTEGER, stored INTEGER, from_sn INTEGER, epoch INTEGER,
   PRIMARY KEY (zid, eid, stored, from_sn)) WITHOUT ROWID;
@@ -46,9 +47,11 @@ CREATE TABLE IF NOT EXISTS agreements (
   zid TEXT, eid INTEGER, loser INTEGER, winner INTEGER,
   PRIMARY KEY (zid, eid, loser)) WITHOUT ROWID;
 """
-_PUT_STREAMS = """INSERT OR REPLACE INTO streams
+_PUT_STREAMS = """INSERT INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-  value ->> 7, value ->> 8 FROM json_each(?)"""
+  value ->> 7, value ->> 8 FROM json_each(?) WHERE true
+ON CONFLICT (key, zid, eid, epoch) DO UPDATE SET held = excluded.held, floor = excluded.floor,
+  purged = excluded.purged, newest = excluded.newest, received = excluded.received"""
 GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN streams AS s
 ON s.key = w.value ->> 0 AND s.zid = w.value ->> 1 AND s.eid = w.value ->> 2
   AND s.epoch = w.value ->> 3"""

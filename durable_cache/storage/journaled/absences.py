@@ -1,0 +1,153 @@
+"""Which numbers of a source a cache knows and does not give: other keys', removed, awaited in vain.
+
+A number counts as another key's where the index has it and neither a stream that was asked for
+holds it nor could retention or a purge have removed it from one. Below the floor of a stream that
+was asked for the two cannot always be told apart: there a number is another key's when another
+stream still holds it, else it counts as removed. In every other doubt nothing is said, for what is
+said ends a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import SourceId, Stream
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.cache.events import Alias, NumberingState
+from durable_cache.protocol.wire import ABSENCES_MAX, Absence, AbsenceReason
+
+__all__ = ["HeldStream", "absences", "may_hold_others"]
+
+_SN_END = 1 << 36
+
+
+class HeldStream(NamedTuple):
+    """What is held of one stream, in the backend or on its way, and below what it was removed."""
+
+    stream: Stream
+    held: RangeSet
+    floor: int = 0
+
+
+@dataclass(slots=True)
+class _Numbering:
+    """What is known of one epoch under the name that counts now."""
+
+    held: RangeSet = field(default_factory=RangeSet)
+    skipped: RangeSet = field(default_factory=RangeSet)
+    given: RangeSet = field(default_factory=RangeSet)
+    """Under a key that was asked for."""
+    others: RangeSet = field(default_factory=RangeSet)
+    floor: int = 0
+
+
+def may_hold_others(selection: Selection) -> bool:
+    """Tell whether a question is of the kind that absences answer: numbers of one source."""
+    bounds = selection.sns
+    return (
+        selection.zid is not None
+        and selection.eid is not None
+        and selection.newest is None
+        and selection.times == Selection().times
+        and (bounds.first is not None or bounds.last is not None)
+    )
+
+
+def absences(
+    selection: Selection,
+    states: Sequence[NumberingState],
+    aliases: Sequence[Alias],
+    streams: Iterable[HeldStream] | None,
+    samples_max: int | None = None,
+) -> tuple[Absence, ...]:
+    """Return at most 1,000 absences, the newest epoch first; `streams` None: they are too many.
+
+    `states` and `streams` are of the one source that the selection names; `samples_max` is the
+    history beyond which a reader is not shown what retention has yet to remove.
+    """
+    if not may_hold_others(selection):
+        return ()
+    known = _gather(selection, states, aliases, streams or (), samples_max)
+    source = SourceId(selection.zid or "", selection.eid or 0)
+    found = (
+        Absence(source, epoch, first, last, reason)
+        for epoch in sorted(known, reverse=True)
+        if selection.epoch is None or selection.epoch == epoch
+        for first, last, reason in _runs(selection, known[epoch], told_apart=streams is not None)
+    )
+    return tuple(islice(found, ABSENCES_MAX))
+
+
+def _gather(
+    selection: Selection,
+    states: Sequence[NumberingState],
+    aliases: Sequence[Alias],
+    streams: Iterable[HeldStream],
+    samples_max: int | None,
+) -> dict[int, _Numbering]:
+    names = {alias.stored: alias for alias in aliases}
+    known: dict[int, _Numbering] = {}
+    for state in states:
+        for epoch, runs in _renamed(names, state.epoch, state.held):
+            known.setdefault(epoch, _Numbering()).held.update(runs)
+        for epoch, runs in _renamed(names, state.epoch, state.skipped):
+            known.setdefault(epoch, _Numbering()).skipped.update(runs)
+    for stream, held, removed_below in streams:
+        asked_for = _names(selection.key_expr, stream.key)
+        shown, floor = held, removed_below
+        if asked_for and samples_max is not None:
+            floor = max(floor, held.nth_last(samples_max) or 0)
+            shown = held.clip(floor, _SN_END)
+        for epoch, runs in _renamed(names, stream.epoch, shown):
+            numbering = known.setdefault(epoch, _Numbering())
+            (numbering.given if asked_for else numbering.others).update(runs)
+            if asked_for:
+                numbering.floor = max(numbering.floor, floor)
+    return known
+
+
+def _renamed(names: dict[int, Alias], epoch: int, runs: RangeSet) -> Iterator[tuple[int, RangeSet]]:
+    """Yield the parts of `runs` with the epochs that were learned for them."""
+    for _ in range(len(names)):
+        alias = names.get(epoch)
+        if alias is None:
+            break
+        if alias.from_sn:
+            yield epoch, runs.clip(0, alias.from_sn - 1)
+            runs = runs.clip(alias.from_sn, _SN_END)
+        epoch = alias.epoch
+    yield epoch, runs
+
+
+def _names(key_expr: KeyExpression, key: str) -> bool:
+    """Tell whether an expression names a key, or shares one with a wildcard update's."""
+    if "*" in key:
+        return key_expr.intersects(KeyExpression(key))
+    return key_expr.matches(key)
+
+
+def _runs(
+    selection: Selection, known: _Numbering, *, told_apart: bool
+) -> list[tuple[int, int, AbsenceReason]]:
+    first, last = selection.sns.first or 0, selection.sns.last
+    last = _SN_END if last is None else last
+    skipped = known.skipped.difference(known.held)
+    runs = [(*run, AbsenceReason.SKIPPED) for run in skipped.clip(first, last)]
+    if told_apart:
+        missing = known.held.clip(first, last).difference(known.given)
+        below = RangeSet()
+        if selection.key_expr.is_key:
+            below.add(first, min(known.floor - 1, last))
+            below = below.difference(known.given).difference(skipped)
+        else:
+            below.update(missing.clip(0, known.floor - 1))
+        trimmed = below.difference(known.others)
+        other = missing.difference(trimmed)
+        runs += [(*run, AbsenceReason.TRIMMED) for run in trimmed]
+        runs += [(*run, AbsenceReason.OTHER_KEY) for run in other]
+    return sorted(runs)
