@@ -35,6 +35,7 @@ from durable_cache.endpoints.session import (
     receive_query,
     reply_bytes,
     reply_error,
+    start_thread,
     undeclare,
     watch_tokens,
 )
@@ -158,9 +159,7 @@ class Aligning:
                 _log.exception("alignment has ended, the cache goes on", extra={"where": name})
                 self._leave("alignment has ended here")
 
-        thread = Thread(target=guarded, name=f"durable-cache-{name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        self._threads.append(start_thread(guarded, f"durable-cache-{name}"))
 
     def _tell(self, event: AlignerEvent) -> None:
         if not self._stopped.is_set():
@@ -323,15 +322,6 @@ class Aligning:
                     _log.warning("a peer is not aligned", extra={"peer": peer, "reason": reason})
                 case ComparisonEnded():
                     self.counts.ended(output)
-                    if output.samples_refused:
-                        _log.warning(
-                            "samples of a peer were left out",
-                            extra={
-                                "peer": output.peer,
-                                "samples": output.samples_refused,
-                                "reason": output.refusal,
-                            },
-                        )
                 case _:
                     assert_never(output)
 

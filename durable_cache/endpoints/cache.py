@@ -38,12 +38,14 @@ from durable_cache.endpoints.session import (
     Session,
     ZenohSubscriber,
     ZError,
+    close_at_exit,
     declare_queryable,
     declare_subscriber,
     query_parts,
     receive,
     receive_query,
     reply_error,
+    start_thread,
     undeclare,
     watch_tokens,
     zid_of,
@@ -123,6 +125,7 @@ class ReliabilityCache:
         except BaseException:
             self.close(timeout_seconds=1)
             raise
+        close_at_exit(self, session)
 
     def _start(self) -> None:
         options, session = self.options, self._session
@@ -171,9 +174,7 @@ class ReliabilityCache:
                     if not isinstance(error, DurableCacheError):
                         raise
 
-        thread = Thread(target=guarded, name=f"{self.options.name}-{name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        self._threads.append(start_thread(guarded, f"{self.options.name}-{name}"))
 
     def _run_receive(self, subscriber: ZenohSubscriber) -> None:
         options = self.options
@@ -187,7 +188,7 @@ class ReliabilityCache:
             self.ingest.offer(samples)
 
     def _excluded(self, key: str) -> bool:
-        return any(key_expr.covers(key) for key_expr in self._exclude)
+        return any(key_expr.matches(key) for key_expr in self._exclude)
 
     def _token_changed(self, key: str, alive: bool) -> None:
         token = parse_publisher_token(key, self.options.domain)

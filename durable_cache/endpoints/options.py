@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from durable_cache.endpoints.session import Origins
+from durable_cache.endpoints.session import IntoKeyExpr, Origins, read_text
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.protocol.alignment import (
@@ -66,9 +66,9 @@ class CacheOptions:
     journal: JournalOptions = field(default_factory=JournalOptions)
 
 
-def parse_key_expr(text: str) -> KeyExpression:
+def parse_key_expr(given: IntoKeyExpr) -> KeyExpression:
     """Read a key expression that somebody declared; ConfigError says what is wrong with it."""
     try:
-        return KeyExpression(text)
+        return KeyExpression(read_text(given, "key_expr"))
     except ValueError as error:
         raise ConfigError(f"key expression {error}") from error

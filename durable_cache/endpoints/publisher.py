@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from threading import Lock, Thread
+from functools import lru_cache
+from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Generic, Literal, Self, TypeVar, cast, overload
 
 from durable_cache.endpoints.options import parse_key_expr
 from durable_cache.endpoints.receipts import Receipt, Receipts
 from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
 from durable_cache.endpoints.session import (
+    IntoBytes,
+    IntoEncoding,
+    IntoKeyExpr,
     Query,
     Queryable,
     Session,
     ZError,
+    close_at_exit,
     declare_own_publisher,
     declare_queryable,
     declare_token,
@@ -26,10 +32,14 @@ from durable_cache.endpoints.session import (
     new_timestamp,
     query_parts,
     raw_timestamp,
+    read_bytes,
+    read_encoding,
+    read_text,
     receive_query,
     reply_error,
     send,
     source_of,
+    start_thread,
     undeclare,
 )
 from durable_cache.errors import Closed, ConfigError, RemoteProtocolError
@@ -48,6 +58,9 @@ from durable_cache.storage.contract import Durability, Page
 
 __all__ = ["ReliablePublisher", "declare_reliable_publisher"]
 
+ReceiptT_co = TypeVar("ReceiptT_co", bound=Receipt | None, covariant=True)
+"""What `put` returns: a Receipt where acknowledgements are wanted, else None."""
+_log = logging.getLogger(__name__)
 _BOUNDS = AnswerBounds(
     samples_max=100_000, bytes_max=64 << 20, seconds_max=8.0, packed_bytes_max=1 << 20
 )
@@ -114,11 +127,19 @@ class _History:
         return next(reversed(self._samples), (0, 0))
 
 
+@lru_cache(maxsize=1024)
+def _parse_key(text: str) -> KeyExpression:
+    try:
+        return KeyExpression(text)
+    except ValueError as error:
+        raise ConfigError(f"key {error}") from error
+
+
 def _new_incarnation() -> str:
     return secrets.token_hex(INCARNATION_DIGITS // 2)
 
 
-class ReliablePublisher:
+class ReliablePublisher(Generic[ReceiptT_co]):
     """A Zenoh publisher that stamps every sample with its source and number (RFC).
 
     Any thread may put. A context manager; close it before its session.
@@ -129,6 +150,8 @@ class ReliablePublisher:
         self._domain = options.domain
         self._qos = options.qos.pack()
         self._encoding = options.encoding or "zenoh/bytes"
+        self.query_errors = 0
+        """Queries to this publisher's own cache that could not be answered."""
         self._lock = Lock()
         self._closed = False
         self.key_expr = KeyExpression(key_expr)
@@ -150,8 +173,9 @@ class ReliablePublisher:
         self._queryable: Queryable | None = None
         if self._history is not None:
             self._queryable = declare_queryable(session, f"{self.source}/{key_expr}", 256)
-            Thread(target=self._answer_queries, name="publisher-cache", daemon=True).start()
+            start_thread(self._answer_queries, "publisher-cache")
         self._token = declare_token(session, self._token_key())
+        close_at_exit(self, session)
 
     @property
     def next_sn(self) -> int:
@@ -165,21 +189,24 @@ class ReliablePublisher:
 
     def put(
         self,
-        payload: bytes | str,
+        payload: IntoBytes,
         *,
-        encoding: str | None = None,
-        attachment: bytes | None = None,
-        key: str | None = None,
-    ) -> Receipt | None:
+        encoding: IntoEncoding | None = None,
+        attachment: IntoBytes | None = None,
+        key: IntoKeyExpr | None = None,
+    ) -> ReceiptT_co:
         """Publish a value; returns a receipt when acknowledgements are wanted.
 
-        `key` names one key of a publisher with wildcards. Raises Closed, or ZError from Zenoh when
-        the sample did not leave; its number is not used then.
+        `key` names one key of a publisher with wildcards. Raises Closed; ConfigError on an argument
+        Zenoh cannot send; ZError from Zenoh when the sample did not leave; its number is not used
+        then.
         """
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
-        return self._publish(Kind.PUT, data, encoding, attachment, key)
+        chosen = None if encoding is None else read_encoding(encoding)
+        return self._publish(Kind.PUT, read_bytes(payload, "payload"), chosen, attachment, key)
 
-    def delete(self, *, attachment: bytes | None = None, key: str | None = None) -> Receipt | None:
+    def delete(
+        self, *, attachment: IntoBytes | None = None, key: IntoKeyExpr | None = None
+    ) -> ReceiptT_co:
         """Publish that the key has no value any more; numbered and stored like a put."""
         return self._publish(Kind.DELETE, b"", None, attachment, key)
 
@@ -192,11 +219,11 @@ class ReliablePublisher:
         kind: Kind,
         payload: bytes,
         encoding: str | None,
-        attachment: bytes | None,
-        key: str | None,
-    ) -> Receipt | None:
-        if key is not None and not self.key_expr.matches(key):
-            raise ConfigError(f"key {key!r} is not one of {self.key_expr}")
+        attached: IntoBytes | None,
+        named: IntoKeyExpr | None,
+    ) -> ReceiptT_co:
+        attachment = None if attached is None else read_bytes(attached, "attachment")
+        key = None if named is None else self._own_key(read_text(named, "key"))
         if key is None and not self.key_expr.is_key:
             raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
         with self._lock:
@@ -227,7 +254,13 @@ class ReliablePublisher:
             receipt = None if self._receipts is None else self._receipts.open(sn)
             send(self._session, self._publisher, sample, key, stamp)
             self._sn = sn + 1
-        return receipt
+        return cast("ReceiptT_co", receipt)
+
+    def _own_key(self, text: str) -> str:
+        """Return a key, or an expression for a wildcard update, that is the publisher's to use."""
+        if not self.key_expr.includes(_parse_key(text)):
+            raise ConfigError(f"key {text!r} is not one of {self.key_expr}")
+        return text
 
     def _wrap(self) -> None:
         """Begin a new epoch at number 0, declared before its first sample."""
@@ -270,6 +303,10 @@ class ReliablePublisher:
                     reply_error(query, str(error))
                 except ZError:
                     continue  # the asker is gone
+                except Exception:
+                    # One question that cannot be answered must not end recovery for all others.
+                    self.query_errors += 1
+                    _log.exception("a query to the publisher on %s failed", self.key_expr)
 
     def _answer(self, query: Query, history: _History) -> None:
         asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
@@ -299,9 +336,41 @@ class ReliablePublisher:
         self.close()
 
 
+@overload
+def declare_reliable_publisher(  # type: ignore[overload-overlap]  # 0 is an int: taken first
+    session: Session,
+    key_expr: IntoKeyExpr,
+    *,
+    cache: bool = ...,
+    history: int = ...,
+    acknowledgements: Literal[0] = ...,
+    level: Durability | str = ...,
+    receipts_max: int = ...,
+    domain: str = ...,
+    qos: Qos | None = ...,
+    encoding: IntoEncoding | None = ...,
+) -> ReliablePublisher[None]: ...
+
+
+@overload
+def declare_reliable_publisher(
+    session: Session,
+    key_expr: IntoKeyExpr,
+    *,
+    cache: bool = ...,
+    history: int = ...,
+    acknowledgements: int,
+    level: Durability | str = ...,
+    receipts_max: int = ...,
+    domain: str = ...,
+    qos: Qos | None = ...,
+    encoding: IntoEncoding | None = ...,
+) -> ReliablePublisher[Receipt]: ...
+
+
 def declare_reliable_publisher(  # noqa: PLR0913  # one call, as zenoh.ext has it
     session: Session,
-    key_expr: str,
+    key_expr: IntoKeyExpr,
     *,
     cache: bool = True,
     history: int = 1000,
@@ -310,16 +379,18 @@ def declare_reliable_publisher(  # noqa: PLR0913  # one call, as zenoh.ext has i
     receipts_max: int = 100_000,
     domain: str = "default",
     qos: Qos | None = None,
-    encoding: str | None = None,
-) -> ReliablePublisher:
+    encoding: IntoEncoding | None = None,
+) -> ReliablePublisher[Receipt] | ReliablePublisher[None]:
     """Declare a publisher whose samples can be recovered (RFC, "The ReliablePublisher").
 
     `cache` keeps its newest `history` samples in this process for recovery. With
-    `acknowledgements` = k each put returns a receipt that is done when k caches hold the sample at
-    `level`; at most `receipts_max` are kept, the oldest is forgotten (unknown) beyond. The default
-    quality of service blocks rather than drops. Raises ConfigError on a bad argument.
+    `acknowledgements` = k > 0 each put returns a receipt that is done when k caches hold the sample
+    at `level`; at most `receipts_max` are kept, the oldest is forgotten (unknown) beyond. The
+    default quality of service blocks rather than drops. Raises ConfigError on a bad argument.
     """
-    parse_key_expr(key_expr)
+    parsed = parse_key_expr(key_expr)
+    if not isinstance(cache, bool):
+        raise ConfigError("cache is True or False; history=n sets how many samples it keeps")
     if history < 1 or acknowledgements < 0 or receipts_max < 1:
         raise ConfigError("history and receipts_max begin at 1, acknowledgements at 0")
     try:
@@ -333,6 +404,6 @@ def declare_reliable_publisher(  # noqa: PLR0913  # one call, as zenoh.ext has i
         receipts_max,
         domain,
         qos or Qos(),
-        encoding,
+        None if encoding is None else read_encoding(encoding),
     )
-    return ReliablePublisher(session, key_expr, chosen)
+    return ReliablePublisher(session, str(parsed), chosen)

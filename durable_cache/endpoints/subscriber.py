@@ -21,8 +21,10 @@ from durable_cache.endpoints.session import (
     Origins,
     Session,
     ZError,
+    close_at_exit,
     declare_subscriber,
     receive,
+    start_thread,
     undeclare,
     watch_tokens,
     zid_of,
@@ -181,6 +183,7 @@ class ReliableSubscriber:
             self._spawn(f"recover-{at}", self._run_requests)
         if history is not None:
             self._spawn("history", lambda: self._run_history(history))
+        close_at_exit(self, session)
 
     @property
     def missed(self) -> int:
@@ -241,9 +244,7 @@ class ReliableSubscriber:
     declare_sample_miss_listener = sample_miss_listener
 
     def _spawn(self, name: str, run: Callable[[], None]) -> None:
-        thread = Thread(target=run, name=f"subscriber-{name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        self._threads.append(start_thread(run, f"subscriber-{name}"))
 
     def _run_receive(self) -> None:
         overrun: dict[SourceId, Sample] = {}

@@ -81,8 +81,6 @@ class Pages:
     """What went wrong while history was read; filled by `history_pages`."""
 
     errors: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    """Why samples were left out, one reason each."""
 
 
 def history_pages(
@@ -98,7 +96,6 @@ def history_pages(
     while True:
         gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
         pages.errors += gathered.errors
-        pages.refused += gathered.refused
         cut = gathered.cut_after
         samples = gathered.ordered()
         yield [

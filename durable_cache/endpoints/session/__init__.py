@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from zenoh import Config, KeyExpr, Publisher, Query, Session, ZError, ext, handlers
 
+from durable_cache.endpoints.session.arguments import (
+    IntoBytes,
+    IntoEncoding,
+    IntoKeyExpr,
+    read_bytes,
+    read_encoding,
+    read_text,
+)
 from durable_cache.endpoints.session.asking import (
     Answer,
     QueryParts,
@@ -47,6 +55,7 @@ from durable_cache.endpoints.session.decoding import (
     new_timestamp,
     raw_timestamp,
 )
+from durable_cache.endpoints.session.leaving import close_at_exit, start_thread
 from durable_cache.endpoints.session.opening import (
     close_session,
     open_session,
@@ -59,6 +68,9 @@ __all__ = [
     "Answer",
     "Config",
     "Decoder",
+    "IntoBytes",
+    "IntoEncoding",
+    "IntoKeyExpr",
     "KeyExpr",
     "Listening",
     "NO_SOURCE",
@@ -74,6 +86,7 @@ __all__ = [
     "ask",
     "ask_peer",
     "build_timestamp",
+    "close_at_exit",
     "close_session",
     "declare_heartbeats",
     "declare_own_publisher",
@@ -90,7 +103,10 @@ __all__ = [
     "put_own",
     "query_parts",
     "raw_timestamp",
+    "read_bytes",
     "read_config",
+    "read_encoding",
+    "read_text",
     "receive",
     "receive_query",
     "reply_bytes",
@@ -98,6 +114,7 @@ __all__ = [
     "reply_sample",
     "send",
     "source_of",
+    "start_thread",
     "undeclare",
     "watch_tokens",
     "zenoh_reason",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import zenoh
 from zenoh import Publisher, Query, Session, ZError, handlers
 
 from durable_cache.endpoints.session.decoding import PUT
+from durable_cache.endpoints.session.leaving import start_thread
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
 
 __all__ = [
@@ -42,6 +44,14 @@ Queryable: TypeAlias = "zenoh.Queryable[zenoh.handlers.Handler[Query]]"
 
 
 Token: TypeAlias = zenoh.LivelinessToken
+
+
+_ItemT = TypeVar("_ItemT")
+_log = logging.getLogger(__name__)
+_EVENTS_WAITING_MAX = 4096
+"""Tokens, heartbeats or acknowledgements between Zenoh and us; a full channel holds Zenoh up."""
+_GONE = (ZError, RuntimeError)
+"""What a channel raises when it was undeclared; the second while it is being undeclared."""
 
 
 _CONGESTION = {
@@ -106,19 +116,22 @@ def declare_token(session: Session, key: str) -> Token:
 
 def watch_tokens(
     session: Session, key_expr: str, callback: Callable[[str, bool], None]
-) -> zenoh.Subscriber[None]:
-    """Call `callback(key, alive)` for each token there is and each change, on Zenoh's thread."""
+) -> ZenohSubscriber:
+    """Call `callback(key, alive)` for each token there is and each change, on its own thread."""
 
     def changed(sample: zenoh.Sample) -> None:
         callback(str(sample.key_expr), sample.kind == PUT)
 
-    return session.liveliness().declare_subscriber(key_expr, changed, history=True)
+    channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
+    watch = session.liveliness().declare_subscriber(key_expr, channel, history=True)
+    _hand_on(watch.handler, changed)
+    return watch
 
 
 def declare_heartbeats(
     session: Session, key_expr: str, callback: Callable[[SourceId, int], None]
-) -> zenoh.Subscriber[None]:
-    """Call `callback(source, last source_sn)` for each native heartbeat, on Zenoh's thread.
+) -> ZenohSubscriber:
+    """Call `callback(source, last source_sn)` for each native heartbeat, on a thread of its own.
 
     A heartbeat is 4 little-endian bytes on the publisher's token key; anything else is ignored.
     """
@@ -134,20 +147,54 @@ def declare_heartbeats(
             return
         callback(source, int.from_bytes(payload.to_bytes(), "little"))
 
-    return session.declare_subscriber(key_expr, beat)
+    return _listen(session, key_expr, beat)
+
+
+def _listen(
+    session: Session, key_expr: str, callback: Callable[[zenoh.Sample], None]
+) -> ZenohSubscriber:
+    channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
+    subscriber = session.declare_subscriber(key_expr, channel)
+    _hand_on(subscriber.handler, callback)
+    return subscriber
+
+
+def _hand_on(channel: handlers.Handler[_ItemT], callback: Callable[[_ItemT], None]) -> None:
+    """Call `callback` for what a channel brings until it is undeclared, on a daemon thread.
+
+    Zenoh's callbacks run on threads that are no daemons: a program that leaves one declared never
+    ends.
+    """
+
+    def run() -> None:
+        while True:
+            try:
+                item = channel.recv()
+            except _GONE:
+                return
+            try:
+                callback(item)
+            except Exception:
+                _log.exception("a callback failed; the next event is handled all the same")
+
+    start_thread(run, "zenoh-events")
 
 
 class Listening:
     """Whether somebody listens on a key expression; kept up by Zenoh, so asking costs nothing.
 
-    `began()` is called on Zenoh's thread when somebody begins to.
+    `began()` is called on a thread of its own when somebody begins to.
     """
 
     def __init__(self, session: Session, key_expr: str, began: Callable[[], None]) -> None:
         self._began = began
         self._publisher = session.declare_publisher(key_expr)
         self._now = False
-        self._listener = self._publisher.declare_matching_listener(self._changed)
+        channel: handlers.FifoChannel[zenoh.MatchingStatus] = handlers.FifoChannel(
+            _EVENTS_WAITING_MAX
+        )
+        self._listener = self._publisher.declare_matching_listener(channel)
+        _hand_on(self._listener.handler, self._changed)
         if is_matched(self._publisher):
             self._now = True
 
@@ -248,13 +295,13 @@ def put_own(session: Session, key: str, payload: bytes) -> None:
 
 def hear(
     session: Session, key_expr: str, callback: Callable[[str, bytes], None]
-) -> zenoh.Subscriber[None]:
-    """Call `callback(key, payload)` for each message of ours, on Zenoh's thread."""
+) -> ZenohSubscriber:
+    """Call `callback(key, payload)` for each message of ours, on a thread of its own."""
 
     def heard(sample: zenoh.Sample) -> None:
         callback(str(sample.key_expr), sample.payload.to_bytes())
 
-    return session.declare_subscriber(key_expr, heard)
+    return _listen(session, key_expr, heard)
 
 
 def is_zenoh_channel(handler: object) -> str | None:
@@ -264,10 +311,6 @@ def is_zenoh_channel(handler: object) -> str | None:
     if isinstance(handler, (handlers.FifoChannel, handlers.DefaultHandler)):
         return "fifo"
     return None
-
-
-_GONE = (ZError, RuntimeError)
-"""What a channel raises when it was undeclared; the second while it is being undeclared."""
 
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:

@@ -374,6 +374,4 @@ class Comparison:
             self.missing,
             self.pulls.offered,
             self.pulls.unrecoverable,
-            self.pulls.refused,
-            self.pulls.refusal,
         )

@@ -98,7 +98,6 @@ def _query(arguments: argparse.Namespace) -> int:
         if arguments.latest:
             found = asking.select(asked.key_expr)
             trouble.errors += found.errors
-            trouble.refused += found.refused
             pages: Iterable[list[Sample]] = [_newest(found.plain)]
         else:
             pages = history_pages(
@@ -109,9 +108,6 @@ def _query(arguments: argparse.Namespace) -> int:
         say(f"stopped after {shown} samples; --limit 0 shows all")
     elif not shown and not trouble.errors:
         say("nothing found")
-    if trouble.refused:
-        plural = "s" * (len(trouble.refused) > 1)
-        say(f"{len(trouble.refused)} sample{plural} left out, the first: {trouble.refused[0]}")
     for reason in sorted(set(trouble.errors)):
         say(f"durable-cache: a cache could not answer: {reason}")
     return 1 if trouble.errors else 0
