@@ -10,7 +10,7 @@ export VENV
 export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
 export DURABLE_CACHE_SPARK_JARS ?= $(CACHE)/spark-jars-delta-4.4.0
 
-.PHONY: help run venv venv-run check format lint types quick test slow nightly bench jars \
+.PHONY: help run venv venv-run check test slow nightly soak lines bench jars \
   influxd postgres-versions compose-up compose-test compose-down lock clean
 
 help: ## say what there is
@@ -37,6 +37,12 @@ slow: venv ## only the tests marked slow
 
 nightly: venv ## the long tails: many seeds, many kills
 	@DURABLE_CACHE_HYPOTHESIS=nightly $(BIN)/python -m pytest --durations=30 $(TEST_ARGS)
+
+soak: venv ## the suites with real sessions ten times beside busy cores, within 90 minutes
+	@$(BIN)/python tools/soak.py $(SOAK_ARGS)
+
+lines: ## the product's lines of code by room
+	@python3 tools/lines.py
 
 bench: venv ## the benchmarks, as ratios to their brackets
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,8 +1,9 @@
-"""What holds for every test: hypothesis profiles, and no thread left behind."""
+"""What holds for every test: hypothesis profiles, no thread left behind, nothing inherited."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -10,8 +11,16 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.leaks import left_since
+
 PROFILE_VARIABLE = "DURABLE_CACHE_HYPOTHESIS"
 LEAK_SECONDS_MAX = 5.0
+FOR_TESTS = (
+    *("DURABLE_CACHE_TEST_", "DURABLE_CACHE_HYPOTHESIS", "DURABLE_CACHE_REQUIRE"),
+    *("DURABLE_CACHE_CACHE_DIR", "DURABLE_CACHE_SPARK_JARS"),
+    *("DURABLE_CACHE_FIRST_SEED", "DURABLE_CACHE_HISTORIES"),
+)
+TALKATIVE = ("RUST_LOG", "ZENOH_CONFIG", "ZENOH_RUNTIME")
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
@@ -36,25 +45,36 @@ settings.register_profile(
 settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "dev")
 
 
+def forget_what_was_inherited() -> None:
+    """Make the suite independent of the shell, the terminal and the service around it.
+
+    A signal that is ignored stays ignored in every child, and a shell's child cannot trap it: under
+    `nohup` that is SIGHUP, in the background of a script SIGINT. A handler that does nothing
+    protects this process as well and is not inherited. What configures the service or makes Zenoh
+    talk is no business of the tests.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    for name in list(os.environ):
+        if name.startswith("DURABLE_CACHE_") and not name.startswith(FOR_TESTS):
+            del os.environ[name]
+    for name in TALKATIVE:
+        os.environ.pop(name, None)
+    os.umask(0o022)
+
+
+forget_what_was_inherited()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_left_behind() -> Iterator[None]:
-    """Fail a test that leaves a thread running which would keep the process from ending.
-
-    Daemon threads of drivers and of servers that a whole run shares are not counted.
-    """
+    """Fail a test that leaves a thread of ours running, or one that keeps the process alive."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + LEAK_SECONDS_MAX
-    while left := _left_since(before):
+    while left := left_since(before):
         if time.monotonic() > deadline:
             names = ", ".join(sorted(thread.name for thread in left))
             pytest.fail(f"threads still running after the test: {names}", pytrace=False)
         time.sleep(0.01)
-
-
-def _left_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    return [
-        thread
-        for thread in threading.enumerate()
-        if thread not in before and thread.is_alive() and not thread.daemon
-    ]

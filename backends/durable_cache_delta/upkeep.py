@@ -125,7 +125,7 @@ class Upkeep:
         self._stop = Event()
         self._checkpoint_version = storage.version
         self._vacuumed = time.monotonic()
-        self._thread = Thread(target=self._run, name="delta-upkeep", daemon=True)
+        self._thread = Thread(target=self._run, name="dc-delta-upkeep", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

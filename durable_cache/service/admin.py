@@ -72,7 +72,7 @@ class AdminSpace:
         self._writable = writable
         self._prefix = f"@/{zid_of(session)}/durable_cache"
         self._queryable = declare_queryable(session, f"{self._prefix}/**", _QUERIES_WAITING_MAX)
-        self._thread = Thread(target=self._run, name="admin", daemon=True)
+        self._thread = Thread(target=self._run, name="dc-admin", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

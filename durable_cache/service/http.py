@@ -31,7 +31,7 @@ class HttpServer:
 
     def __init__(self, address: tuple[str, int], report: Callable[[], ServiceReport]) -> None:
         self._server = _open(address, report)
-        self._thread = Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread = Thread(target=self._server.serve_forever, name="dc-http", daemon=True)
         self._thread.start()
 
     @property

@@ -128,7 +128,12 @@ class Service:
         self._admin.close()
         left: dict[str, int] = {}
         closing = [
-            Thread(target=_close, args=(cache, name, deadline, left), daemon=True)
+            Thread(
+                target=_close,
+                args=(cache, name, deadline, left),
+                name=f"dc-close-{name}",
+                daemon=True,
+            )
             for name, cache in self.caches.items()
         ]
         for thread in closing:
@@ -164,7 +169,7 @@ def _close(cache: ReliabilityCache, name: str, deadline: float, left: dict[str, 
 
 def _within(close: Callable[[], object], seconds: float) -> None:
     """Call `close`, and leave it behind when it does not come back in time."""
-    thread = Thread(target=close, daemon=True)
+    thread = Thread(target=close, name="dc-close-session", daemon=True)
     thread.start()
     thread.join(seconds)
 

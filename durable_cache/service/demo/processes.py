@@ -61,7 +61,7 @@ class Process:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        Thread(target=self._listen, daemon=True).start()
+        Thread(target=self._listen, name="dc-demo-words", daemon=True).start()
 
     def _listen(self) -> None:
         stream = self._child.stdout
@@ -128,7 +128,7 @@ class Relay:
         self._lock = Lock()
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
-        Thread(target=self._accept, daemon=True).start()
+        Thread(target=self._accept, name="dc-demo-relay", daemon=True).start()
 
     def cut(self) -> None:
         """Reset every connection and refuse new ones."""
@@ -160,7 +160,7 @@ class Relay:
             if self._cut.is_set():
                 link.close()
                 continue
-            Thread(target=self._carry, args=(link,), daemon=True).start()
+            Thread(target=self._carry, args=(link,), name="dc-demo-link", daemon=True).start()
 
     def _carry(self, link: socket.socket) -> None:
         try:

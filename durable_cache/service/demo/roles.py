@@ -66,7 +66,7 @@ def _stdin_ended() -> Event:
         sys.stdin.buffer.read()
         ended.set()
 
-    Thread(target=watch, daemon=True).start()
+    Thread(target=watch, name="dc-demo-stdin", daemon=True).start()
     return ended
 
 

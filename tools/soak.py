@@ -1,0 +1,97 @@
+"""Do the suites with real sessions pass again and again while the machine is busy with other work?
+
+Runs them several times, each core kept busy by a process of its own, and ends with the first run
+that fails, or when the time allowed is over. Databases and Spark are left out: they would measure
+the servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import glob
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITES = (
+    *("tests/integration/test_rfc*.py", "tests/integration/test_alignment*.py"),
+    *("tests/faults", "tests/acceptance", "tests/regressions"),
+)
+LEFT_OUT = "not nightly and not postgres and not influxdb and not delta and not spark"
+BUSY = "while True: pass"
+OUT_OF_TIME = 124
+
+
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """Keep `count` cores busy, one process each."""
+    loads = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for load in loads:
+            load.kill()
+            load.wait()
+
+
+def suites(patterns: tuple[str, ...]) -> list[str]:
+    """Return the files and folders that the patterns name; each must name at least one."""
+    found = []
+    for pattern in patterns:
+        paths = sorted(glob(str(ROOT / pattern)))
+        if not paths:
+            raise SystemExit(f"soak: {pattern} names no file")
+        found += paths
+    return found
+
+
+def run_once(paths: list[str], seconds: float) -> int:
+    """Run the suites once; return pytest's exit code, or `OUT_OF_TIME`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", LEFT_OUT, "-p", "no:cacheprovider"]
+    with subprocess.Popen([*command, *paths], cwd=ROOT) as tests:
+        try:
+            return tests.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            tests.terminate()
+            return OUT_OF_TIME
+
+
+def soak(patterns: tuple[str, ...], runs: int, cores: int, minutes: float) -> int:
+    """Run the suites `runs` times beside busy cores; return the exit code of the whole."""
+    paths = suites(patterns)
+    began = time.monotonic()
+    with busy_cores(cores):
+        for number in range(1, runs + 1):
+            from_here = time.monotonic()
+            print(f"soak: run {number} of {runs}, {cores} cores loaded", flush=True)
+            code = run_once(paths, minutes * 60 - (from_here - began))
+            seconds = time.monotonic() - from_here
+            if code == OUT_OF_TIME:
+                print(f"soak: STOPPED in run {number} of {runs}: {minutes:g} min are over")
+                return code
+            if code:
+                print(f"soak: run {number} of {runs} FAILED (exit {code}) after {seconds:.0f} s")
+                return code
+            print(f"soak: run {number} of {runs} passed in {seconds:.0f} s", flush=True)
+    print(f"soak: {runs} runs passed in {(time.monotonic() - began) / 60:.0f} min")
+    return 0
+
+
+def main() -> int:
+    """Run the soak test and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 2, help="kept busy")
+    parser.add_argument("--minutes", type=float, default=90.0, help="for all runs together")
+    parser.add_argument("suites", nargs="*", help="instead of all suites with real sessions")
+    chosen = parser.parse_args()
+    return soak(tuple(chosen.suites) or SUITES, chosen.runs, chosen.cores, chosen.minutes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
