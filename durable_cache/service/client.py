@@ -15,7 +15,18 @@ from durable_cache.endpoints.session import Decoder, Session, ask, open_session,
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.sample import Sample
 
-__all__ = ["Pages", "admin_values", "client_session", "history_pages"]
+NOBODY_ANSWERED = "no cache is in reach; is one running, is --connect right?"
+_SN_OF_NOBODY = (1 << 35) - 2
+"""The largest number a question may name; no source comes to it."""
+
+__all__ = [
+    "NOBODY_ANSWERED",
+    "Pages",
+    "are_caches_in_reach",
+    "admin_values",
+    "client_session",
+    "history_pages",
+]
 
 _REPLY_BYTES_MAX = 256 << 20
 _SCOUTING_OFF = {"multicast": {"enabled": False}}
@@ -78,9 +89,16 @@ def _value(text: str) -> str:
 
 @dataclass(slots=True)
 class Pages:
-    """What went wrong while history was read; filled by `history_pages`."""
+    """What became of questions for history; filled by `history_pages`."""
 
     errors: list[str] = field(default_factory=list)
+    answers: int = 0
+    """A cache that holds nothing answers too: none means that nobody was asked."""
+
+
+def are_caches_in_reach(asking: Asking) -> bool:
+    """Tell whether some cache, whatever it stores, answers at all."""
+    return asking.caches("**", "*", f"_sn={_SN_OF_NOBODY}").answers > 0
 
 
 def history_pages(
@@ -95,7 +113,8 @@ def history_pages(
     last: tuple[object, ...] | None = None
     while True:
         gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
-        pages.errors += gathered.errors
+        pages.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
+        pages.answers += gathered.answers
         cut = gathered.cut_after
         samples = gathered.ordered()
         yield [

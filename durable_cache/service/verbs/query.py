@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Qos, Sample
+from durable_cache.model.sample import Kind, Qos, Sample
 from durable_cache.model.selection import parse_max, parse_sn, parse_source, parse_time
 from durable_cache.model.timestamp import format_ntp64
 from durable_cache.service.output import say, table_lines, write_csv
 from durable_cache.service.verbs.options import Verbs, add_client_options
 
-__all__ = ["Asked", "add_verbs", "parse_selector", "rows_of"]
+if TYPE_CHECKING:
+    from durable_cache.endpoints.asking import Asking
+    from durable_cache.service.client import Pages
+
+__all__ = ["Asked", "add_verbs", "parse_selector", "read_all", "readings_of", "rows_of"]
 
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "_sn": parse_sn,
@@ -26,6 +30,8 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 _LIMIT_DEFAULT = 1000
 _TABLE_ROWS = 200
 _PAYLOAD_SHOWN = 60
+_ZID_DIGITS_CERTAIN = 16
+"""A shorter hex word may be a key's first chunk; caches draw the same line."""
 _TABLE = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload")
 _CSV = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload", "attachment")
 
@@ -35,6 +41,13 @@ class Asked(NamedTuple):
 
     key_expr: str
     parameters: str
+
+
+class Reading(NamedTuple):
+    """One of the things a selector may mean: keys of a source, or of every source (``*``)."""
+
+    prefix: str
+    key_expr: str
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -78,6 +91,38 @@ def parse_selector(text: str) -> Asked:
     return Asked(key_expr, parameters)
 
 
+def readings_of(key_expr: str, source: str) -> tuple[Reading, ...]:
+    """Return what a key expression asks for: its first chunk may name a source, as for any client.
+
+    ``*/rest`` is read both ways: `rest` of every source, and keys with any first chunk.
+    """
+    first, _, rest = key_expr.partition("/")
+    if source != "*" or not rest:
+        return (Reading(source, key_expr),)
+    if first == "*":
+        return Reading("*", rest), Reading("*", key_expr)
+    try:
+        zid, eid = parse_source(first)
+    except ValueError:
+        return (Reading("*", key_expr),)
+    if zid is not None and (eid is not None or len(zid) >= _ZID_DIGITS_CERTAIN):
+        return (Reading(first, rest),)
+    return (Reading("*", key_expr),)
+
+
+def read_all(
+    asking: Asking, readings: Iterable[Reading], parameters: str, trouble: Pages
+) -> Iterator[list[Sample]]:
+    """Yield what caches hold under any of the readings, each sample once."""
+    from durable_cache.service.client import history_pages
+
+    before: list[KeyExpression] = []
+    for reading in readings:
+        for page in history_pages(asking, reading.key_expr, reading.prefix, parameters, trouble):
+            yield [s for s in page if not any(earlier.matches(s.key) for earlier in before)]
+        before.append(KeyExpression(reading.key_expr))
+
+
 def _query(arguments: argparse.Namespace) -> int:
     asked = parse_selector(arguments.selector)
     try:
@@ -90,27 +135,46 @@ def _query(arguments: argparse.Namespace) -> int:
         raise ConfigError("--limit and --timeout: expected numbers above 0")
     from durable_cache.endpoints.asking import Asking
     from durable_cache.endpoints.session import zid_of
-    from durable_cache.service.client import Pages, client_session, history_pages
+    from durable_cache.service.client import (
+        NOBODY_ANSWERED,
+        Pages,
+        are_caches_in_reach,
+        client_session,
+    )
 
     trouble = Pages()
+    readings = readings_of(asked.key_expr, arguments.source)
     with client_session(arguments) as session:
         asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
-        if arguments.latest:
-            found = asking.select(asked.key_expr)
-            trouble.errors += found.errors
-            pages: Iterable[list[Sample]] = [_newest(found.plain)]
-        else:
-            pages = history_pages(
-                asking, asked.key_expr, arguments.source, asked.parameters, trouble
-            )
+        pages: Iterable[list[Sample]] = (
+            [_latest(asking, readings, trouble)]
+            if arguments.latest
+            else read_all(asking, readings, asked.parameters, trouble)
+        )
         shown, cut = _write(itertools.chain.from_iterable(pages), arguments)
+        if not trouble.answers and not are_caches_in_reach(asking):
+            trouble.errors.append(NOBODY_ANSWERED)
     if cut:
         say(f"stopped after {shown} samples; --limit 0 shows all")
     elif not shown and not trouble.errors:
         say("nothing found")
     for reason in sorted(set(trouble.errors)):
-        say(f"durable-cache: a cache could not answer: {reason}")
+        say(f"durable-cache: {reason}")
     return 1 if trouble.errors else 0
+
+
+def _latest(asking: Asking, readings: Sequence[Reading], trouble: Pages) -> list[Sample]:
+    """Return the newest sample of each key that is not deleted."""
+    if len(readings) > 1 or readings[0].prefix != "*":
+        found = _newest(
+            itertools.chain.from_iterable(read_all(asking, readings, "_max=1", trouble))
+        )
+        return [sample for sample in found if sample.kind is Kind.PUT]
+    key_expr = readings[0].key_expr
+    gathered = asking.select(key_expr)
+    trouble.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
+    trouble.answers += gathered.answers
+    return _newest(gathered.plain)
 
 
 def _newest(samples: Iterable[Sample]) -> list[Sample]:

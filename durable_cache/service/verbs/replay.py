@@ -14,7 +14,7 @@ from durable_cache.model.sample import Kind, Sample
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.service.output import Progress, say
 from durable_cache.service.verbs.options import Verbs, add_client_options
-from durable_cache.service.verbs.query import parse_selector
+from durable_cache.service.verbs.query import parse_selector, read_all, readings_of
 
 __all__ = ["Remap", "add_verbs", "due_seconds", "parse_remap"]
 
@@ -82,15 +82,22 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise ConfigError("--pace and --rate: expected numbers above 0")
     from durable_cache.endpoints.asking import Asking
     from durable_cache.endpoints.session import zid_of
-    from durable_cache.service.client import Pages, client_session, history_pages
+    from durable_cache.service.client import (
+        NOBODY_ANSWERED,
+        Pages,
+        are_caches_in_reach,
+        client_session,
+    )
 
     trouble = Pages()
     with client_session(arguments) as session:
         asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
-        pages = history_pages(asking, asked.key_expr, "*", asked.parameters, trouble)
+        pages = read_all(asking, readings_of(asked.key_expr, "*"), asked.parameters, trouble)
         found = list(itertools.islice(itertools.chain.from_iterable(pages), _SAMPLES_MAX + 1))
         if trouble.errors:
-            raise DurableCacheError(f"a cache could not answer: {trouble.errors[0]}")
+            raise DurableCacheError(trouble.errors[0])
+        if not trouble.answers and not are_caches_in_reach(asking):
+            raise DurableCacheError(NOBODY_ANSWERED)
         if len(found) > _SAMPLES_MAX:
             raise DurableCacheError(f"more than {_SAMPLES_MAX} samples; narrow it with _time")
         found.sort(key=lambda sample: sample.time_order)
