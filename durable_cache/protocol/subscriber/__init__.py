@@ -1,0 +1,1 @@
+"""A reliable subscriber's decisions: one pure machine, driven by events."""

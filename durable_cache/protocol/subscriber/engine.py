@@ -1,0 +1,575 @@
+"""What a reliable subscriber passes on, asks for, gives up and reports.
+
+Theory of operation (RFC, "The ReliableSubscriber"; ADR 0080). Exactly once and in source order
+follow from one rule: only the next number of a numbering is ever delivered, and a later numbering
+of a source begins when the earlier one is at its end. A number ahead is held back and the hole is
+asked for, with growing pauses, until it is filled, caches explain it, or its time is over; then
+the loss is reported and what was held back goes on. A number far ahead is held until a second
+sample or an answer confirms it. Before the first sample of a later numbering the rest of the
+earlier one is asked for. While history is read, samples of sources that are not followed yet wait.
+
+How a shell drives it: one thread calls `handle` with each event and carries the outputs out in
+order: it delivers (and may wait for a slow consumer), reports, and hands each question to a thread
+that asks, which answers with exactly one event that carries the question's number. At `wake_ns`
+it sends `TimePassed`. `start` is called once, first. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import assert_never
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import (
+    EPOCH_UNKNOWN,
+    SOURCE_SN_MODULUS,
+    frame,
+    next_epoch,
+    sn_distance,
+)
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    Declared,
+    DeliveryOptions,
+    Event,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    HeartbeatReceived,
+    HistoryFailed,
+    HistoryPage,
+    Output,
+    Received,
+    TimePassed,
+)
+from durable_cache.protocol.subscriber.following import (
+    RESTART_NTP64,
+    Followed,
+    Numbering,
+    Outputs,
+)
+from durable_cache.protocol.subscriber.history import History, Reading
+
+__all__ = ["SubscriberEngine"]
+
+_SECOND_NS = 1_000_000_000
+_FRESH_FRAMES = 7
+"""A publisher began within our sight if its epoch is at most so many frames (a minute) old."""
+_LOOKED_AT_MAX = 1000
+"""Sources looked at for one that may be forgotten: a millisecond."""
+_STALE_NS = 2 * _SECOND_NS
+"""How long after our start tokens of runs that ended may still be listed beside later ones."""
+
+
+class SubscriberEngine:
+    """The pure heart of a reliable subscriber; owned by one thread."""
+
+    def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
+        self._options = options or DeliveryOptions()
+        self._sources: dict[SourceId, Followed] = {}
+        self._steady: dict[SourceId, Numbering] = {}
+        """The sources whose next number needs no other look than its own."""
+        self._waiting: dict[SourceId, Followed] = {}
+        """The sources that wait for something missing."""
+        self._fetches: dict[int, tuple[Numbering, Fetch]] = {}
+        self._ids = count(1)
+        self._outputs = Outputs()
+        self._history: History | None = None
+        if history:
+            self._history = History(self._options, self._ids, self._outputs, self._reading_of)
+        self._held: list[Sample] = []
+        self._unheld: dict[SourceId, Sample] = {}
+        self._began_ns = 0
+        self._answerers_known = False
+        self._duplicates = self._dropped = self.beyond = 0
+
+    @property
+    def history_complete(self) -> bool:
+        """Whether somebody answered the question for history whole; True where none is asked."""
+        return self._history is None or self._history.complete
+
+    @property
+    def delivered(self) -> int:
+        return self._outputs.delivered
+
+    @property
+    def missed(self) -> int:
+        """How many numbers were reported."""
+        return self._outputs.missed
+
+    @property
+    def duplicates(self) -> int:
+        return self._duplicates
+
+    @property
+    def dropped(self) -> int:
+        """How many samples there was no room to hold; they are asked for again."""
+        return self._dropped
+
+    @property
+    def gaps_open(self) -> int:
+        """How many sources wait for something missing."""
+        return len(self._waiting)
+
+    def start(self, now: Moment) -> list[Output]:
+        """Begin; returns the first question for history, if there is one to ask."""
+        self._began_ns = now.unix_ns
+        if self._history is not None:
+            self._history.start(now.monotonic_ns)
+        return self._outputs.take()
+
+    def handle(self, event: Event) -> list[Output]:
+        """Take what happened and return what is to be done, in order."""
+        match event:
+            case Received(samples, now):
+                self._received(samples, now)
+            case Fetched() | FetchFailed():
+                self._answered(event)
+            case HistoryPage() | HistoryFailed():
+                self._read_history(event)
+            case Declared():
+                self._declared(event)
+            case HeartbeatReceived():
+                self._heartbeat(event)
+            case AnswererAppeared(now):
+                self._appeared(now)
+            case TimePassed(now):
+                self._tick(now)
+            case _:
+                assert_never(event)
+        return self._outputs.take()
+
+    def wake_ns(self) -> int | None:
+        """Return the monotonic time of the next thing to do, or None."""
+        timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
+        periodic = self._options.periodic_queries_seconds is not None
+        times = [] if self._history is None else self._history.wake_times()
+        for followed in self._sources.values() if periodic else self._waiting.values():
+            head = followed.head
+            if head is None:
+                continue
+            if head.opened_ns is not None:
+                late = 1 if head.fetch is None else 2
+                times.append(head.opened_ns + late * timeout_ns)
+                if head.fetch is None and self._options.recovery:
+                    times.append(head.due_ns)
+            elif periodic and head.fetch is None and head.next_sn is not None:
+                times.append(head.poll_ns)
+        return min(times, default=None)
+
+    # What is published
+
+    def _received(self, samples: Sequence[Sample], now: Moment) -> None:
+        ready = self._outputs.ready
+        steady = self._steady
+        reading = self._history is not None and self._history.active
+        for sample in samples:
+            numbering = steady.get(sample.source)
+            if numbering is not None and sample.sn == numbering.next_sn:
+                numbering.next_sn = sample.sn + 1
+                if sample.ntp64 > numbering.newest_ntp64:
+                    numbering.newest_ntp64 = sample.ntp64
+                ready.append(sample)
+                numbering.used = True
+            elif reading and not self._is_followed(sample.source):
+                self._hold_back(sample)
+            else:
+                self._live(sample, now)
+
+    def _is_followed(self, source: SourceId) -> bool:
+        followed = self._sources.get(source)
+        return followed is not None and followed.live
+
+    def _hold_back(self, sample: Sample) -> None:
+        """Keep a sample until history is read; of what does not fit, where each source stands."""
+        if len(self._held) < self._options.pending_samples_max:
+            self._held.append(sample)
+            return
+        self._dropped += 1
+        self._unheld.pop(sample.source, None)
+        self._unheld[sample.source] = sample
+        if len(self._unheld) > self._options.sources_max:
+            source = next(iter(self._unheld))
+            sn = self._unheld.pop(source).sn
+            self._outputs.report(source, EPOCH_UNKNOWN, sn, sn)
+
+    def _live(self, sample: Sample, now: Moment) -> None:
+        """Take a sample that is not just the next one."""
+        followed = self._sources.get(sample.source) or self._follow(sample.source, now)
+        followed.used = followed.live = True
+        if not followed.numberings:
+            followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
+        numbering = followed.numbering_of(sample, self._options)
+        numbering.used = True
+        if numbering.next_sn is None:
+            numbering.begin(sample.sn)
+        elif sample.sn < numbering.next_sn or sample.sn in numbering.pending:
+            restarted = self._restarted(followed, numbering, sample, now)
+            if restarted is None:
+                return
+            numbering = restarted
+        if self._is_beyond(numbering, sample):
+            self._park(numbering, sample)
+        else:
+            self._hold(numbering, sample)
+        self._settle(followed, now)
+
+    def _restarted(
+        self, followed: Followed, numbering: Numbering, sample: Sample, now: Moment
+    ) -> Numbering | None:
+        """Return the numbering that a number below the next one begins; None for a repeat."""
+        wraps = False
+        reached = max(numbering.top, (numbering.next_sn or 0) - 1)
+        if reached >= SOURCE_SN_MODULUS // 2:
+            ahead = sn_distance(sample.sn, reached % SOURCE_SN_MODULUS)
+            wraps = 0 < ahead <= self._options.window_size_samples
+        held = numbering.pending.get(sample.sn)
+        newest = numbering.newest_ntp64 if held is None else held.ntp64
+        later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64
+        if not (wraps or later):
+            self._duplicates += 1
+            return None
+        if numbering.declared:
+            if not followed.keep_early(sample):  # its token comes soon
+                self._dropped += 1
+            return None
+        if numbering is not followed.numberings[-1]:
+            return followed.numberings[-1]
+        begun = Numbering(
+            sample.source, next_epoch(now.unix_ns, numbering.epoch), first_sn=0, next_sn=0
+        )
+        followed.numberings.append(begun)
+        if wraps:
+            numbering.top = SOURCE_SN_MODULUS - 1
+            numbering.end_known = True
+        return begun
+
+    def _is_beyond(self, numbering: Numbering, sample: Sample) -> bool:
+        reached = max(numbering.top, (numbering.next_sn or 0) - 1)
+        begun = numbering.top >= 0 or numbering.next_sn != numbering.first_sn
+        return begun and sample.sn > reached + self._options.window_size_samples
+
+    def _park(self, numbering: Numbering, sample: Sample) -> None:
+        """Set aside a number far ahead until a second sample or an answer confirms it."""
+        parked = numbering.parked
+        if parked is not None and 0 < sample.sn - parked.sn <= self._options.window_size_samples:
+            numbering.parked = None
+            self._hold(numbering, parked)
+            self._hold(numbering, sample)
+            return
+        self.beyond += 1
+        numbering.parked = sample
+        if self._options.recovery:
+            self._ask(numbering, sample.sn, sample.sn)
+
+    def _hold(self, numbering: Numbering, sample: Sample) -> None:
+        repeats, dropped = numbering.duplicates, numbering.dropped
+        numbering.hold(sample, self._options.pending_samples_max)
+        self._duplicates += numbering.duplicates - repeats
+        self._dropped += numbering.dropped - dropped
+
+    # What the state of a source leads to
+
+    def _settle(self, followed: Followed, now: Moment) -> None:
+        """Deliver what has its turn, go from numbering to numbering, ask for what is missing."""
+        options, now_ns = self._options, now.monotonic_ns
+        while (head := followed.head) is not None:
+            head.advance(self._outputs, now_ns)
+            if head.opened_ns is not None and not options.recovery:
+                head.end_known = True
+                head.give_up(self._outputs, head.top, now_ns)
+            if len(followed.numberings) == 1:
+                break
+            later = followed.numberings[1]
+            if not later.pending and not later.next_sn:
+                break  # declared, and nothing of it came yet
+            if not head.ending:
+                self._look_for_end(followed, head, now_ns)
+            if not (head.end_known and (head.next_sn is None or head.next_sn > head.top)):
+                break
+            del followed.numberings[0]
+            self._forget(head)
+        if head is not None:
+            self._ask_missing(head, now_ns)
+        if head is not None and head.steady and len(followed.numberings) == 1:
+            self._steady[followed.source] = head
+        else:
+            self._steady.pop(followed.source, None)
+        if head is not None and head.opened_ns is not None:
+            self._waiting[followed.source] = followed
+        else:
+            self._waiting.pop(followed.source, None)
+
+    def _look_for_end(self, followed: Followed, head: Numbering, now_ns: int) -> None:
+        """A later numbering has begun: the rest of this one comes first, or is reported."""
+        head.ending = True
+        if head.next_sn is None or not self._options.recovery:
+            head.end_known = True
+            return
+        if followed.is_wrap(head, self._options):
+            head.top, head.end_known = SOURCE_SN_MODULUS - 1, True
+        head.advance(self._outputs, now_ns)
+
+    def _ask_missing(self, numbering: Numbering, now_ns: int) -> None:
+        if (
+            numbering.opened_ns is None
+            or numbering.fetch is not None
+            or numbering.due_ns > now_ns
+            or numbering.next_sn is None
+            or not self._options.recovery
+        ):
+            return
+        first = numbering.next_sn
+        if numbering.ending and not numbering.end_known:
+            numbering.fetch = self._ask(numbering, first, None)
+            numbering.asked_to = numbering.top
+        else:
+            span = max(numbering.span, self._options.request_samples_max)
+            numbering.asked_to = numbering.last_hole(span)
+            numbering.fetch = self._ask(numbering, first, numbering.asked_to)
+
+    def _ask(self, numbering: Numbering, first: int, last: int | None) -> Fetch:
+        fetch = Fetch(next(self._ids), numbering.source, numbering.epoch, first, last)
+        self._fetches[fetch.fetch_id] = numbering, fetch
+        self._outputs.ask(fetch)
+        return fetch
+
+    def _forget(self, numbering: Numbering) -> None:
+        self._fetches = {
+            at: asked for at, asked in self._fetches.items() if asked[0] is not numbering
+        }
+
+    # Answers
+
+    def _answered(self, event: Fetched | FetchFailed) -> None:
+        if self._history is not None and self._history.owns(event.fetch_id):
+            self._history.explained(event)
+            self._after_history(event.now)
+            return
+        asked = self._fetches.pop(event.fetch_id, None)
+        if asked is None:
+            return
+        numbering, fetch = asked
+        followed = self._sources.get(numbering.source)
+        if followed is None or numbering not in followed.numberings:
+            return
+        more, before = False, numbering.next_sn
+        if isinstance(event, Fetched):
+            more = event.answer.cut_after is not None
+            self._take_answer(followed, numbering, fetch, event)
+        if numbering.fetch is fetch:
+            numbering.fetch = None
+            numbering.advance(self._outputs, event.now.monotonic_ns)
+            self._pause(numbering, more and numbering.next_sn != before, event.now.monotonic_ns)
+        self._settle(followed, event.now)
+
+    def _take_answer(
+        self, followed: Followed, numbering: Numbering, fetch: Fetch, event: Fetched
+    ) -> None:
+        """Compare an answer with its question, source, epoch and range, and keep what fits."""
+        answer, now_ns = event.answer, event.now.monotonic_ns
+        self._answerers_known |= answer.answerers > 0
+        reach = max(numbering.top, fetch.first) + self._options.window_size_samples
+        last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
+        alone = sum(n.declared_epoch == numbering.declared_epoch for n in followed.numberings) == 1
+        taken = 0
+        for part in answer.parts:
+            names = part.names()
+            followed.learn_names(part)
+            for sample in part.samples:
+                if fetch.first <= sample.sn <= last and numbering.owns(sample, names, alone):
+                    self._hold(numbering, sample)
+                    taken += 1
+                    if len(numbering.pending) >= self._options.pending_samples_max:
+                        numbering.advance(self._outputs, now_ns)
+        for part in answer.parts:
+            numbering.learn_absent(part, fetch.first, last, whole=answer.whole)
+        oversized = answer.oversized.get(numbering.source)
+        if oversized is not None:
+            numbering.note_absent(RangeSet(), oversized.clip(fetch.first, last))
+        if fetch.last is None and numbering.ending and answer.cut_after is None:
+            heard = answer.answerers > 0 and answer.whole
+            nobody = answer.answerers == 0 and answer.whole and not self._answerers_known
+            numbering.end_known |= heard or nobody
+        # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.
+        few = answer.cut_after is None and taken < self._options.request_samples_max // 10
+        numbering.span = min(numbering.span * 2 or 1, 1 << 20) if few else 0
+
+    def _pause(self, numbering: Numbering, more: bool, now_ns: int) -> None:
+        """Choose when to ask again."""
+        retry_ns = round(self._options.retry_seconds * _SECOND_NS)
+        most_ns = round(self._options.retry_seconds_max * _SECOND_NS)
+        if more:
+            numbering.pause_ns, numbering.due_ns = retry_ns, now_ns
+        elif numbering.pause_ns == 0:
+            numbering.pause_ns, numbering.due_ns = retry_ns, now_ns + retry_ns
+        else:
+            numbering.pause_ns = min(numbering.pause_ns * 2, most_ns)
+            numbering.due_ns = now_ns + numbering.pause_ns
+
+    # Tokens and heartbeats
+
+    def _declared(self, event: Declared) -> None:
+        source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
+        followed = self._sources.get(source) or self._follow(source, now)
+        since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
+        fresh = epoch >= frame(since_ns)
+        stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
+        if not followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
+            return
+        followed.declared_ns = now.unix_ns
+        self._steady.pop(source, None)
+        early, followed.early = followed.early, []
+        for sample in early:
+            self._live(sample, now)
+
+    def _heartbeat(self, event: HeartbeatReceived) -> None:
+        followed = self._sources.get(event.source)
+        if followed is None or not followed.numberings:
+            return
+        numbering = followed.numberings[-1]
+        if numbering.next_sn is None or not followed.live:
+            return
+        reached = max(numbering.top, numbering.next_sn - 1)
+        ahead = event.source_sn - reached
+        if 0 < ahead <= self._options.window_size_samples:
+            numbering.top = event.source_sn
+            self._settle(followed, event.now)
+        elif ahead > 0 and numbering.fetch is None and self._options.recovery:
+            self._ask(numbering, event.source_sn, event.source_sn)  # an answer confirms it
+
+    # History
+
+    def _read_history(self, event: HistoryPage | HistoryFailed) -> None:
+        if self._history is None:
+            return
+        if isinstance(event, HistoryPage):
+            self._answerers_known |= event.answer.answerers > 0
+            self._history.take_page(event)
+        else:
+            self._history.failed(event)
+        self._after_history(event.now)
+
+    def _appeared(self, now: Moment) -> None:
+        self._answerers_known = True
+        if self._history is not None:
+            self._history.ask_again(now.monotonic_ns)
+
+    def _reading_of(self, source: SourceId, epoch: int) -> Reading | None:
+        """Return from where on history of a numbering that is followed already is ours."""
+        followed = self._sources.get(source)
+        head = None if followed is None else followed.head
+        if followed is None or head is None or head.next_sn is None:
+            return None
+        for numbering in followed.numberings:
+            if numbering.epoch == epoch:
+                first, following = numbering.first_sn or 0, numbering.next_sn or 0
+                numbering_live = numbering if followed.live else None
+                return Reading(first, following, numbering=numbering_live)
+        return Reading(0, 0, late=True) if followed.live and epoch < head.epoch else None
+
+    def _after_history(self, now: Moment) -> None:
+        """Follow the sources that history brought, and pass on what waited for it."""
+        history = self._history
+        if history is None:
+            return
+        lacking: dict[SourceId, Followed] = {}
+        for sample in history.take_live():
+            followed = self._sources.get(sample.source)
+            for numbering in () if followed is None else followed.numberings:
+                if numbering.epoch == sample.epoch:
+                    self._hold(numbering, sample)
+            if followed is not None:
+                lacking[sample.source] = followed
+        for followed in lacking.values():
+            self._settle(followed, now)
+        if history.active:
+            return
+        for (source, epoch), reading in history.take_readings():
+            if reading.late:
+                continue
+            followed = self._sources.get(source) or self._follow(source, now)
+            name = history.incarnations.get((source, epoch), "")
+            numbering = followed.resume(epoch, name)
+            numbering.first_sn, numbering.next_sn = reading.first_sn, reading.next_sn
+            numbering.newest_ntp64 = reading.newest_ntp64
+            self._settle(followed, now)
+        held, self._held = self._held, []
+        # What there was no room to hold: its last sample shows how far to ask caches.
+        held += self._unheld.values()
+        self._unheld.clear()
+        self._received(held, now)
+
+    # Time and bounds
+
+    def _tick(self, now: Moment) -> None:
+        now_ns = now.monotonic_ns
+        if self._history is not None:
+            self._history.tick(now_ns)
+            self._after_history(now)
+        for followed in list(self._waiting.values()):
+            self._expire(followed, now)
+        if self._options.periodic_queries_seconds is not None:
+            for followed in self._sources.values():
+                if followed.head is not None:
+                    self._poll(followed.head, now_ns)
+
+    def _expire(self, followed: Followed, now: Moment) -> None:
+        """Ask again for what is missing, or give it up where its time is over."""
+        timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
+        head = followed.head
+        if head is not None and head.opened_ns is not None:
+            # A slow answer is not a loss: it is waited for at most twice the time.
+            late = 1 if head.fetch is None else 2
+            if now.monotonic_ns >= head.opened_ns + late * timeout_ns:
+                self._give_up_first(head, now.monotonic_ns)
+        self._settle(followed, now)
+
+    def _give_up_first(self, numbering: Numbering, now_ns: int) -> None:
+        """Report the lowest hole, and those asked for with it; deliver what follows."""
+        next_sn = numbering.next_sn or 0
+        last = numbering.asked_to
+        if numbering.dropped_from is not None:
+            last = min(last, numbering.dropped_from - 1)
+        numbering.dropped_from = None
+        numbering.end_known = numbering.ending
+        numbering.due_ns = now_ns
+        numbering.give_up(self._outputs, max(last, next_sn), now_ns)
+
+    def _poll(self, numbering: Numbering, now_ns: int) -> None:
+        period = self._options.periodic_queries_seconds
+        if period is None or numbering.fetch is not None or numbering.opened_ns is not None:
+            return
+        if now_ns >= numbering.poll_ns > 0 and numbering.next_sn is not None:
+            numbering.fetch = self._ask(numbering, numbering.next_sn, None)
+        if now_ns >= numbering.poll_ns:
+            numbering.poll_ns = now_ns + round(period * _SECOND_NS)
+
+    def _follow(self, source: SourceId, now: Moment) -> Followed:
+        if len(self._sources) >= self._options.sources_max:
+            self._evict(now)
+        followed = self._sources[source] = Followed(source)
+        return followed
+
+    def _evict(self, now: Moment) -> None:
+        """Forget the source not used for longest; one that waits only where all of them do."""
+        for _ in range(min(2 * len(self._sources), _LOOKED_AT_MAX)):
+            source, followed = next(iter(self._sources.items()))
+            used = followed.used or any(n.used for n in followed.numberings)
+            if not used and not followed.waits:
+                break
+            followed.used = False
+            for numbering in followed.numberings:
+                numbering.used = False
+            self._sources[source] = self._sources.pop(source)
+        source, followed = next(iter(self._sources.items()))
+        for numbering in followed.numberings:
+            numbering.end_known = True
+            numbering.give_up(self._outputs, numbering.top, now.monotonic_ns)
+            self._forget(numbering)
+        del self._sources[source]
+        self._steady.pop(source, None)
+        self._waiting.pop(source, None)

@@ -1,0 +1,228 @@
+"""What a reliable subscriber is told, what it answers, and within which bounds; frozen values.
+
+Every question is answered: a `Fetch` by `Fetched` or `FetchFailed`, an `AskHistory` by
+`HistoryPage` or `HistoryFailed`, each once, with the question's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.wire import Absence, Incarnation
+
+__all__ = [
+    "Answer",
+    "AnswerPart",
+    "AnswererAppeared",
+    "AskHistory",
+    "Declared",
+    "Deliver",
+    "DeliveryOptions",
+    "Event",
+    "Fetch",
+    "FetchFailed",
+    "Fetched",
+    "HeartbeatReceived",
+    "HistoryFailed",
+    "HistoryPage",
+    "Missed",
+    "Output",
+    "Received",
+    "TimePassed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """The subscriber's bounds and delays; each default carries its reason."""
+
+    recovery: bool = True
+    """Ask for what is missing; without it a gap is reported at once."""
+    periodic_queries_seconds: float | None = None
+    """How often to ask for missed tails; None asks only on gaps."""
+    gap_timeout_seconds: float = 30.0
+    """How long later samples are held back for a missing one: a killed cache is back by then."""
+    request_samples_max: int = 10_000
+    """Numbers that one request spans, holes and what is between them."""
+    retry_seconds: float = 0.1
+    """The first pause after an answer that left the gap open; doubles up to the next."""
+    retry_seconds_max: float = 2.0
+    window_size_samples: int = 1 << 17
+    """A jump beyond this is confirmed first."""
+    pending_samples_max: int = 20_000
+    """Samples of one source held back, and of all while history runs; later ones are dropped and
+    recovered from caches."""
+    sources_max: int = 10_000
+    """Sources followed; the one not used for longest is forgotten, and counts as new afterwards."""
+    history_page_samples: int = 20_000
+    """Samples of a page of history, held until its holes are explained: about 20 MB of small
+    ones, from each cache."""
+    history_timeout_seconds: float = 10.0
+    """How long live samples wait for history that nobody answers whole: a link comes up and a
+    cache restarts within seconds. Each page that comes begins the wait anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPart:
+    """What one session answered: its names for the epochs hold for its samples only."""
+
+    samples: Sequence[Sample]
+    absent: tuple[Absence, ...] = ()
+    incarnations: tuple[Incarnation, ...] = ()
+
+    def names(self) -> Mapping[tuple[SourceId, int], str]:
+        """Return the incarnation of each (source, epoch) that is named."""
+        return {(source, epoch): name for source, epoch, name in self.incarnations}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the answers to one question hold together."""
+
+    parts: tuple[AnswerPart, ...] = ()
+    answerers: int = 0
+    """Caches that answered, empty-handed or not; 0: nobody was there."""
+    whole: bool = True
+    """Nobody who answered did so with an error."""
+    cut_after: Sample | None = None
+    """Some answer was cut here, the earliest: ask again from here on."""
+    oversized: Mapping[SourceId, RangeSet] = field(default_factory=dict)
+    """Numbers whose payload is above what the subscriber takes: they exist and are not here."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all parts."""
+        for part in self.parts:
+            yield from part.samples
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Samples came as they were published."""
+
+    samples: Sequence[Sample]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A publisher's token was seen; `incarnation` is empty where an older publisher names none."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class AnswererAppeared:
+    """A cache's token was seen: what nobody answered before may be answered now."""
+
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    """A foreign publisher says what its last number is, as it stands on the wire."""
+
+    source: SourceId
+    source_sn: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A `Fetch` was answered, by whoever was there."""
+
+    fetch_id: int
+    answer: Answer
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """A `Fetch` could not be asked or read."""
+
+    fetch_id: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """An `AskHistory` was answered: what caches hold behind a place, in order of time."""
+
+    question_id: int
+    answer: Answer
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFailed:
+    """An `AskHistory` could not be asked or read."""
+
+    question_id: int
+    reason: str
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The time that `wake_ns` named has come."""
+
+    now: Moment
+
+
+Event = (
+    Received
+    | Declared
+    | AnswererAppeared
+    | HeartbeatReceived
+    | Fetched
+    | FetchFailed
+    | HistoryPage
+    | HistoryFailed
+    | TimePassed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Pass these on, in this order."""
+
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """These numbers will not be delivered; comes before what follows them."""
+
+    source: SourceId
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Ask every cache for these numbers; `last` None asks for all from `first` on."""
+
+    fetch_id: int
+    source: SourceId
+    epoch: int
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskHistory:
+    """Ask every cache for a page in order of time, from behind `after` on."""
+
+    question_id: int
+    after: Sample | None
+    samples_max: int
+
+
+Output = Deliver | Missed | Fetch | AskHistory

@@ -1,0 +1,399 @@
+"""One numbering of a source as a subscriber follows it: what is next, held back, known to be gone.
+
+    next_sn              top
+       v                  v
+  … 6 [7] x x 10 11 x x 14        delivered | awaited, held back in `pending`
+
+Only `next_sn` is ever delivered. A number that somebody gives is held until its turn comes; one
+that caches know to be absent is passed over when its turn comes, in silence (`passed`) or with a
+report (`lost`). A source's later numberings wait until the earlier one is at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.model.timestamp import ntp64_from_ns
+from durable_cache.protocol.subscriber.events import (
+    AnswerPart,
+    Deliver,
+    DeliveryOptions,
+    Fetch,
+    Missed,
+    Output,
+)
+from durable_cache.protocol.wire import AbsenceReason
+
+__all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs"]
+
+RESTART_NTP64 = (1 << 32) // 10
+"""A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
+_INCARNATIONS_MAX = 16
+"""Incarnations of a source that are remembered, so that a token that comes again is known."""
+_EARLY_MAX = 1000
+"""Samples kept that came before the token of their numbering; the rest is asked for."""
+
+
+class Outputs:
+    """Collects what a subscriber is to do, samples in runs as long as they get."""
+
+    def __init__(self) -> None:
+        self.ready: list[Sample] = []
+        self.done: list[Output] = []
+        self.delivered = self.missed = 0
+
+    def report(self, source: SourceId, epoch: int, first: int, last: int) -> None:
+        """Report numbers as missed, after everything that is ready."""
+        self._flush()
+        self.missed += last - first + 1
+        previous = self.done[-1] if self.done else None
+        if isinstance(previous, Missed) and previous == Missed(
+            source, epoch, previous.first, first - 1
+        ):
+            self.done[-1] = Missed(source, epoch, previous.first, last)
+        else:
+            self.done.append(Missed(source, epoch, first, last))
+
+    def ask(self, question: Output) -> None:
+        self.done.append(question)
+
+    def take(self) -> list[Output]:
+        """Return what there is to do and begin anew."""
+        self._flush()
+        done, self.done = self.done, []
+        return done
+
+    def _flush(self) -> None:
+        if self.ready:
+            self.delivered += len(self.ready)
+            self.done.append(Deliver(tuple(self.ready)))
+            self.ready.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Numbering:
+    """One (source, epoch); owned by the engine."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str = ""
+    declared_epoch: int | None = None
+    """What the publisher's token says; caches may call the same incarnation otherwise."""
+    first_sn: int | None = None
+    """The first number that was ours to deliver."""
+    next_sn: int | None = None
+    newest_ntp64: int = 0
+    top: int = -1
+    """The highest number known to have been published, where it is not delivered yet."""
+    pending: dict[int, Sample] = field(default_factory=dict)
+    passed: RangeSet = field(default_factory=RangeSet)
+    lost: RangeSet = field(default_factory=RangeSet)
+    parked: Sample | None = None
+    opened_ns: int | None = None
+    due_ns: int = 0
+    pause_ns: int = 0
+    fetch: Fetch | None = None
+    asked_to: int = -1
+    """The last number that was asked for."""
+    span: int = 0
+    dropped_from: int | None = None
+    """The lowest number that came while there was no room to hold it."""
+    poll_ns: int = 0
+    ending: bool = False
+    """A later numbering waits: its end is to be found."""
+    end_known: bool = False
+    used: bool = True
+    duplicates: int = 0
+    dropped: int = 0
+
+    @property
+    def declared(self) -> bool:
+        return self.declared_epoch is not None
+
+    @property
+    def steady(self) -> bool:
+        """Whether the next number can be passed on without another look."""
+        return (
+            self.next_sn is not None
+            and not self.pending
+            and self.top < self.next_sn
+            and not self.ending
+        )
+
+    def could_be(self, epoch: int, incarnation: str) -> bool:
+        """Tell whether a token may be the one that this numbering's samples were faster than."""
+        return (
+            not self.declared
+            and self.epoch in (EPOCH_UNKNOWN, epoch)
+            and self.incarnation in ("", incarnation)
+        )
+
+    def begin(self, sn: int) -> None:
+        """Deliver from a number on."""
+        self.first_sn = self.next_sn = sn
+
+    def hold(self, sample: Sample, samples_max: int) -> None:
+        """Keep a sample until its turn comes; the highest go where there is no room."""
+        sn = sample.sn
+        if self.parked is not None and self.parked.sn == sn:
+            self.parked = None
+        if (self.next_sn is not None and sn < self.next_sn) or sn in self.pending:
+            self.duplicates += 1
+            return
+        self.top = max(self.top, sn)
+        if len(self.pending) >= samples_max and sn != self.next_sn:
+            highest = max(self.pending)
+            self.dropped += 1
+            # What is dropped must be asked for again before it may be given up.
+            dropped = max(highest, sn)
+            self.dropped_from = min(
+                dropped if self.dropped_from is None else self.dropped_from, dropped
+            )
+            if sn > highest:
+                return
+            del self.pending[highest]
+        self.pending[sn] = sample
+        for gone in (self.passed, self.lost):
+            if gone:
+                gone.remove(sn, sn)
+
+    def advance(self, outputs: Outputs, now_ns: int) -> None:
+        """Pass on everything whose turn has come, and open or close the gap."""
+        if self.next_sn is None:
+            return
+        before = sn = self.next_sn
+        ready, pending = outputs.ready, self.pending
+        while True:
+            sample = pending.pop(sn, None)
+            if sample is not None:
+                ready.append(sample)
+                self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
+                sn += 1
+            elif (run := self.passed.run_at(sn)) is not None:
+                sn = run.last + 1
+            elif (run := self.lost.run_at(sn)) is not None:
+                outputs.report(self.source, self.epoch, sn, run.last)
+                sn = run.last + 1
+            else:
+                break
+        self.next_sn = sn
+        if self.dropped_from is not None and sn > self.dropped_from:
+            self.dropped_from = None
+        if sn == before and self.opened_ns is not None and self.top >= sn:
+            return
+        for gone in (self.passed, self.lost):
+            if gone and sn:
+                gone.remove(0, sn - 1)
+        if self.top >= sn or (self.ending and not self.end_known):
+            if self.opened_ns is None:
+                self.due_ns = now_ns
+            self.opened_ns = now_ns
+            self.pause_ns = 0
+        else:
+            self.opened_ns = None
+            self.pause_ns = 0
+
+    def give_up(self, outputs: Outputs, last: int, now_ns: int) -> None:
+        """Report the holes at or below `last`, each before what follows it."""
+        if self.next_sn is None or self.next_sn > min(last, self.top):
+            return
+        holes = RangeSet([(self.next_sn, min(last, self.top))])
+        self.lost.update(holes.difference(RangeSet.of(self.pending)).difference(self.passed))
+        self.advance(outputs, now_ns)
+
+    def last_hole(self, span: int) -> int:
+        """Return where the last hole within a span ends."""
+        first = self.next_sn or 0
+        last = min(self.top, first + span - 1)
+        while last > first and last in self.pending:
+            last -= 1
+        return last
+
+    def owns(self, sample: Sample, names: Mapping[tuple[SourceId, int], str], alone: bool) -> bool:
+        """Tell whether a sample that was asked for is of this numbering.
+
+        `names` are the answerer's; `alone`: no other numbering of the source is followed.
+        """
+        if sample.source != self.source:
+            return False
+        name = names.get((sample.source, sample.epoch), "")
+        if name and self.incarnation:
+            return name == self.incarnation
+        if sample.epoch == self.epoch or (alone and sample.epoch == self.declared_epoch):
+            return True
+        if self.declared and sample.epoch:
+            return False
+        # Epochs that two observers saw begin may differ; the source's own clock does not.
+        low = self.newest_ntp64 - RESTART_NTP64
+        high = RESTART_NTP64 + max((s.ntp64 for s in self.pending.values()), default=1 << 64)
+        return sample.stamped or low <= sample.ntp64 <= high
+
+    def learn_absent(self, part: AnswerPart, first: int, last: int, *, whole: bool) -> None:
+        """Note which numbers within a range a cache says not to have, and why.
+
+        What is held is not absent. Removed and skipped numbers count only where everybody was
+        heard: another may have them.
+        """
+        passed, lost = RangeSet(), RangeSet()
+        names = part.names()
+        first = max(first, self.next_sn or 0)
+        for absence in part.absent:
+            name = names.get((absence.source, absence.epoch), "")
+            known = bool(name and self.incarnation)
+            same = name == self.incarnation if known else absence.epoch == self.epoch
+            low, high = max(absence.first, first), min(absence.last, last)
+            if absence.source != self.source or not same or low > high:
+                continue
+            if absence.reason is AbsenceReason.OTHER_KEY:
+                passed.add(low, high)
+            elif whole:
+                lost.add(low, high)
+        self.note_absent(passed, lost)
+
+    def note_absent(self, passed: RangeSet, lost: RangeSet) -> None:
+        """Pass these numbers over when their turn comes, in silence or with a report."""
+        if not passed and not lost:
+            return
+        held = RangeSet.of(self.pending)
+        self.passed.update(passed.difference(held))
+        self.lost.update(lost.difference(held).difference(self.passed))
+        self.top = max(self.top, passed.last or -1, lost.last or -1)
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A source: the numbering that is delivered, and those that wait behind it."""
+
+    source: SourceId
+    numberings: list[Numbering] = field(default_factory=list)
+    seen: dict[str, int] = field(default_factory=dict)
+    """The incarnations its tokens named, and the epochs that we call them by."""
+    declared_ns: int = 0
+    """Unix time at which the last token was seen."""
+    early: list[Sample] = field(default_factory=list)
+    """What looks like the beginning of a numbering whose token is not here yet."""
+    used: bool = True
+    live: bool = False
+    """What is published of it is passed on; until then history comes first."""
+
+    @property
+    def head(self) -> Numbering | None:
+        return self.numberings[0] if self.numberings else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is held back or missing."""
+        return any(n.pending or n.opened_ns is not None for n in self.numberings)
+
+    @property
+    def highest_epoch(self) -> int:
+        return max((n.epoch for n in self.numberings), default=EPOCH_UNKNOWN)
+
+    def remember(self, incarnation: str, epoch: int) -> None:
+        """Know an incarnation when its token comes again."""
+        if incarnation:
+            self.seen[incarnation] = epoch
+            while len(self.seen) > _INCARNATIONS_MAX:
+                del self.seen[next(iter(self.seen))]
+
+    def declare(self, epoch: int, incarnation: str, *, fresh: bool, maybe_stale: bool) -> bool:
+        """Take what a token says; True where a numbering begins that was not known.
+
+        Another incarnation is another numbering, whatever the clock: where the epoch is taken, it
+        is called by the next one. `fresh`: it began in our sight; `maybe_stale`: the token may be
+        left over from a run that ended before the one that is followed.
+        """
+        if incarnation and incarnation in self.seen:
+            return False
+        newest = self.numberings[-1] if self.numberings else None
+        if newest is not None and newest.could_be(epoch, incarnation):
+            # Its samples were faster than its token, or caches gave them.
+            newest.epoch, newest.incarnation, newest.declared_epoch = epoch, incarnation, epoch
+            self.remember(incarnation, epoch)
+            return False
+        highest = self.highest_epoch
+        named = epoch
+        if newest is not None and epoch <= highest:
+            if not incarnation:
+                return False
+            if maybe_stale:
+                self.remember(incarnation, epoch)
+                return False
+            named = highest + 1
+        begun = Numbering(self.source, named, incarnation, epoch)
+        if fresh or (newest is not None and newest.next_sn is not None):
+            begun.begin(0)  # it began while we followed: all of it is ours
+        self.numberings.append(begun)
+        self.remember(incarnation, named)
+        return True
+
+    def resume(self, epoch: int, incarnation: str) -> Numbering:
+        """Follow a numbering whose history was read; what was declared since comes after it."""
+        numbering = Numbering(self.source, epoch, incarnation)
+        later: list[Numbering] = []
+        for known in self.numberings:
+            same = known.epoch == epoch
+            if incarnation and known.incarnation:
+                same = known.incarnation == incarnation
+            if same:
+                numbering, later = known, []
+            elif known.declared:
+                known.epoch = max(known.epoch, epoch + 1)
+                later.append(known)
+        numbering.epoch = epoch
+        self.remember(incarnation, epoch)
+        self.numberings = [numbering, *later]
+        self.live = True
+        return numbering
+
+    def learn_names(self, part: AnswerPart) -> None:
+        """Call an incarnation by the epoch that caches call it by."""
+        for source, epoch, incarnation in part.incarnations:
+            for numbering in self.numberings if source == self.source else ():
+                if numbering.incarnation == incarnation:
+                    if epoch == numbering.declared_epoch:
+                        continue  # so the publisher's own cache calls it, which knows no other
+                    numbering.epoch = epoch
+                elif numbering.incarnation or numbering.epoch != epoch:
+                    continue
+                numbering.incarnation = incarnation
+                self.remember(incarnation, epoch)
+
+    def keep_early(self, sample: Sample) -> bool:
+        """Keep a sample until its numbering's token comes; False where there is no room."""
+        if len(self.early) >= _EARLY_MAX:
+            return False
+        self.early.append(sample)
+        return True
+
+    def numbering_of(self, sample: Sample, options: DeliveryOptions) -> Numbering:
+        """Return the numbering a live sample is of: the newest, unless it fits one before it."""
+        newest = self.numberings[-1]
+        if len(self.numberings) == 1:
+            return newest
+        before = self.numberings[-2]
+        if before.next_sn is None:
+            return newest
+        window = options.window_size_samples
+        follows = 0 <= sample.sn - before.next_sn <= window
+        if follows and sample.sn - (newest.next_sn or 0) > window:
+            return before  # as after a wrap: near the one, far from the other
+        seen = ntp64_from_ns(self.declared_ns) - RESTART_NTP64
+        if (
+            follows
+            and not newest.next_sn
+            and not newest.pending
+            and not sample.stamped
+            and before.newest_ntp64 <= sample.ntp64 < seen
+        ):
+            return before
+        return newest
+
+    def is_wrap(self, numbering: Numbering, options: DeliveryOptions) -> bool:
+        """Tell whether a numbering is so near its last number that its successor follows a wrap."""
+        reached = max(numbering.top, (numbering.next_sn or 0) - 1)
+        return reached >= SOURCE_SN_MODULUS - options.window_size_samples

@@ -1,0 +1,408 @@
+"""How a subscriber reads what caches hold, before it follows what is published.
+
+Theory of operation (ADR 0081). Caches are asked for pages in order of time, so that what several
+sources wrote under one key comes in the order in which it was written, and a page at a time is
+held, however long history is. Of a page, what lies behind the earliest cut of any answer waits for
+the next one. Numbers that are missing between others are asked for by number before the page is
+delivered: caches give them, or say why they do not; what nobody explains within the gap timeout is
+reported.
+
+    asking -> (page) -> explaining -> (delivered) -> asking … -> over
+       ^ failed, nobody, not whole: again after a pause, until the time is over
+
+History is over when an answer was whole and not cut. Whatever fails is asked again; when
+`history_timeout_seconds` pass without a page, live samples go through and history stays
+incomplete: it is asked again from its beginning when a cache or a publisher appears, and every few
+seconds where somebody answered at all. What then comes of sources that are not followed yet is
+delivered before what follows; what can no longer be delivered in order is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.subscriber.events import (
+    Answer,
+    AskHistory,
+    DeliveryOptions,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    HistoryFailed,
+    HistoryPage,
+)
+from durable_cache.protocol.subscriber.following import Numbering, Outputs
+from durable_cache.protocol.wire import AbsenceReason
+
+__all__ = ["History", "Reading"]
+
+_SECOND_NS = 1_000_000_000
+_RETRY_NS = _SECOND_NS // 10
+_RETRY_NS_MAX = _SECOND_NS
+"""Pauses before history is asked again: soon after a cache's restart, once a second in the end."""
+_LATER_NS = 5 * _SECOND_NS
+"""The pause between questions once live samples go through: a page that errs may be large."""
+
+_NTP64 = attrgetter("ntp64")
+_SN = attrgetter("sn")
+_FIRST = itemgetter(0)
+_Key = tuple[SourceId, int]
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far history of one (source, epoch) was delivered."""
+
+    first_sn: int
+    next_sn: int
+    newest_ntp64: int = 0
+    numbering: Numbering | None = None
+    """It is followed live: what it lacks goes through there."""
+    late: bool = False
+    """A later numbering is followed already: nothing of this one can come in order."""
+    handed_over: bool = False
+
+
+@dataclass(slots=True)
+class _Group:
+    """A page's samples of one numbering, and what is missing between them."""
+
+    reading: Reading
+    samples: list[Sample]
+    missing: RangeSet
+    passed: RangeSet = field(default_factory=RangeSet)
+    """Missing for a reason that is no loss to who comes late."""
+    fetch_id: int | None = None
+    due_ns: int = 0
+    pause_ns: int = _RETRY_NS
+
+
+class History:
+    """Reads history page by page; part of the engine.
+
+    `followed(source, epoch)` tells from where on a numbering is delivered that is followed live.
+    """
+
+    def __init__(
+        self,
+        options: DeliveryOptions,
+        ids: Iterator[int],
+        outputs: Outputs,
+        followed: Callable[[SourceId, int], Reading | None],
+    ) -> None:
+        self._options = options
+        self._ids = ids
+        self._outputs = outputs
+        self._followed = followed
+        self._timeout_ns = round(options.history_timeout_seconds * _SECOND_NS)
+        self.active = True
+        """Live samples of sources that are not followed yet wait."""
+        self.complete = False
+        self.incarnations: dict[_Key, str] = {}
+        self._readings: dict[_Key, Reading] = {}
+        self._question: int | None = None
+        self._after: Sample | None = None
+        self._due_ns: int | None = None
+        self._pause_ns = _RETRY_NS
+        self._deadline_ns = 0
+        self._heard = self._lacking = self._again = False
+        self._partial: Answer | None = None
+        self._page: dict[_Key, _Group] | None = None
+        self._in_order: list[Sample] | None = None
+        """The page as it came, where that is the order to deliver it in."""
+        self._cut: Sample | None = None
+        self._expires_ns = 0
+        self._fetches: dict[int, _Key] = {}
+        self._live: list[Sample] = []
+
+    def start(self, now_ns: int) -> None:
+        """Ask from the beginning; what was delivered already is passed over."""
+        self.active = True
+        self._after, self._lacking, self._again = None, False, False
+        self._deadline_ns = now_ns + self._timeout_ns
+        self._ask()
+
+    def ask_again(self, now_ns: int) -> None:
+        """Somebody appeared: what was not answered so far may be answered now."""
+        if self.complete:
+            return
+        if not self.active:
+            self.start(now_ns)
+        elif self._due_ns is not None:
+            self._again |= self._after is not None
+            self._ask()
+        else:
+            self._again = True  # it may hold what lies before the page that is read now
+
+    def owns(self, fetch_id: int) -> bool:
+        """Tell whether a fetch is one of history's."""
+        return fetch_id in self._fetches
+
+    def wake_times(self) -> list[int]:
+        """Return the monotonic times at which there is something to do."""
+        times = [] if self._due_ns is None else [self._due_ns]
+        if self._page is not None:
+            times.append(self._expires_ns)
+            waiting = (g for g in self._page.values() if g.missing and g.fetch_id is None)
+            times += [group.due_ns for group in waiting]
+        elif self.active:
+            times.append(self._deadline_ns)
+        return times
+
+    def tick(self, now_ns: int) -> None:
+        """Ask again, or let live samples through."""
+        if self._page is not None:
+            if now_ns >= self._expires_ns:
+                self._deliver(now_ns)
+            else:
+                self._explain(now_ns)
+        elif self.active and now_ns >= self._deadline_ns:
+            self._lacking = True
+            if self._partial is not None:
+                self._question = None
+                self._take(self._partial, now_ns)
+            else:
+                self._end(now_ns)
+        elif self._due_ns is not None and now_ns >= self._due_ns:
+            if self.active:
+                self._ask()
+            else:
+                self.start(now_ns)
+
+    def failed(self, event: HistoryFailed) -> None:
+        """A question could not be asked or read: ask it again."""
+        if event.question_id == self._question:
+            self._question = None
+            self._later(event.now.monotonic_ns)
+
+    def take_page(self, event: HistoryPage) -> None:
+        """Take an answer: a page, where somebody answered and nobody erred."""
+        if event.question_id != self._question:
+            return
+        self._question = None
+        answer, now_ns = event.answer, event.now.monotonic_ns
+        self._heard |= answer.answerers > 0 or not answer.whole
+        if not self.active:
+            self.start(now_ns)  # a late answer: somebody is there now
+        elif answer.answerers and (answer.whole or self._lacking):
+            self._take(answer, now_ns)
+        else:
+            if answer.answerers:
+                self._partial = answer  # better than nothing when the time is over
+            self._later(now_ns)
+
+    def explained(self, event: Fetched | FetchFailed) -> None:
+        """Take what was said about numbers that are missing."""
+        key = self._fetches.pop(event.fetch_id)
+        group = None if self._page is None else self._page.get(key)
+        if group is None or group.fetch_id != event.fetch_id:
+            return
+        now_ns = event.now.monotonic_ns
+        before = group.missing.count
+        if isinstance(event, Fetched):
+            self._fill(key, group, event.answer)
+        group.fetch_id = None
+        progress = group.missing.count < before
+        group.pause_ns = _RETRY_NS if progress else min(2 * group.pause_ns, _RETRY_NS_MAX)
+        group.due_ns = now_ns if progress else now_ns + group.pause_ns
+        self._explain(now_ns)
+
+    def take_live(self) -> list[Sample]:
+        """Return what pages brought of numberings that are followed already."""
+        live, self._live = self._live, []
+        return live
+
+    def take_readings(self) -> list[tuple[_Key, Reading]]:
+        """Return, once, how far each numbering was delivered, by source and epoch."""
+        fresh = [read for read in self._readings.items() if not read[1].handed_over]
+        for _, reading in fresh:
+            reading.handed_over = True
+        return sorted(fresh, key=_FIRST)
+
+    def _ask(self) -> None:
+        self._due_ns = None
+        self._question = next(self._ids)
+        samples_max = self._options.history_page_samples
+        self._outputs.ask(AskHistory(self._question, self._after, samples_max))
+
+    def _later(self, now_ns: int) -> None:
+        self._due_ns = now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, _RETRY_NS_MAX)
+
+    def _take(self, answer: Answer, now_ns: int) -> None:
+        """Hold a page until what is missing in it is explained."""
+        self._partial, self._due_ns = None, None
+        self._lacking |= not answer.whole
+        self._pause_ns = _RETRY_NS
+        self._deadline_ns = now_ns + self._timeout_ns
+        self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
+        self._cut = answer.cut_after
+        samples = _merged(answer)
+        self._in_order = samples
+        self._page = {}
+        groups: dict[_Key, list[Sample]] = {}
+        for sample in samples:
+            key = (sample.source, sample.epoch)
+            group = groups.get(key)
+            if group is None:
+                groups[key] = [sample]
+            else:
+                group.append(sample)
+        for key, group in groups.items():
+            self._take_group(key, group)
+        for part in answer.parts:
+            for key, name in part.names().items():
+                if key in self._readings:
+                    self.incarnations[key] = name
+        for (source, _), read in self._page.items():
+            for run in answer.oversized.get(source, RangeSet()):
+                read.missing.remove(run.first, run.last)
+        if self._options.recovery:
+            self._explain(now_ns)
+        else:
+            self._deliver(now_ns)
+
+    def _take_group(self, key: _Key, samples: list[Sample]) -> None:
+        by_sn = {sample.sn: sample for sample in samples if sample.sn < SOURCE_SN_MODULUS}
+        sns = sorted(by_sn)
+        if not sns:
+            return
+        reading = self._followed(*key)
+        if reading is None or reading.numbering is None:
+            late = reading is not None and reading.late
+            default = reading or Reading(sns[0], sns[0])
+            reading = self._readings.setdefault(key, default)
+            reading.late = late
+            self._bound()
+        ours = [sn for sn in sns if sn >= reading.next_sn]
+        too_late = [sn for sn in sns if sn < reading.first_sn]
+        if reading.late:
+            too_late += ours
+            reading.next_sn = max(reading.next_sn, sns[-1] + 1)
+        for run in RangeSet.of(too_late):
+            self._outputs.report(*key, run.first, run.last)
+        reading.first_sn = min(reading.first_sn, sns[0])
+        if reading.numbering is not None:
+            reading.numbering.first_sn = reading.first_sn
+            self._live += [by_sn[sn] for sn in ours]
+        if reading.numbering is not None or reading.late:
+            ours = []
+        if len(ours) != len(samples) or any(
+            sample.sn != sn for sample, sn in zip(samples, ours, strict=True)
+        ):
+            self._in_order = None
+        if ours and self._page is not None:
+            missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
+            self._page[key] = _Group(reading, [by_sn[sn] for sn in ours], missing)
+
+    def _bound(self) -> None:
+        while len(self._readings) > 2 * self._options.sources_max:
+            forgotten = next(iter(self._readings))
+            del self._readings[forgotten]
+            self.incarnations.pop(forgotten, None)
+
+    def _explain(self, now_ns: int) -> None:
+        """Ask for what is missing; deliver the page once nothing is."""
+        waits = False
+        for key, group in (self._page or {}).items():
+            first, last = group.missing.first, group.missing.last
+            if first is None or last is None:
+                continue
+            waits = True
+            if group.fetch_id is None and now_ns >= group.due_ns:
+                fetch = Fetch(next(self._ids), *key, first, last)
+                group.fetch_id = fetch.fetch_id
+                self._fetches[fetch.fetch_id] = key
+                self._outputs.ask(fetch)
+        if not waits:
+            self._deliver(now_ns)
+
+    def _fill(self, key: _Key, group: _Group, answer: Answer) -> None:
+        source, _ = key
+        name = self.incarnations.get(key, "")
+        for part in answer.parts:
+            names = part.names()
+            for sample in part.samples:
+                read = (sample.source, sample.epoch)
+                same = names[read] == name if name and read in names else read == key
+                if same and sample.source == source and sample.sn in group.missing:
+                    group.missing.remove(sample.sn, sample.sn)
+                    group.samples.append(sample)
+                    self._in_order = None
+        for part in answer.parts:
+            for absence in part.absent:
+                skipped = absence.reason is AbsenceReason.SKIPPED
+                if (absence.source, absence.epoch) != key or (skipped and not answer.whole):
+                    continue
+                for run in group.missing.clip(absence.first, absence.last):
+                    group.missing.remove(run.first, run.last)
+                    if not skipped:  # other keys' numbers, and what was removed before we came
+                        group.passed.add(run.first, run.last)
+        for run in answer.oversized.get(source, RangeSet()):
+            group.missing.remove(run.first, run.last)
+
+    def _deliver(self, now_ns: int) -> None:
+        """Pass the page on, with a report for what nobody gave or explained; go on."""
+        page, self._page = self._page or {}, None
+        self._fetches.clear()
+        samples = self._in_order
+        if samples is None:
+            samples = _in_source_order([group.samples for group in page.values()])
+        ready = self._outputs.ready
+        for sample in samples:
+            group = page[sample.source, sample.epoch]
+            reading = group.reading
+            if sample.sn != reading.next_sn:
+                hole = RangeSet([(reading.next_sn, sample.sn - 1)]).difference(group.passed)
+                for run in hole:
+                    self._outputs.report(sample.source, sample.epoch, run.first, run.last)
+            reading.next_sn = sample.sn + 1
+            if sample.ntp64 > reading.newest_ntp64:
+                reading.newest_ntp64 = sample.ntp64
+            ready.append(sample)
+        self._in_order = None
+        self._deadline_ns = now_ns + self._timeout_ns
+        if self._cut is not None:
+            self._after, self._cut = self._cut, None
+            self._ask()
+        elif self._again:
+            self._after, self._again = None, False
+            self._ask()
+        else:
+            self._end(now_ns)
+
+    def _end(self, now_ns: int) -> None:
+        """Let live samples through; what is incomplete is asked again later."""
+        self.active = False
+        self.complete = not self._lacking
+        self._due_ns = now_ns + _LATER_NS if self._heard and self._lacking else None
+
+
+def _merged(answer: Answer) -> list[Sample]:
+    """Return what all parts hold up to the earliest cut, once each, in order of time."""
+    samples = list(answer.samples())
+    if len(answer.parts) > 1:
+        samples = list({sample.identity: sample for sample in samples}.values())
+    samples.sort(key=_NTP64)
+    cut = answer.cut_after
+    if cut is None:
+        return samples
+    place = cut.time_order
+    return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
+
+
+def _in_source_order(groups: list[list[Sample]]) -> list[Sample]:
+    """Merge by time, as far as each numbering's own order allows."""
+    timed: list[tuple[int, Sample]] = []
+    for group in groups:
+        newest = 0
+        for sample in sorted(group, key=_SN):
+            newest = max(newest, sample.ntp64)
+            timed.append((newest, sample))
+    timed.sort(key=_FIRST)
+    return [sample for _, sample in timed]

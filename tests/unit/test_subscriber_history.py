@@ -1,0 +1,132 @@
+"""How a subscriber reads history before it follows what is published."""
+
+from __future__ import annotations
+
+import pytest
+
+from durable_cache.model.sample import SourceId
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    DeliveryOptions,
+    HistoryFailed,
+)
+from durable_cache.protocol.wire import AbsenceReason
+from tests.unit.subscriber_reader import OTHER, Reader, absent, sample
+
+
+def test_history_comes_first_in_order_of_time_whatever_source() -> None:
+    """K27: a late joiner ends on the newest value."""
+    reader = Reader(history=True)
+    old = [sample(sn, 5, at=sn / 10, source=SourceId("ff", 1)) for sn in range(5)]
+    new = [sample(sn, 6, at=1 + sn / 10, source=SourceId("aa", 1)) for sn in range(5)]
+    reader.live(sample(5, at=2, source=SourceId("aa", 1)))
+    assert reader.story == []
+    reader.page(sorted(old + new, key=lambda one: one.order))
+    assert reader.delivered_samples[:10] == old + new
+    assert reader.engine.history_complete
+    assert reader.story[-1] == 5
+
+
+def test_a_page_is_asked_for_behind_the_earliest_cut() -> None:
+    reader = Reader(history=True)
+    one, two = [sample(sn, 5) for sn in range(4)], [sample(sn, 5) for sn in range(9)]
+    reader.page(one, two, cut_after=one[-1])
+    assert reader.delivered == [0, 1, 2, 3]
+    assert reader.asked[0].after == one[-1]
+    reader.page(two[4:])
+    assert reader.delivered == list(range(9))
+    assert reader.engine.history_complete
+
+
+def test_timestamps_that_go_back_do_not_break_the_sources_order() -> None:
+    reader = Reader(history=True)
+    reader.page([sample(1, 5, at=0.1), sample(0, 5, at=0.3), sample(2, 5, at=0.2)])
+    assert reader.story == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["failed", "nobody", "partly"])
+def test_history_is_asked_again_until_somebody_answers_it_whole(how: str) -> None:
+    """K5."""
+    reader = Reader(history=True)
+    for _ in range(3):
+        match how:
+            case "failed":
+                question = reader.asked.pop(0).question_id
+                reader.handle(HistoryFailed(question, "away", reader.now))
+            case "nobody":
+                reader.page()
+            case _:
+                reader.page([sample(1, 5)], whole=False)
+        assert not reader.engine.history_complete
+        assert reader.story == []
+        reader.wait(5)
+    reader.page([sample(0, 5), sample(1, 5)])
+    assert reader.story == [0, 1]
+    assert reader.engine.history_complete
+
+
+def test_live_samples_go_through_when_nobody_answers_in_time() -> None:
+    reader = Reader(DeliveryOptions(history_timeout_seconds=3), history=True)
+    reader.live(sample(7))
+    while reader.asked:
+        reader.page()
+        reader.wait(5)
+    assert reader.story == [7]
+    assert not reader.engine.history_complete
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page(
+        [
+            *(sample(sn, 0) for sn in range(8)),
+            *(sample(sn, 3, source=OTHER, at=1) for sn in range(3)),
+        ]
+    )
+    assert reader.story == [7, (0, 6), 0, 1, 2]  # too late to be in order; still in time
+    assert reader.engine.history_complete
+
+
+def test_what_is_partly_answered_is_delivered_when_the_time_is_over() -> None:
+    reader = Reader(DeliveryOptions(history_timeout_seconds=3), history=True)
+    while reader.asked and not reader.story:
+        reader.page([sample(0, 5), sample(1, 5)], whole=False)
+        reader.wait(5)
+    assert reader.story == [0, 1]
+    assert not reader.engine.history_complete
+
+
+def test_holes_of_history_are_explained_before_the_page_is_delivered() -> None:
+    reader = Reader(history=True)
+    other = sample(0, 1, at=9, source=OTHER)
+    reader.page([sample(0, 5), sample(2, 5), sample(5, 5), sample(7, 5), other])
+    assert reader.wanted == [(1, 6)]
+    assert reader.story == []
+    reader.answer(
+        sample(6, 5),
+        absent=(
+            absent(1, 1, AbsenceReason.OTHER_KEY, 5),
+            absent(3, 3, AbsenceReason.TRIMMED, 5),
+            absent(4, 4, AbsenceReason.SKIPPED, 5),
+        ),
+    )
+    assert reader.story == [0, 2, (4, 4), 5, 6, 7, 0]
+
+
+def test_what_nobody_explains_is_reported_after_the_gap_timeout() -> None:
+    reader = Reader(DeliveryOptions(gap_timeout_seconds=2), history=True)
+    reader.page([sample(0, 5), sample(2, 5)])
+    while not reader.story:
+        reader.answer() if reader.fetches else None
+        reader.wait(1)
+    assert reader.story == [0, (1, 1), 2]
+    assert 2 <= reader.seconds < 4
+
+
+def test_live_samples_that_do_not_fit_while_history_runs_come_from_caches() -> None:
+    reader = Reader(DeliveryOptions(pending_samples_max=5), history=True)
+    reader.live(*(sample(sn) for sn in range(10, 40)))
+    reader.page([sample(sn, 5) for sn in range(10)])
+    assert reader.delivered == list(range(15))
+    while reader.fetches:
+        fetch = reader.fetches[0]
+        assert fetch.last is not None
+        reader.answer(*(sample(sn) for sn in range(fetch.first, fetch.last + 1)))
+    assert reader.delivered == list(range(40))
