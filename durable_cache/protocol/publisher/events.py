@@ -1,0 +1,192 @@
+"""What goes into the publisher's engine and what comes out of it; values, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.sample import Kind, Sample
+from durable_cache.protocol.wire import Ack
+
+__all__ = [
+    "AckReceived",
+    "AskEpochs",
+    "Declare",
+    "EpochsKnown",
+    "EpochsUnknown",
+    "EngineOptions",
+    "Event",
+    "Finished",
+    "Full",
+    "Output",
+    "Put",
+    "Send",
+    "SendFailed",
+    "Sent",
+    "Standing",
+    "Started",
+    "TokenDeclared",
+    "TokenFailed",
+]
+
+_NO_CACHES: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The engine's bounds and wishes."""
+
+    history: int | None = 1000
+    """Newest samples kept for recovery, besides the unacknowledged; None keeps none at all."""
+    acknowledgements: int = 0
+    """How many caches must hold a sample; 0 asks none."""
+    level: int = 2
+    """At which level each of them must hold it, as `Durability` numbers levels."""
+    unacknowledged_max: int = 100_000
+    """Samples that wait for acknowledgements; a further one is not taken."""
+    acknowledgers_max: int = 256
+    """Caches remembered with what each acknowledged; one forgotten costs time, no receipt."""
+    ask_epochs: bool = True
+    """Ask caches for the highest epoch of this source first, for its zid may be pinned."""
+
+
+class Standing:
+    """What is known of one sample's acknowledgements; owned by the engine, read by receipts.
+
+    Numbered by its incarnation: after a wrap or a restart the same `sn` is another sample.
+    """
+
+    __slots__ = ("caches", "done", "incarnation", "sn")
+
+    def __init__(self, incarnation: str, sn: int) -> None:
+        self.incarnation = incarnation
+        self.sn = sn
+        self.caches: Mapping[str, int] = _NO_CACHES
+        """The level that each cache named, by cache_id; replaced, never changed in place."""
+        self.done = False
+        """As many caches as were wanted hold the sample at the level wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The publisher was declared on its session; nothing was put."""
+
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsKnown:
+    """Answers `AskEpochs`: the highest epoch any cache knows of this source, 0 for none."""
+
+    highest: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsUnknown:
+    """`AskEpochs` failed or nobody answered in time."""
+
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDeclared:
+    """Answers `Declare`."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFailed:
+    """`Declare` failed; it is asked for again with the next put."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The program publishes a value, or that a key has none; stamped, not numbered yet."""
+
+    key: str
+    kind: Kind
+    payload: bytes
+    encoding: str
+    attachment: bytes | None
+    ntp64: int
+    timestamp_id: str
+    qos: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The sample of the last `Send` left, as far as the network says."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """The sample of the last `Send` did not leave; its number is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckReceived:
+    """A cache says which numbers it holds; from the network, believed where it fits."""
+
+    ack: Ack
+
+
+Event = (
+    Started
+    | EpochsKnown
+    | EpochsUnknown
+    | TokenDeclared
+    | TokenFailed
+    | Put
+    | Sent
+    | SendFailed
+    | AckReceived
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AskEpochs:
+    """Ask the caches in reach; answered by `EpochsKnown` or `EpochsUnknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """Declare the token of a numbering in place of an earlier one, before its first sample.
+
+    Answered by `TokenDeclared` or `TokenFailed`.
+    """
+
+    epoch: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a sample; answered by `Sent` or `SendFailed` before the next `Put`."""
+
+    sample: Sample
+    standing: Standing | None
+    """Where acknowledgements are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """The put was not taken: so many samples wait for acknowledgements."""
+
+    unacknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """These samples are acknowledged as was wanted; told once for each."""
+
+    standings: tuple[Standing, ...]
+
+
+Output = AskEpochs | Declare | Send | Full | Finished
