@@ -322,6 +322,15 @@ class Aligning:
                     _log.warning("a peer is not aligned", extra={"peer": peer, "reason": reason})
                 case ComparisonEnded():
                     self.counts.ended(output)
+                    if output.samples_refused:
+                        _log.warning(
+                            "samples of a peer were left out",
+                            extra={
+                                "peer": output.peer,
+                                "samples": output.samples_refused,
+                                "reason": output.refusal,
+                            },
+                        )
                 case _:
                     assert_never(output)
 

@@ -32,7 +32,7 @@ class AlignmentCounts:
         self._lock = Lock()
         self.sessions = self.failed_sessions = 0
         self.bytes_sent = self.bytes_received = 0
-        self.conflicts = 0
+        self.conflicts = self.samples_refused = 0
         self.refusals: dict[str, str] = {}
         """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
         self.found: dict[str, Differences] = {}
@@ -62,6 +62,7 @@ class AlignmentCounts:
         """Take in what a comparison did and found."""
         self.sessions += 1
         self.failed_sessions += bool(session.error)
+        self.samples_refused += session.samples_refused
         if not session.error:
             found = Differences(session.streams_different, session.samples_missing)
             _put(self.found, session.peer, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -22,6 +23,7 @@ from durable_cache.protocol.wire import (
 
 __all__ = ["Asking", "Gathered"]
 
+_log = logging.getLogger(__name__)
 _SN = attrgetter("sn")
 
 
@@ -41,6 +43,8 @@ class Gathered:
     """Some answer was cut here, the earliest: ask again from here on."""
     answers: int = 0
     errors: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Why samples were left out that no storage of ours could hold, one reason each."""
 
     @property
     def whole(self) -> bool:
@@ -138,6 +142,11 @@ class Asking:
                 _take(gathered, answer, framed=not any_key)
             except RemoteProtocolError as error:
                 gathered.errors.append(str(error)[:200])
+        if gathered.refused:
+            _log.warning(
+                "samples of an answer were left out",
+                extra={"samples": len(gathered.refused), "reason": gathered.refused[0]},
+            )
         return gathered
 
 
@@ -152,7 +161,7 @@ def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
         )
         gathered.single.append(opened)
     elif framed and _is_frame(sample.payload, Content.PACKED):
-        batch, more, _, _ = decode_packed(sample.payload)
+        batch, more, _, _ = decode_packed(sample.payload, refused=gathered.refused)
         gathered.packed.append(batch)
         if more and not batch.samples:
             gathered.errors.append("an answer was cut before its first sample")

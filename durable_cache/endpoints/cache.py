@@ -188,7 +188,7 @@ class ReliabilityCache:
             self.ingest.offer(samples)
 
     def _excluded(self, key: str) -> bool:
-        return any(key_expr.matches(key) for key_expr in self._exclude)
+        return any(key_expr.covers(key) for key_expr in self._exclude)
 
     def _token_changed(self, key: str, alive: bool) -> None:
         token = parse_publisher_token(key, self.options.domain)

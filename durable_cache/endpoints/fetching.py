@@ -80,6 +80,6 @@ class Fetching:
             sample
             for sample in samples
             if not self._excluded(sample.key)
-            and any(key_expr.matches(sample.key) for key_expr in self._key_exprs)
+            and any(key_expr.concerns(sample.key) for key_expr in self._key_exprs)
         ]
         self._offer(wanted, origin)

@@ -30,6 +30,8 @@ class AlignmentStatus:
     """Peers in reach that cannot be aligned with."""
     lags: tuple[tuple[str, float], ...] = ()
     """(cache_id, seconds since it is found unequal) of each peer in reach."""
+    samples_refused: int = 0
+    """Samples that came from peers and that no storage can hold; they were left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +120,5 @@ def _alignment(aligning: Aligning) -> AlignmentStatus:
         aligning.conflicts,
         sum(bool(peer.refused) for peer in aligning.status() if peer.live),
         tuple(counts.lags().items()),
+        counts.samples_refused,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["KeyExpression"]
+__all__ = ["KeyExpression", "parse_update"]
 
 KEY_BYTES_MAX = 64 * 1024
 
@@ -60,6 +60,19 @@ class KeyExpression:
             self._regex = re.compile(_pattern(self.chunks))
         return self._regex.fullmatch(f"/{key}") is not None
 
+    def concerns(self, key: str) -> bool:
+        """Tell whether a publication on `key` is about a key that this expression names.
+
+        Where `key` is itself an expression with wildcards, it is a wildcard update (ADR 0095).
+        """
+        update = parse_update(key)
+        return self.matches(key) if update is None else self.intersects(update)
+
+    def covers(self, key: str) -> bool:
+        """Tell whether a publication on `key` is about no key but those this expression names."""
+        update = parse_update(key)
+        return self.matches(key) if update is None else self.includes(update)
+
     def regex(self) -> str:
         """Return a regular expression (Python's, RE2's and Java's common part) for `matches`.
 
@@ -75,6 +88,19 @@ class KeyExpression:
     def includes(self, other: KeyExpression) -> bool:
         """Tell whether every key named by `other` is named by this one."""
         return _include(self.chunks, other.chunks)
+
+
+def parse_update(key: str) -> KeyExpression | None:
+    """Return the expression of a wildcard update; None when `key` is a key, or nothing at all."""
+    return _parsed(key) if "*" in key else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> KeyExpression | None:
+    try:
+        return KeyExpression(text)
+    except ValueError:
+        return None
 
 
 def _check(text: str) -> None:

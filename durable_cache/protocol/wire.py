@@ -8,7 +8,7 @@ allocates more than a small multiple of the bytes received.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -236,11 +236,37 @@ def unseal(
         raise RemoteProtocolError(f"a frame that cannot be read: {error}") from error
 
 
-def _checked(samples: tuple[Sample, ...], samples_max: int) -> SampleBatch:
+def _checked(
+    samples: tuple[Sample, ...], samples_max: int, refused: list[str] | None
+) -> SampleBatch:
+    """Return the samples that can be taken; the reasons for the others go to `refused`.
+
+    Without `refused` one bad sample is an error of the whole.
+    """
     if len(samples) > samples_max:
         raise RemoteProtocolError(f"{len(samples)} samples in a frame; {samples_max} are allowed")
+    try:
+        _check(samples)
+    except RemoteProtocolError:
+        if refused is None:
+            raise
+        return SampleBatch(_sound(samples, refused))
+    return SampleBatch(samples)
+
+
+def _sound(samples: tuple[Sample, ...], refused: list[str]) -> Iterator[Sample]:
+    for sample in samples:
+        try:
+            _check((sample,))
+        except RemoteProtocolError as error:
+            refused.append(str(error))
+        else:
+            yield sample
+
+
+def _check(samples: tuple[Sample, ...]) -> None:
     if not samples:
-        return SampleBatch()
+        return
     for source in {sample.source for sample in samples}:
         _check_source(source)
     for bound in (min, max):  # the ends stand for all between them: this runs in every replay
@@ -257,7 +283,6 @@ def _checked(samples: tuple[Sample, ...], samples_max: int) -> SampleBatch:
         _check_key(key)
     for timestamp_id in {sample.timestamp_id for sample in samples}:
         _check_timestamp_id(timestamp_id)
-    return SampleBatch(samples)
 
 
 def _check_arrival(qos: int, received_ns: int) -> None:
@@ -271,9 +296,13 @@ def _check_timestamp_id(text: str) -> None:
 
 
 def _check_key(key: str) -> None:
+    """Take a key, or the key expression of a wildcard update (`model.wildcard`)."""
     chunks_missing = not key or key[0] == "/" or key[-1] == "/" or "//" in key
     if chunks_missing or not _NOT_IN_KEYS.isdisjoint(key) or len(key.encode()) > KEY_BYTES_MAX:
-        raise RemoteProtocolError(f"{key[:40]!r} is no key")
+        try:
+            KeyExpression(key)
+        except ValueError as error:
+            raise RemoteProtocolError(f"{key[:40]!r} is no key") from error
 
 
 def check_identity(source: SourceId, epoch: int, sn: int, ntp64: int) -> None:
@@ -312,10 +341,18 @@ def encode_batch(batch: SampleBatch) -> bytes:
 
 
 def decode_batch(
-    frame: bytes, *, bytes_max: int = PACKED_BYTES_MAX, samples_max: int = SAMPLES_MAX
+    frame: bytes,
+    *,
+    bytes_max: int = PACKED_BYTES_MAX,
+    samples_max: int = SAMPLES_MAX,
+    refused: list[str] | None = None,
 ) -> SampleBatch:
-    """Read a batch of at most `samples_max` samples in at most `bytes_max` bytes."""
-    return _checked(unseal(frame, Content.BATCH, _batches, bytes_max), samples_max)
+    """Read a batch of at most `samples_max` samples in at most `bytes_max` bytes.
+
+    A sample that cannot be taken is left out with its reason in `refused`, so that it never costs
+    its neighbours; without `refused` the whole batch is an error.
+    """
+    return _checked(unseal(frame, Content.BATCH, _batches, bytes_max), samples_max, refused)
 
 
 def encode_packed(
@@ -331,14 +368,18 @@ def encode_packed(
 
 
 def decode_packed(
-    frame: bytes, *, bytes_max: int = PACKED_BYTES_MAX, samples_max: int = SAMPLES_MAX
+    frame: bytes,
+    *,
+    bytes_max: int = PACKED_BYTES_MAX,
+    samples_max: int = SAMPLES_MAX,
+    refused: list[str] | None = None,
 ) -> PackedAnswer:
     """Read a packed reply: its samples, whether the responder had more, and what it knows of those
-    it did not give.
+    it did not give; `refused` as for `decode_batch`.
     """
     packed = unseal(frame, Content.PACKED, _packed, bytes_max)
     return PackedAnswer(
-        _checked(packed.samples, samples_max),
+        _checked(packed.samples, samples_max, refused),
         packed.more,
         _absent(packed.absent),
         _incarnations(packed.incarnations),
@@ -393,7 +434,7 @@ def encode_place(sample: Sample) -> bytes:
 def decode_place(frame: bytes) -> Sample:
     """Read after which sample a packed query goes on; its payload is empty."""
     place = unseal(frame, Content.PLACE, _places, PLACE_BYTES_MAX)
-    _checked((place,), 1)
+    _check((place,))
     return place
 
 

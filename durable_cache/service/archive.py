@@ -59,6 +59,7 @@ def import_history(
 ) -> tuple[int, list[Refusal]]:
     """Append what a file holds; returns how many samples were new and which were refused.
 
+    A sample that no storage can hold is refused with its line and costs none of the others.
     Idempotent: after an error, import the whole file again. Raises `StorageCorrupt` naming the
     line that cannot be read, and what the storage raises.
     """
@@ -66,7 +67,7 @@ def import_history(
         raise StorageCorrupt("line 1: this is no export of durable-cache history, version 1")
     new = 0
     refused: list[Refusal] = []
-    for samples, skips in _pages(_lines(file)):
+    for samples, skips in _pages(_lines(file, refused)):
         result = storage.append(SampleBatch(samples), skips)
         new += result.new
         refused += result.refused
@@ -74,28 +75,37 @@ def import_history(
     return new, refused
 
 
-def _lines(file: BinaryIO) -> Iterator[Sample | Skip]:
+def _lines(file: BinaryIO, refused: list[Refusal]) -> Iterator[Sample | Skip]:
     number = 1
     while line := file.readline(LINE_BYTES_MAX):
         number += 1
         try:
-            yield _read(line)
+            if line.startswith(b"{"):
+                yield _skip(line)
+                continue
+            sample = _sample_line.decode(line)
         except (msgspec.DecodeError, ProtocolError, ValueError) as error:
             raise StorageCorrupt(f"line {number}: {error}") from error
+        try:
+            _check(sample)
+        except (ProtocolError, ValueError) as error:
+            refused.append(Refusal(sample, f"line {number}: {error}"))
+        else:
+            yield sample
 
 
-def _read(line: bytes) -> Sample | Skip:
-    if line.startswith(b"{"):
-        skip = _skip_line.decode(line).skip
-        check_identity(skip.source, skip.epoch, skip.first, 0)
-        if not skip.first <= skip.last < (1 << 35) - 1:
-            raise ProtocolError(f"the skip {skip.first}..{skip.last} is no range")
-        return skip
-    sample = _sample_line.decode(line)
+def _skip(line: bytes) -> Skip:
+    skip = _skip_line.decode(line).skip
+    check_identity(skip.source, skip.epoch, skip.first, 0)
+    if not skip.first <= skip.last < (1 << 35) - 1:
+        raise ProtocolError(f"the skip {skip.first}..{skip.last} is no range")
+    return skip
+
+
+def _check(sample: Sample) -> None:
+    """Raise unless a storage can hold the sample: on a key, or a wildcard update's expression."""
     check_identity(sample.source, sample.epoch, sample.sn, sample.ntp64)
-    if not KeyExpression(sample.key).is_key:
-        raise ProtocolError(f"{sample.key[:80]!r} is no key")
-    return sample
+    KeyExpression(sample.key)
 
 
 def _pages(items: Iterable[Sample | Skip]) -> Iterator[tuple[list[Sample], list[Skip]]]:

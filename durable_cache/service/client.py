@@ -92,6 +92,8 @@ class Pages:
     """What became of questions for history; filled by `history_pages`."""
 
     errors: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Why samples were left out, one reason each."""
     answers: int = 0
     """A cache that holds nothing answers too: none means that nobody was asked."""
 
@@ -115,6 +117,7 @@ def history_pages(
         gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
         pages.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
         pages.answers += gathered.answers
+        pages.refused += gathered.refused
         cut = gathered.cut_after
         samples = gathered.ordered()
         yield [

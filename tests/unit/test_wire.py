@@ -241,11 +241,26 @@ BAD_FIELDS: list[dict[str, object]] = [
     {"qos": 1 << 20},
     {"kind": 7},
     {"key": ""},
-    {"key": "a/*"},
+    {"key": "a*b"},
+    {"key": "a/$b"},
     {"key": "a//b"},
     {"key": "k" * 70_000},
     {"key": "a?b"},
 ]
+
+
+def test_a_sample_that_cannot_be_taken_costs_none_of_its_neighbours() -> None:
+    good = run(0, 3)
+    bad = [
+        msgspec.structs.replace(good[0], key="a?b"),
+        msgspec.structs.replace(good[0], epoch=-1),
+    ]
+    update = msgspec.structs.replace(good[0], sn=7, key="a/**")
+    frame = wire.encode_packed(SampleBatch([good[0], *bad, update, *good[1:]]), more=True)
+    refused: list[str] = []
+    answer = wire.decode_packed(frame, refused=refused)
+    assert (list(answer[0]), answer.more) == ([good[0], update, *good[1:]], True)
+    assert [reason.split(",")[0] for reason in refused] == ["'a?b' is no key", "epoch -1"]
 
 
 @pytest.mark.parametrize("fields", BAD_FIELDS, ids=lambda f: str(f)[:40])

@@ -374,4 +374,6 @@ class Comparison:
             self.missing,
             self.pulls.offered,
             self.pulls.unrecoverable,
+            self.pulls.refused,
+            self.pulls.refusal,
         )

@@ -351,6 +351,10 @@ class ComparisonEnded:
     samples_missing: int
     samples_offered: int
     samples_unrecoverable: int
+    samples_refused: int = 0
+    """What came and no storage can hold; the rest of its page was taken."""
+    refusal: str = ""
+    """Why the last of these was refused."""
 
 
 AlignerOutput = (

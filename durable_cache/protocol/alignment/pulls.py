@@ -47,6 +47,10 @@ class Pulls:
         self.names: dict[int, Stream] = {}
         self._names_max = 2 * options.wants_max
         self.offered = self.unrecoverable = 0
+        self.refused = 0
+        """Samples that came and were left out, for no storage can hold them."""
+        self.refusal = ""
+        """Why the last of them was."""
 
     @property
     def full(self) -> bool:
@@ -158,7 +162,10 @@ class Pulls:
     def _asked_for(self, packed: bytes, need: dict[int, RangeSet]) -> SampleBatch:
         if not packed:
             return SampleBatch()
-        batch = decode_batch(packed, samples_max=self._options.page_samples_max)
+        refused: list[str] = []
+        batch = decode_batch(packed, samples_max=self._options.page_samples_max, refused=refused)
+        self.refused += len(refused)
+        self.refusal = refused[-1] if refused else self.refusal
         chosen = []
         for stream, samples in batch.by_stream.items():
             place = self._ledger.place(stream)

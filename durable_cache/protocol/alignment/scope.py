@@ -29,9 +29,10 @@ class Scope:
         )
 
     def holds(self, key: str) -> bool:
+        """Tell whether samples on `key`, a key or a wildcard update's expression, are compared."""
         return all(
-            any(expression.matches(key) for expression in include)
-            and not any(expression.matches(key) for expression in exclude)
+            any(expression.concerns(key) for expression in include)
+            and not any(expression.covers(key) for expression in exclude)
             for include, exclude in self.parts
         )
 
