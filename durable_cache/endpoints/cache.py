@@ -59,6 +59,7 @@ from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token
 from durable_cache.storage.contract import Floor, Page, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
+from durable_cache.storage.shared.wildcards import read_values
 
 _QUERIES_WAITING_MAX = 256
 
@@ -232,7 +233,8 @@ class ReliabilityCache:
             options.query_seconds_max,
             options.packed_bytes_max,
         )
-        answer(query, asked, self.read, bounds, self.absences)
+        read = self.values if asked.by_value else self.read
+        answer(query, asked, read, bounds, self.absences)
         self.queries_ok += 1
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
@@ -251,6 +253,13 @@ class ReliabilityCache:
     def absences(self, selection: Selection) -> tuple[Absence, ...]:
         """Return which numbers a question asks for that are known here and not in its answer."""
         return self.store.absences(selection, self.options.retention.samples_max)
+
+    def values(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        """Return a page of the newest values of keys, wildcard updates applied (ADR 0095)."""
+        updates = self.store.concerning(selection)
+        if not updates:
+            return self.read(selection, limit, cursor)
+        return read_values(self.read, updates, selection, limit, cursor)
 
     def find(self, key_expr: str, limit: int = 1000) -> list[Sample]:
         """Return up to `limit` stored samples of a key expression, oldest first per stream."""

@@ -26,10 +26,8 @@ class Door:
         self._limit = resources_limit
         self._promised: set[Stream] = set()
 
-    @property
-    def full(self) -> str:
-        """What to tell people when the limit refused something."""
-        return f"resources_limit = {self._limit} streams reached; new streams are refused"
+        self.full = ""
+        """What to tell people when a limit refused something."""
 
     def admit(
         self, event: BatchReceived, known_of: Callable[[SourceId], KnownSource]
@@ -44,6 +42,13 @@ class Door:
         if event.origin in (*_FROM_OTHERS, Origin.REFILED):
             batch = self._above_floors(batch)
         wanted = len(batch)
+        batch = self._store.wildcards.admit(batch)
+        if len(batch) < wanted:
+            self.full = (
+                f"wildcard_updates_max = {self._store.options.wildcard_updates_max} or "
+                "wildcard_bytes_max reached; new wildcard updates are refused: raise it under "
+                "limits, or purge"
+            )
         if self._limit is not None and event.origin is not Origin.REFILED:
             batch = self._within_limit(batch, self._limit, known_of)
         if batch is event.batch:
@@ -72,4 +77,5 @@ class Door:
         barred = {(s.key, s.source) for s in unknown[max(0, room) :]}
         if not barred:
             return batch
+        self.full = f"resources_limit = {limit} streams reached; new streams are refused"
         return SampleBatch(s for s in batch if (s.key, s.source) not in barred)

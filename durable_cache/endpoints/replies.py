@@ -21,6 +21,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.newest import is_update
 from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import (
     Cursor,
@@ -71,6 +72,11 @@ class Asked:
     """The ``_store`` marker: a cache's own queries carry its id."""
     cursor: Cursor | None = None
     """A packed query's payload says after which sample to go on."""
+
+    @property
+    def by_value(self) -> bool:
+        """Whether the newest values of keys are asked for, to which wildcard updates apply."""
+        return self.form is Form.PLAIN and self.selection.newest is not None
 
 
 class Refused(ValueError):
@@ -124,7 +130,7 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
         sns=sns,
         times=times,
         newest=1 if latest else newest,
-        order=Order.IDENTITY if sourced or latest else Order.TIME,
+        order=Order.IDENTITY if sourced or latest or newest else Order.TIME,
     )
     return Asked(
         form,
@@ -199,7 +205,8 @@ def answer(
                 waiting = part
         else:
             for sample in batch:
-                _reply_one(query, asked, sample)
+                if not is_update(sample.key):  # no answer shows an update's expression as a key
+                    _reply_one(query, asked, sample)
         over = sent >= bounds.samples_max or size >= bounds.bytes_max
         if cursor is None or over or time.monotonic() > deadline:
             break

@@ -7,12 +7,13 @@ from threading import RLock
 from typing import ClassVar
 
 from durable_cache.errors import Closed, StorageLocked
+from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, sample_digest
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.storage import contract
 from durable_cache.storage.contract import AppendResult, Conflict, Floor, Held, Page, Retention
-from durable_cache.storage.shared.paging import held_of, newest_per_key, page_of
+from durable_cache.storage.shared.paging import held_of, page_of
 from durable_cache.storage.shared.retention import floors_of
 from durable_cache.storage.shared.skips import SkipSet
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Cursor, Order, Selection
-from durable_cache.storage.shared.paging import held_of, newest_per_key, page_of
+from durable_cache.storage.shared.paging import held_of, page_of
 from durable_cache.storage.shared.skips import SkipSet
 from durable_cache.testing.samples import SOURCE, run, sample
 from durable_cache.testing.strategies import skips

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.newest import is_update, latest_values
 from durable_cache.model.sample import Kind, Qos, Sample
 from durable_cache.model.selection import parse_max, parse_sn, parse_source, parse_time
 from durable_cache.model.timestamp import format_ntp64
@@ -61,6 +62,11 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--source", default="*", metavar="ZID[:EID]", help="only this source")
     parser.add_argument(
         "--latest", action="store_true", help="only what each key holds now, deleted keys left out"
+    )
+    parser.add_argument(
+        "--wildcard-updates",
+        action="store_true",
+        help="also what was published on key expressions with wildcards, under the expression",
     )
     parser.add_argument("--format", choices=["table", "json", "csv"], default="table")
     parser.add_argument(
@@ -151,13 +157,21 @@ def _query(arguments: argparse.Namespace) -> int:
             if arguments.latest
             else read_all(asking, readings, asked.parameters, trouble)
         )
-        shown, cut = _write(itertools.chain.from_iterable(pages), arguments)
+        samples: Iterator[Sample] = itertools.chain.from_iterable(pages)
+        left_out: list[Sample] = []
+        if not arguments.wildcard_updates:
+            samples = _on_keys(samples, left_out)
+        shown, cut = _write(samples, arguments)
         if not trouble.answers and not are_caches_in_reach(asking):
             trouble.errors.append(NOBODY_ANSWERED)
     if cut:
         say(f"stopped after {shown} samples; --limit 0 shows all")
     elif not shown and not trouble.errors:
         say("nothing found")
+    if left_out:
+        say(f"{_counted(len(left_out), 'wildcard update')}; --wildcard-updates shows them")
+    if trouble.refused:
+        say(f"{_counted(len(trouble.refused), 'sample')} left out: {trouble.refused[0]}")
     for reason in sorted(set(trouble.errors)):
         say(f"durable-cache: {reason}")
     return 1 if trouble.errors else 0
@@ -166,25 +180,27 @@ def _query(arguments: argparse.Namespace) -> int:
 def _latest(asking: Asking, readings: Sequence[Reading], trouble: Pages) -> list[Sample]:
     """Return the newest sample of each key that is not deleted."""
     if len(readings) > 1 or readings[0].prefix != "*":
-        found = _newest(
-            itertools.chain.from_iterable(read_all(asking, readings, "_max=1", trouble))
-        )
+        pages = read_all(asking, readings, "_max=1", trouble)
+        found = latest_values(itertools.chain.from_iterable(pages))
         return [sample for sample in found if sample.kind is Kind.PUT]
     key_expr = readings[0].key_expr
     gathered = asking.select(key_expr)
     trouble.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
     trouble.answers += gathered.answers
-    return _newest(gathered.plain)
+    return latest_values(gathered.plain)
 
 
-def _newest(samples: Iterable[Sample]) -> list[Sample]:
-    """Return one sample per key, the newest that any cache named."""
-    latest: dict[str, Sample] = {}
+def _on_keys(samples: Iterable[Sample], left_out: list[Sample]) -> Iterator[Sample]:
+    """Yield what was published on keys; wildcard updates, which are few, go to `left_out`."""
     for sample in samples:
-        held = latest.get(sample.key)
-        if held is None or sample.time_order[:2] > held.time_order[:2]:
-            latest[sample.key] = sample
-    return [latest[key] for key in sorted(latest)]
+        if is_update(sample.key):
+            left_out.append(sample)
+        else:
+            yield sample
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def _write(samples: Iterator[Sample], arguments: argparse.Namespace) -> tuple[int, bool]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream
 from durable_cache.model.selection import Selection
@@ -98,7 +97,7 @@ def _gather(
         for epoch, runs in _renamed(names, state.epoch, state.skipped):
             known.setdefault(epoch, _Numbering()).skipped.update(runs)
     for stream, held, removed_below in streams:
-        asked_for = _names(selection.key_expr, stream.key)
+        asked_for = selection.key_expr.concerns(stream.key)
         shown, floor = held, removed_below
         if asked_for and samples_max is not None:
             floor = max(floor, held.nth_last(samples_max) or 0)
@@ -122,13 +121,6 @@ def _renamed(names: dict[int, Alias], epoch: int, runs: RangeSet) -> Iterator[tu
             runs = runs.clip(alias.from_sn, _SN_END)
         epoch = alias.epoch
     yield epoch, runs
-
-
-def _names(key_expr: KeyExpression, key: str) -> bool:
-    """Tell whether an expression names a key, or shares one with a wildcard update's."""
-    if "*" in key:
-        return key_expr.intersects(KeyExpression(key))
-    return key_expr.matches(key)
 
 
 def _runs(

@@ -224,6 +224,10 @@ class StreamIndex:
                 for stream, info in self._infos(streams).items()
             }
 
+    def wildcard_infos(self) -> list[StreamInfo]:
+        """Return the streams of wildcard updates, each under its key expression; a scan."""
+        return [info_of(row) for row in self._rows("SELECT * FROM streams WHERE instr(key, '*')")]
+
     def all_infos(self, page: int = 1000) -> Iterator[StreamInfo]:
         """Yield every stream, in order of key, zid, eid and epoch as SQLite sorts them."""
         after: tuple[Any, ...] = ("", "", -1, -1)

@@ -21,6 +21,8 @@ from durable_cache.errors import (
     StorageError,
     StorageUnavailable,
 )
+from durable_cache.model.key_expression import KeyExpression, parse_update
+from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import (
     Identity,
@@ -40,7 +42,7 @@ from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
-from durable_cache.storage.shared.paging import newest_per_key
+from durable_cache.storage.shared.wildcards import WildcardUpdates
 
 __all__ = ["JournalOptions", "JournaledStorage"]
 
@@ -64,6 +66,10 @@ class JournalOptions:
     """The longest pause before a backend that failed is tried again."""
     conflicts_kept_max: int = 1000
     """Conflicts remembered for people; all are counted."""
+    wildcard_updates_max: int = 10_000
+    """Wildcard updates at hand to be applied to keys; matching so many takes a key 10 ms."""
+    wildcard_bytes_max: int = 64 << 20
+    """Memory for wildcard updates; as much as one answer to a query may hold."""
 
 
 class JournaledStorage:
@@ -96,6 +102,9 @@ class JournaledStorage:
         self.drained_samples = 0
         self.level = min(level, storage.capabilities.durability)
         self.backlog = Backlog(0)
+        self.wildcards = WildcardUpdates(
+            self.options.wildcard_updates_max, self.options.wildcard_bytes_max
+        )
         if directory is None or self.level is Durability.MEMORY:
             self.index = StreamIndex(None)
             self._restore_index()
@@ -121,11 +130,13 @@ class JournaledStorage:
         for entry in journal.replay():
             if entry.entry_id > drained:
                 self.backlog.push(entry)
+                self.wildcards.add(entry.batch)
 
     def _restore_index(self) -> None:
         """Read the index back from a backend that holds more than it, as after a lost file."""
         if self.index.streams == 0 and next(iter(self.backend.held()), None) is not None:
             self.index.rebuild(self.backend)
+        self.wildcards.expect((info.stream, info.held) for info in self.index.wildcard_infos())
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> None:
         """Make samples and skips durable at `level`; raises `StorageError` when it is not known."""
@@ -133,10 +144,12 @@ class JournaledStorage:
             result = self.backend.append(batch, skips)
             self._count(result.conflicts)
             self.index.record(batch, skips)
+            self.wildcards.add(batch)
             self.drained_samples += len(batch)
             return
         entry_id = self.journal.commit(batch, skips)
         self.backlog.push(Entry(entry_id, batch, skips))
+        self.wildcards.add(batch)
 
     def drain(self) -> int:
         """Move one batch of entries into the backend; returns the samples moved, 0 when none.
@@ -237,8 +250,12 @@ class JournaledStorage:
         return {stream: summary.runs for stream, summary in batch.summaries.items()}
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
-        """Return a page as `Storage.read` does, of the backend and the backlog together."""
+        """Return a page as `Storage.read` does, of the backend and the backlog together.
+
+        It holds the wildcard updates that concern the selection, each under its expression.
+        """
         recent = self.backlog.matching(selection)  # before the backend: never neither of both
+        recent += self.concerning(selection)
         if not recent:
             return self.backend.read(selection, limit, cursor)
         if selection.newest is not None:
@@ -257,6 +274,30 @@ class JournaledStorage:
         chosen = [fitting[at] for at in places[:limit]]
         more = len(places) > limit or page.cursor is not None
         return Page(SampleBatch(chosen), places[len(chosen) - 1] if more else None)
+
+    def concerning(self, selection: Selection) -> list[Sample]:
+        """Return the wildcard updates that concern a selection, `newest` aside."""
+        return self.wildcards.concerning(selection, self._read_updates)
+
+    def _read_updates(self, stream: Stream, runs: RangeSet) -> list[Sample]:
+        """Read a wildcard update's stream back from the backend."""
+        source, found = stream.source, list[Sample]()
+        for first, last in runs:
+            cursor: Cursor | None = None
+            selection = Selection(
+                key_expr=parse_update(stream.key) or KeyExpression("**"),
+                zid=source.zid,
+                eid=source.eid,
+                epoch=stream.epoch,
+                sns=SnBounds(first, last),
+            )
+            while True:
+                page = self.backend.read(selection, 1000, cursor)
+                found += (sample for sample in page.samples if sample.key == stream.key)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return found
 
     def _read_newest(
         self, selection: Selection, recent: list[Sample], limit: int, cursor: Cursor | None
@@ -366,6 +407,7 @@ class JournaledStorage:
             floors = self.backend.trim(retention, now_ns)
             if floors:
                 self.index.trimmed(floors)
+                self.wildcards.removed(floors)
             return floors
 
     def purge(self, floors: Sequence[Floor]) -> int:
@@ -374,6 +416,7 @@ class JournaledStorage:
             self.drain_all(30)
             removed = self.backend.purge(floors)
             self.index.trimmed(floors, purged=True)
+            self.wildcards.removed(floors)
             return removed
 
     def drained_of(self, source: SourceId, epoch: int) -> bool:
@@ -399,7 +442,9 @@ class JournaledStorage:
         """Remove a numbering that was stored anew under another epoch; returns its streams."""
         with self._trim_lock:
             old = self.index.infos_of(source, epoch)
-            self.backend.purge(Floor(info.stream, (info.held.last or 0) + 1) for info in old)
+            floors = [Floor(info.stream, (info.held.last or 0) + 1) for info in old]
+            self.backend.purge(floors)
+            self.wildcards.removed(floors)
             self.index.forget(source, epoch)
         return [info.stream for info in old]
 

@@ -1,4 +1,4 @@
-"""How a page is cut from samples that are already in memory: order, newest per key, cursor."""
+"""How a page is cut from samples that are already in memory: order and cursor."""
 
 from __future__ import annotations
 
@@ -10,21 +10,7 @@ from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.storage.contract import Held, Page
 
-__all__ = ["held_of", "newest_per_key", "page_of"]
-
-
-def newest_per_key(samples: Iterable[Sample], newest: int | None) -> Iterable[Sample]:
-    """Keep at most `newest` samples of each key, those last in time order; None keeps all."""
-    if newest is None:
-        return samples
-    keys: dict[str, list[Sample]] = {}
-    for sample in samples:
-        keys.setdefault(sample.key, []).append(sample)
-    return [
-        sample
-        for group in keys.values()
-        for sample in heapq.nlargest(newest, group, key=lambda sample: sample.time_order)
-    ]
+__all__ = ["held_of", "page_of"]
 
 
 def page_of(
