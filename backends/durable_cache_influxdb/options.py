@@ -68,7 +68,7 @@ class InfluxDbOptions(BackendOptions, frozen=True):
     lease_seconds: Seconds = 15.0
     """How long a writer that vanished with its machine still bars others."""
     lock_directory: str = ""
-    """Where writers of one machine lock each other out; empty: the temporary index."""
+    """Where writers of one machine lock each other out; empty: the temporary directory."""
 
     def __repr__(self) -> str:
         return f"InfluxDbOptions(url={self.url!r}, org={self.org!r}, bucket={self.bucket!r}, ...)"

@@ -98,6 +98,18 @@ def test_every_byte_comes_back_from_the_server(storage: Storage) -> None:
     assert read_all(storage) == sorted(given, key=lambda s: s.order)
 
 
+def test_a_missing_bucket_is_not_made_where_that_is_not_wanted(
+    server: InfluxServer, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="create_bucket"):
+        InfluxDbBackend().open(name, server.options(bucket=name, create_bucket=False))
+    with InfluxDbBackend().open(name, server.options(bucket=name)) as storage:
+        storage.append(batch(run(0, 1)))
+    options = server.options(bucket=name, create_bucket=False)
+    with InfluxDbBackend().open(name, options) as storage:
+        assert len(read_all(storage)) == 2
+
+
 def test_put_then_delete_in_one_second_leaves_the_key_deleted(storage: Storage) -> None:
     put = sample(0, ntp64=ntp64_from_ns(START_NS))
     delete = Sample(
