@@ -15,12 +15,13 @@ from tests.leaks import left_since
 
 PROFILE_VARIABLE = "DURABLE_CACHE_HYPOTHESIS"
 LEAK_SECONDS_MAX = 5.0
-FOR_TESTS = (
-    *("DURABLE_CACHE_TEST_", "DURABLE_CACHE_HYPOTHESIS", "DURABLE_CACHE_REQUIRE"),
-    *("DURABLE_CACHE_CACHE_DIR", "DURABLE_CACHE_SPARK_JARS"),
-    *("DURABLE_CACHE_FIRST_SEED", "DURABLE_CACHE_HISTORIES"),
+INHERITED = (
+    *("CONFIG", "STATE_DIR", "DOMAIN", "HTTP", "MODE", "LISTEN", "CONNECT", "KEY_EXPR"),
+    *("SQL_PASSWORD", "INFLUXDB_TOKEN"),
 )
+"""What configures a service of whoever runs the suite; tests set their own."""
 TALKATIVE = ("RUST_LOG", "ZENOH_CONFIG", "ZENOH_RUNTIME")
+
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
@@ -56,10 +57,7 @@ def forget_what_was_inherited() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-    for name in list(os.environ):
-        if name.startswith("DURABLE_CACHE_") and not name.startswith(FOR_TESTS):
-            del os.environ[name]
-    for name in TALKATIVE:
+    for name in (*TALKATIVE, *(f"DURABLE_CACHE_{name}" for name in INHERITED)):
         os.environ.pop(name, None)
     os.umask(0o022)
 

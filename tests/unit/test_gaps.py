@@ -82,3 +82,63 @@ def test_every_awaited_number_is_asked_for_and_no_question_is_asked_twice(
             covered.update(range(fetch.first, fetch.last + 1))
             gaps.ended(fetch.fetch_id, 0)
     assert covered >= {sn for first, last in pairs for sn in range(first, last + 1)}
+
+
+def test_the_pause_after_a_question_for_nothing_doubles_up_to_its_bound() -> None:
+    options = EngineOptions(fetch_retry_seconds=1.0, fetch_retry_seconds_max=5.0)
+    gaps, _ = waiting((3, 3), options=options)
+    now, pauses = 0, []
+    for _ in range(5):
+        (fetch,) = gaps.due(now)
+        gaps.ended(fetch.fetch_id, now)
+        wake = gaps.wake_ns()
+        assert wake is not None
+        assert gaps.due(wake - 1) == []
+        pauses.append((wake - now) // SECOND)
+        now = wake
+    assert pauses == [1, 2, 4, 5, 5]
+
+
+def test_beyond_the_bound_of_open_gaps_the_oldest_is_given_up_first() -> None:
+    gaps, window = waiting((10, 10), (20, 20), options=EngineOptions(gaps_open_max=2))
+    assert gaps.expired(0) == []
+    window.expect(30)
+    gaps.open(Gap(SOURCE, 1, window, 30, 30, 0, 0))
+    assert [(gap.first, gap.last) for gap in gaps.expired(0)] == [(10, 10)]
+
+
+def test_a_gap_is_given_up_after_its_time_and_not_before_anybody_was_asked() -> None:
+    options = EngineOptions(gap_timeout_seconds=10.0)
+    gaps, _ = waiting((3, 3), options=options)
+    assert gaps.expired(10 * SECOND) == [], "nobody was asked"
+    (fetch,) = gaps.due(10 * SECOND)
+    assert gaps.expired(10 * SECOND) == [], "the question is under way"
+    assert len(gaps.expired(20 * SECOND)) == 1, "a question that never ends holds nothing up"
+    gaps.ended(fetch.fetch_id, 11 * SECOND)
+    (over,) = gaps.expired(11 * SECOND)
+    gaps.close(over)
+    assert gaps.expired(99 * SECOND) == []
+
+
+def test_no_more_questions_are_under_way_than_allowed() -> None:
+    gaps, _ = waiting((0, 0), (1000, 1000), (2000, 2000), options=EngineOptions(fetches_max=2))
+    first, _ = gaps.due(0)
+    assert gaps.due(0) == []
+    gaps.ended(first.fetch_id, 0)
+    assert asked(gaps.due(0)) == [(2000, 2000)]
+
+
+def test_what_a_question_brought_restarts_the_time_of_its_gap() -> None:
+    gaps, window = waiting((0, 9), options=EngineOptions(gap_timeout_seconds=10.0))
+    (fetch,) = gaps.due(0)
+    window.accept(0, 4)
+    gaps.ended(fetch.fetch_id, 9 * SECOND)
+    assert gaps.expired(12 * SECOND) == []
+    assert len(gaps.expired(19 * SECOND)) == 1
+
+
+def test_a_skipped_number_is_awaited_no_more() -> None:
+    gaps, window = waiting((3, 5))
+    window.skip(3, 5)
+    assert gaps.due(0) == []
+    assert len(gaps) == 0
