@@ -80,6 +80,10 @@ class BackendNotInstalled(DurableCacheError):
 class StorageError(DurableCacheError):
     """A storage could not do what was asked."""
 
+    fatal: bool = False
+    """Nothing more can be promised: a cache that meets it stops. Damage or a failed fsync of the
+    journal."""
+
 
 class StorageUnavailable(StorageError):
     """The storage cannot be reached now; try again: whether the last write arrived is unknown."""

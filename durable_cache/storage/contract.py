@@ -170,6 +170,13 @@ class Storage(ABC):
         a skip never hides a held sample.
         """
 
+    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
+        """Return the samples of a batch that `append` could never store, as far as can be told now.
+
+        They are refused before anybody is told that they are safe. Cheap: it asks no server.
+        """
+        return ()
+
     @abstractmethod
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return up to `limit` samples after `cursor`, in the selection's order.

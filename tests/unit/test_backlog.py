@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.storage.journaled.backlog import Backlog
@@ -18,12 +19,14 @@ steps = st.lists(st.one_of(commits, st.integers(1, 3)), max_size=30)
 
 
 def entry_of(entry_id: int, commit: list[tuple[str, SourceId, int]]) -> Entry:
-    batch = SampleBatch(Sample(key, source, 1, sn, b"x" * 50) for key, source, sn in commit)
+    batch = SampleBatch(
+        Sample(key, source, 1, sn, b"x" * 50, ntp64=sn + entry_id) for key, source, sn in commit
+    )
     skips = (Skip(commit[0][1], 1, 100 + entry_id, 100 + entry_id),) if entry_id % 2 else ()
     return Entry(entry_id, batch, skips)
 
 
-@given(steps, st.sampled_from([1000, 2500, 1 << 20]))
+@given(steps, st.sampled_from([2000, 5000, 1 << 20]))
 def test_it_is_a_queue_that_can_be_asked(
     steps: list[list[tuple[str, SourceId, int]] | int], bytes_max: int
 ) -> None:
@@ -51,13 +54,19 @@ def test_it_is_a_queue_that_can_be_asked(
 
 def check(backlog: Backlog, waiting: list[Entry]) -> None:
     assert backlog.samples == sum(len(entry.batch) for entry in waiting)
-    held = waiting[: len(waiting) - backlog.spilled]
-    samples = [sample for entry in held for sample in entry.batch]
-    assert sorted(backlog.skips()) == sorted(skip for entry in held for skip in entry.skips)
+    samples = [sample for entry in waiting for sample in entry.batch]
+    assert sorted(backlog.skips()) == sorted(skip for entry in waiting for skip in entry.skips)
     for source in SOURCES:
         mine = [sample for sample in samples if sample.source == source]
-        found = [sample for _, some in backlog.numbers_of(source) for sample in some]
-        assert sorted(found, key=lambda s: s.order) == sorted(mine, key=lambda s: s.order)
+        found = backlog.numbers_of(source)
+        runs = found[1].runs if found else RangeSet()
+        newest = found[1].newest_ntp64 if found else 0
+        gone = runs.difference(RangeSet.of(s.sn for s in mine))
+        assert not RangeSet.of(s.sn for s in mine).difference(runs)
+        assert newest >= max((s.ntp64 for s in mine), default=0)
+        if not backlog.spilled:  # of what was spilled, numbers are remembered until all is back
+            assert not gone
+            assert newest == max((s.ntp64 for s in mine), default=0)
         named = Selection(zid=source.zid, eid=source.eid, sns=SnBounds(3, 7))
         assert sorted(s.sn for s in backlog.matching(named)) == sorted(
             s.sn for s in mine if 3 <= s.sn <= 7
@@ -65,4 +74,7 @@ def check(backlog: Backlog, waiting: list[Entry]) -> None:
     keyed = Selection(key_expr=KeyExpression("a"), zid="a1")
     assert sorted((s.source, s.sn) for s in backlog.matching(keyed)) == sorted(
         (s.source, s.sn) for s in samples if s.key == "a" and s.source.zid == "a1"
+    )
+    assert sum(runs.count for runs in backlog.runs(Selection()).values()) == len(
+        {sample.identity for sample in samples}
     )

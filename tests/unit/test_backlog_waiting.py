@@ -17,7 +17,7 @@ def test_enough_samples_end_the_wait() -> None:
 
 def test_half_of_the_bound_ends_the_wait() -> None:
     some = batch(run(0, 9))
-    backlog = Backlog(2 * some.size - 1)
+    backlog = Backlog(2 * some.held_bytes - 1)
     backlog.push(Entry(1, some, ()))
     assert backlog.wait(1000, LONG_SECONDS)
 

@@ -1,86 +1,142 @@
-"""What is in the journal and not yet in the backend: the newest samples, readable from memory.
+"""What is in the journal and not yet in the backend: the newest samples, there to be read.
 
-Beyond its bound the backlog keeps only the numbers of the entries; they are read back from the
-journal when they are drained, and answer no reads until then.
+Every entry has a place here, in order. The oldest are in memory, up to a bound; of the others only
+a sketch is (which sources and keys, from which number to which), by which a reader finds those that
+it needs and reads them back from the journal. So what is acknowledged is read wherever it lies,
+and a backend that is away costs disk and time, not memory (ADR 0092).
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from threading import Condition
 from typing import NamedTuple
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.journaled.journal import Entry
 
 __all__ = ["Backlog"]
 
+_READ_BACK_ENTRIES = 16
+_NUMBERINGS_MAX = 10_000
+"""Numberings whose spilled numbers are known without reading: as many as windows in memory."""
 
-class _Part(NamedTuple):
-    """What one commit holds of one stream."""
 
-    entry_id: int
-    stream: Stream
-    samples: list[Sample]
+class _Numbers(NamedTuple):
+    """What is here of one numbering."""
+
+    runs: RangeSet
+    newest_ntp64: int
+    """Of the timestamps that are the publisher's own; 0 when there is none."""
+
+
+class _Waiting:
+    """An entry's place: what is in it, and the entry itself while it is in memory."""
+
+    __slots__ = ("bytes", "entry", "entry_id", "first", "keys", "last", "samples", "skips", "zids")
+
+    def __init__(self, entry: Entry) -> None:
+        streams = entry.batch.places
+        sns = [sample.sn for sample in entry.batch]
+        self.entry_id = entry.entry_id
+        self.samples = len(entry.batch)
+        self.bytes = entry.batch.held_bytes
+        self.skips = entry.skips
+        self.keys = _hashes(stream.key for stream in streams)
+        self.zids = _hashes(stream.source.zid for stream in streams)
+        self.first, self.last = min(sns, default=0), max(sns, default=-1)
+        self.entry: Entry | None = None
+
+    def may_hold(self, selection: Selection) -> bool:
+        """Tell whether the entry may hold samples of a selection; never wrongly False."""
+        first, last = selection.sns
+        if (first is not None and self.last < first) or (last is not None and self.first > last):
+            return False
+        if selection.zid is not None and not _among(self.zids, selection.zid):
+            return False
+        return not selection.key_expr.is_key or _among(self.keys, str(selection.key_expr))
+
+
+def _hashes(texts: Iterable[str]) -> array[int]:
+    """Return the hashes of texts, sorted: 8 bytes for each that differs."""
+    return array("q", sorted({hash(text) for text in texts}))
+
+
+def _among(hashes: array[int], text: str) -> bool:
+    wanted = hash(text)
+    at = bisect_left(hashes, wanted)
+    return at < len(hashes) and hashes[at] == wanted
 
 
 class Backlog:
-    """A bounded queue of commits on their way to the backend; any thread."""
+    """A queue of commits on their way to the backend, bounded in memory; any thread.
+
+    `read_back(after, limit)` returns entries of the journal above an id.
+    """
 
     def __init__(
         self, bytes_max: int, read_back: Callable[[int, int], list[Entry]] | None = None
     ) -> None:
         self._bytes_max = bytes_max
         self._read_back = read_back
-        self._entries: deque[tuple[Entry, int]] = deque()
-        self._by_source: dict[SourceId, deque[_Part]] = {}
-        self._skips: deque[tuple[int, tuple[Skip, ...]]] = deque()
-        self._spilled: deque[int] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._in_memory = 0
+        """So many from the front have their entry."""
+        self._spilled_numbers: dict[SourceId, dict[int, _Numbers]] | None = {}
+        self._spilled_numberings = 0
         self._changed = Condition()
         self._woken = False
         self._flush_soon = False
         self.bytes = 0
+        """Of the entries in memory."""
         self.samples = 0
+        self.last_id = 0
 
     def push(self, entry: Entry) -> None:
         """Take a commit; the caller has made it durable."""
-        size = entry.batch.size
+        waiting = _Waiting(entry)
+        entry = entry._replace(batch=entry.batch.bare())
         with self._changed:
-            if self._spilled or (self.bytes + size > self._bytes_max and self._entries):
-                self._spilled.append(entry.entry_id)
+            spilled = self._in_memory < len(self._waiting)
+            if spilled or (self._in_memory and self.bytes + waiting.bytes > self._bytes_max):
+                self._note_spilled(entry.batch)
             else:
-                self._take(entry, size)
-            self.samples += len(entry.batch)
+                self._take(waiting, entry)
+            self._waiting.append(waiting)
+            self.samples += waiting.samples
+            self.last_id = entry.entry_id
             self._changed.notify()
 
-    def _take(self, entry: Entry, size: int) -> None:
-        self._entries.append((entry, size))
-        self.bytes += size
-        for stream, samples in entry.batch.by_stream.items():
-            parts = self._by_source.setdefault(stream.source, deque())
-            parts.append(_Part(entry.entry_id, stream, samples))
-        if entry.skips:
-            self._skips.append((entry.entry_id, entry.skips))
+    def _take(self, waiting: _Waiting, entry: Entry) -> None:
+        waiting.entry = entry
+        self.bytes += waiting.bytes
+        self._in_memory += 1
 
-    def _let_go(self) -> None:
-        entry, size = self._entries.popleft()
-        self.bytes -= size
-        self.samples -= len(entry.batch)
-        for source in {stream.source for stream in entry.batch.by_stream}:
-            parts = self._by_source[source]
-            while parts and parts[0].entry_id <= entry.entry_id:
-                parts.popleft()
-            if not parts:
-                del self._by_source[source]
-        while self._skips and self._skips[0][0] <= entry.entry_id:
-            self._skips.popleft()
+    def _note_spilled(self, batch: SampleBatch) -> None:
+        known = self._spilled_numbers
+        if known is None:
+            return
+        for (_, source, epoch), summary in SampleBatch(batch.samples).summaries.items():
+            numbers = known.setdefault(source, {}).get(epoch)
+            if numbers is None:
+                numbers = _Numbers(RangeSet(), 0)
+                self._spilled_numberings += 1
+            numbers.runs.update(summary.runs)
+            newest = max(numbers.newest_ntp64, summary.newest_published_ntp64)
+            known[source][epoch] = numbers._replace(newest_ntp64=newest)
+        if self._spilled_numberings > _NUMBERINGS_MAX:
+            self._spilled_numbers = None
 
     @property
     def spilled(self) -> int:
         """How many entries are only in the journal."""
-        return len(self._spilled)
+        return len(self._waiting) - self._in_memory
 
     def wait(self, samples: int, timeout_seconds: float) -> bool:
         """Wait until so many samples are here, half of the bound, or some and the time is over."""
@@ -95,7 +151,7 @@ class Backlog:
                 timeout_seconds,
             )
             self._flush_soon = False
-            return bool(self._entries or self._spilled)
+            return bool(self._waiting)
 
     def flush_soon(self) -> None:
         """End the `wait` under way, or else the next: somebody waits for the backend."""
@@ -114,70 +170,131 @@ class Backlog:
         with self._changed:
             chosen: list[Entry] = []
             count = 0
-            for entry, _ in self._entries:
-                count += len(entry.batch)
-                if chosen and count > samples_max:
+            for waiting in islice(self._waiting, self._in_memory):
+                count += waiting.samples
+                if (chosen and count > samples_max) or waiting.entry is None:
                     break
-                chosen.append(entry)
+                chosen.append(waiting.entry)
         return chosen
 
     def pop(self, count: int) -> None:
         """Remove the `count` oldest entries and refill from the journal what was spilled."""
         with self._changed:
             for _ in range(count):
-                self._let_go()
-            last = self._entries[-1][0].entry_id if self._entries else None
-        if self._spilled and self._read_back is not None:
-            self._refill(last)
-
-    def _refill(self, last: int | None) -> None:
-        after = self._spilled[0] - 1 if last is None else last
-        while self._spilled and (self.bytes < self._bytes_max // 2 or not self._entries):
-            read_back = self._read_back
-            entries = read_back(after, 16) if read_back else []
+                waiting = self._waiting.popleft()
+                self._in_memory -= 1
+                self.bytes -= waiting.bytes
+                self.samples -= waiting.samples
+            wanted = self._next_spilled()
+        while wanted is not None and self._read_back is not None:
+            entries = self._read_back(wanted - 1, _READ_BACK_ENTRIES)
             if not entries:
                 break
             with self._changed:
                 for entry in entries:
-                    if not self._spilled or entry.entry_id != self._spilled[0]:
-                        break
-                    self._spilled.popleft()
-                    self._take(entry, entry.batch.size)
-                    after = entry.entry_id
+                    if self._next_spilled() == entry.entry_id:
+                        self._take(self._waiting[self._in_memory], entry)
+                wanted = self._next_spilled()
 
-    def matching(self, selection: Selection) -> list[Sample]:
-        """Return the samples a selection names, `newest` aside, in no order, repeats possible."""
-        return list(_matching(selection, self._parts(selection)))
+    def _next_spilled(self) -> int | None:
+        """Return the entry to be read back next, while there is room for it."""
+        if self._in_memory == len(self._waiting):
+            self._spilled_numbers, self._spilled_numberings = {}, 0
+            return None
+        full = self._in_memory and self.bytes >= self._bytes_max // 2
+        return None if full else self._waiting[self._in_memory].entry_id
 
-    def _parts(self, selection: Selection) -> list[_Part]:
-        """Return where to look: one source's part when it is named, else everything."""
-        zid, eid = selection.zid, selection.eid
+    def change(self, changed: Callable[[Entry], Entry]) -> None:
+        """Put entries in memory in place of what they were, as `read_back` from now on gives them.
+
+        `changed` returns the same entry where nothing is to change.
+        """
         with self._changed:
-            if zid is not None and eid is not None:
-                return list(self._by_source.get(SourceId(zid, eid), ()))
-            return [part for parts in self._by_source.values() for part in parts]
+            for waiting in islice(self._waiting, self._in_memory):
+                before = waiting.entry
+                after = before if before is None else changed(before)
+                if after is not before and after is not None:
+                    self.samples -= waiting.samples - len(after.batch)
+                    self.bytes -= waiting.bytes - after.batch.held_bytes
+                    waiting.entry, waiting.samples = after, len(after.batch)
+                    waiting.bytes = after.batch.held_bytes
 
-    def numbers_of(self, source: SourceId) -> list[tuple[int, list[Sample]]]:
-        """Return (epoch, samples) of one source, in the order of their commits."""
-        with self._changed:
-            parts = self._by_source.get(source, ())
-            return [(part.stream.epoch, part.samples) for part in parts]
+    def matching(self, selection: Selection) -> Iterator[Sample]:
+        """Yield the samples a selection names, `newest` aside, in no order, repeats possible.
 
-    def of_source(self, source: SourceId) -> SampleBatch:
-        """Return the samples of one source, in the order of their commits."""
+        What is here when this is called, wherever it lies; reads back a few entries at a time.
+        """
         with self._changed:
-            parts = self._by_source.get(source, ())
-            return SampleBatch(sample for part in parts for sample in part.samples)
+            chosen = [waiting for waiting in self._waiting if waiting.may_hold(selection)]
+        return _matching(selection, self._entries(chosen))
+
+    def _entries(self, chosen: Sequence[_Waiting]) -> Iterator[Entry]:
+        """Yield entries, those that are not in memory from the journal; not those it let go of:
+        they are in the backend by now.
+        """
+        missing: deque[int] = deque()
+        for waiting in chosen:
+            entry = waiting.entry
+            if entry is not None:
+                yield entry
+            else:
+                missing.append(waiting.entry_id)
+        while missing and self._read_back is not None:
+            found = self._read_back(missing[0] - 1, _READ_BACK_ENTRIES)
+            if not found:
+                return
+            for entry in found:
+                while missing and missing[0] < entry.entry_id:
+                    missing.popleft()
+                if missing and missing[0] == entry.entry_id:
+                    missing.popleft()
+                    yield entry
+
+    def numbers_of(self, source: SourceId) -> dict[int, _Numbers]:
+        """Return what is here of a source, per epoch."""
+        with self._changed:
+            known = self._spilled_numbers
+            wanted = islice(self._waiting, None if known is None else self._in_memory)
+            chosen = [waiting for waiting in wanted if _among(waiting.zids, source.zid)]
+            found = {
+                epoch: numbers._replace(runs=numbers.runs.copy())
+                for epoch, numbers in (known or {}).get(source, {}).items()
+            }
+        epochs: dict[int, list[Sample]] = {}
+        for sample in _matching(Selection(zid=source.zid, eid=source.eid), self._entries(chosen)):
+            epochs.setdefault(sample.epoch, []).append(sample)
+        for epoch, samples in epochs.items():
+            runs, newest = found.get(epoch, _Numbers(RangeSet(), 0))
+            runs.update(RangeSet.of([sample.sn for sample in samples]))
+            own = max([s.ntp64 for s in samples if not s.stamped], default=0)
+            found[epoch] = _Numbers(runs, max(newest, own))
+        return found
+
+    def runs(self, selection: Selection) -> dict[Stream, RangeSet]:
+        """Return the numbers here per stream that a selection names."""
+        sns: dict[Stream, list[int]] = {}
+        for sample in self.matching(selection):
+            sns.setdefault(sample.stream, []).append(sample.sn)
+        return {stream: RangeSet.of(numbers) for stream, numbers in sns.items()}
 
     def skips(self) -> list[Skip]:
         """Return the skips on their way."""
         with self._changed:
-            return [skip for _, skips in self._skips for skip in skips]
+            return [skip for waiting in self._waiting for skip in waiting.skips]
 
 
-def _matching(selection: Selection, parts: Iterable[_Part]) -> Iterator[Sample]:
-    for _, stream, samples in parts:
-        if selection.names(stream):
-            for sample in samples:
-                if selection.sns.holds(sample.sn) and selection.times.holds(sample.ntp64):
-                    yield sample
+def _matching(selection: Selection, entries: Iterable[Entry]) -> Iterator[Sample]:
+    zid, eid = selection.zid, selection.eid
+    source = None if zid is None or eid is None else SourceId(zid, eid)
+    sns, times = selection.sns, selection.times
+    for entry in entries:
+        named: dict[tuple[str, SourceId, int], bool] = {}
+        for sample in entry.batch.samples:
+            if source is not None and sample.source != source:
+                continue
+            stream = (sample.key, sample.source, sample.epoch)
+            fits = named.get(stream)
+            if fits is None:
+                fits = named[stream] = selection.names(Stream(*stream))
+            if fits and sns.holds(sample.sn) and times.holds(sample.ntp64):
+                yield sample

@@ -1,8 +1,9 @@
 """What is stored per source and per stream, beside the journal: windows and alignment start here.
 
 A SQLite file of its own, so that recording a drained batch never holds up a commit of the journal.
-It is written after the backend and before the journal is trimmed; it can be rebuilt from the
-backend at any time (`rebuild`).
+It is written after the backend and before the journal is trimmed. `rebuild` reads it anew from the
+backend; what no backend gives back (who the cache is, what was purged, which epochs are one) has a
+second copy in the journal's file (ADR 0090).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -41,9 +42,17 @@ from durable_cache.storage.journaled.index_rows import (
     unpack,
 )
 from durable_cache.storage.journaled.journal import sqlite_error
+from durable_cache.storage.journaled.purges import Keeper
 
 __all__ = ["StreamIndex"]
 
+_MARKS_MAX = 4
+"""Streams of the last batch that are looked for in the backend at the next start."""
+_REBUILD_STREAMS = 1_000
+_PUT_ALIAS = "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?)"
+_PUT_AGREEMENT = "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)"
+_fact = msgspec.json.Decoder(list[str | int])
+_marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
 _RUNS_TEXT_MAX = 4 << 20
 """Runs of a source that are read to answer one question: 0.1 s of work."""
 
@@ -74,6 +83,7 @@ class StreamIndex:
         except sqlite3.Error as error:
             self.close()
             raise sqlite_error(error, f"stream index {path}") from error
+        self._keeper: Keeper | None = None
         self.streams = int(self._rows("SELECT count(*) FROM streams")[0][0])
         self.generation = self._once("generation")
         """Changes when the state directory is lost: what peers know of this cache is void then."""
@@ -102,6 +112,59 @@ class StreamIndex:
             put_numberings(database, numberings)
             if drained:
                 set_meta(database, "drained", str(drained))
+            if len(batch):
+                tops = islice(batch.summaries.items(), _MARKS_MAX)
+                marks = [(*stream, new.runs.last) for stream, new in tops]
+                set_meta(database, "marks", msgspec.json.encode(marks).decode())
+
+    def witnesses(self, edges: int) -> list[tuple[Stream, int]]:
+        """Return streams with a number that the backend must hold of each.
+
+        Some of those that were recorded last, and `edges` from each end of the keys.
+        """
+        marks = _marks.decode(self._get("marks") or "[]")
+        recorded = self.infos([Stream(key, source, epoch) for key, source, epoch, _ in marks])
+        found = {
+            stream: sn
+            for (stream, info), (*_, sn) in zip(recorded.items(), marks, strict=True)
+            if sn in info.held
+        }
+        ordered = "ORDER BY key {0}, zid {0}, eid {0}, epoch {0} LIMIT ?"
+        for direction in ("ASC", "DESC"):
+            rows = self._rows(
+                f"SELECT * FROM streams WHERE held <> '[]' {ordered.format(direction)}",  # noqa: S608
+                (edges,),
+            )
+            for info in map(info_of, rows):
+                found.setdefault(info.stream, info.held.last or 0)
+        return [(stream, sn) for stream, sn in found.items() if "*" not in stream.key]
+
+    def journal(self) -> str | None:
+        """Return the identity of the journal that `drained` counts the entries of."""
+        return self._get("journal")
+
+    def adopt(self, journal: str, drained: int) -> None:
+        """Count the entries of this journal from now on."""
+        with self._transaction() as database:
+            set_meta(database, "journal", journal)
+            set_meta(database, "drained", str(drained))
+
+    def keep_copies(self, keeper: Keeper) -> None:
+        """Keep a second copy of what no backend gives back, or take it from there when new."""
+        kept = keeper.kept("cache")
+        if self.journal() is None and kept:
+            aliases, agreements = keeper.kept("alias"), keeper.kept("agreement")
+            with self._transaction() as database:
+                set_meta(database, "cache_id", kept["cache_id"])
+                for value in aliases.values():
+                    database.execute(_PUT_ALIAS, _fact.decode(value))
+                for value in agreements.values():
+                    database.execute(_PUT_AGREEMENT, _fact.decode(value))
+            self.cache_id = kept["cache_id"]
+        self._keeper = keeper
+        keeper.keep("cache", {"cache_id": self.cache_id})
+        keeper.keep("alias", dict(map(_alias_fact, self.aliases())))
+        keeper.keep("agreement", dict(map(_agreement_fact, self.agreements())))
 
     def drained(self) -> int:
         """Return the journal entry up to which everything is in the backend and in here."""
@@ -126,11 +189,11 @@ class StreamIndex:
 
     def learn(self, alias: Alias) -> None:
         """Keep an alias durably; idempotent."""
+        name, value = _alias_fact(alias)
         with self._transaction() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?)",
-                (*alias.source, alias.stored, alias.from_sn, alias.epoch),
-            )
+            database.execute(_PUT_ALIAS, _fact.decode(value))
+        if self._keeper is not None:
+            self._keeper.keep("alias", {name: value})
 
     def aliases(self) -> list[Alias]:
         """Return every alias."""
@@ -142,11 +205,11 @@ class StreamIndex:
 
     def agree(self, agreement: Alias) -> None:
         """Keep durably that an epoch is another cache's name for an incarnation; idempotent."""
+        name, value = _agreement_fact(agreement)
         with self._transaction() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)",
-                (*agreement.source, agreement.stored, agreement.epoch),
-            )
+            database.execute(_PUT_AGREEMENT, _fact.decode(value))
+        if self._keeper is not None:
+            self._keeper.keep("agreement", {name: value})
 
     def disagree(self, agreement: Alias) -> None:
         """Forget an agreement that was wrong; what was moved by it stays where it is."""
@@ -155,6 +218,8 @@ class StreamIndex:
                 "DELETE FROM agreements WHERE zid = ? AND eid = ? AND loser = ?",
                 (*agreement.source, agreement.stored),
             )
+        if self._keeper is not None:
+            self._keeper.keep("agreement", {}, gone=[_agreement_fact(agreement)[0]])
 
     def agreements(self) -> list[Alias]:
         """Return what was agreed on and not forgotten."""
@@ -196,6 +261,9 @@ class StreamIndex:
                 )
             self._cache.clear()
             self.streams -= gone
+        if epoch == EPOCH_UNKNOWN and self._keeper is not None:
+            lost = _agreement_fact(Alias(source, epoch, 0, 0))[0]
+            self._keeper.keep("agreement", {}, gone=[lost])
 
     def sources_with_holes(self, limit: int) -> list[SourceId]:
         """Return up to `limit` sources whose numbers are not one unbroken run."""
@@ -255,6 +323,26 @@ class StreamIndex:
                 )
             self._put_streams(database, infos)
 
+    def purges(self) -> list[Floor]:
+        """Return the floors of what was purged; a scan."""
+        rows = self._rows("SELECT * FROM streams WHERE purged > 0")
+        return [Floor(info.stream, info.purged) for info in map(info_of, rows)]
+
+    def disclaim(self, batch: SampleBatch) -> None:
+        """Forget that these are held: the backend turned out not to have them."""
+        with self._transaction() as database:
+            infos = self._infos(list(batch.summaries))
+            numberings = self._numberings(
+                {NumberingKey(stream.source, stream.epoch) for stream in batch.summaries}
+            )
+            for stream, gone in batch.summaries.items():
+                runs = numberings[NumberingKey(stream.source, stream.epoch)]
+                for first, last in gone.runs:
+                    infos[stream].held.remove(first, last)
+                    runs.held.remove(first, last)
+            self._put_streams(database, infos)
+            put_numberings(database, numberings)
+
     def keep_by(self, retention: Retention) -> int:
         """Remember what is trimmed by; where it keeps more than what was before, forget the floors.
 
@@ -294,27 +382,58 @@ class StreamIndex:
         return database.execute("UPDATE streams SET floor = purged WHERE floor > purged").rowcount
 
     def rebuild(self, storage: Storage) -> None:
-        """Forget the runs and read them from the backend; floors are lost, aliases stay."""
+        """Read what is held from the backend in place of what was; what was removed stays removed.
+
+        Floors, purges and the numbers that only they removed are kept, so are aliases and
+        agreements: what is claimed afterwards can be read or was removed on purpose.
+        """
         with self._transaction() as database:
+            removed = self._removed(database)
             self._cache.clear()
-            self.streams = 0
-            database.execute("DELETE FROM streams")
+            database.execute("DELETE FROM streams WHERE floor = 0 AND purged = 0")
+            database.execute("UPDATE streams SET held = '[]'")
             database.execute("DELETE FROM numberings")
-            numberings: dict[NumberingKey, NumberingRuns] = {}
-            for held in storage.held():
-                info = StreamInfo(
-                    held.stream, held.runs, 0, 0, held.newest_ntp64, held.newest_received_ns
-                )
-                numbering = NumberingKey(held.stream.source, held.stream.epoch)
-                runs = numberings.setdefault(numbering, NumberingRuns(RangeSet(), RangeSet(), 0))
-                runs.held.update(held.runs)
-                runs.newest = max(runs.newest, held.newest_ntp64)
-                self._put_streams(database, {held.stream: info})
+            database.execute("DELETE FROM meta WHERE name = 'marks'")
+            numberings = {
+                numbering: NumberingRuns(runs, RangeSet(), 0) for numbering, runs in removed.items()
+            }
+            every = storage.held()
+            while page := [*islice(every, _REBUILD_STREAMS)]:
+                known = self._infos([held.stream for held in page])
+                infos: dict[Stream, StreamInfo] = {}
+                for stream, held, newest_ntp64, newest_received_ns in (
+                    (one.stream, one.runs, one.newest_ntp64, one.newest_received_ns) for one in page
+                ):
+                    floor, purged = known[stream].floor, known[stream].purged
+                    held.remove(0, purged - 1)
+                    infos[stream] = StreamInfo(
+                        stream, held, floor, purged, newest_ntp64, newest_received_ns
+                    )
+                    numbering = NumberingKey(stream.source, stream.epoch)
+                    runs = numberings.setdefault(numbering, _nothing())
+                    runs.held.update(held)
+                    runs.newest = max(runs.newest, newest_ntp64)
+                self._put_streams(database, infos)
             for skip in storage.skips():
-                numbering = NumberingKey(skip.source, skip.epoch)
-                runs = numberings.setdefault(numbering, NumberingRuns(RangeSet(), RangeSet(), 0))
+                runs = numberings.setdefault(NumberingKey(skip.source, skip.epoch), _nothing())
                 runs.skipped.add(skip.first, skip.last)
             put_numberings(database, numberings)
+            self.generation = secrets.token_hex(8)
+            set_meta(database, "generation", self.generation)
+            self.streams = int(database.execute("SELECT count(*) FROM streams").fetchone()[0])
+
+    def _removed(self, database: sqlite3.Connection) -> dict[NumberingKey, RangeSet]:
+        """Return the numbers that were held once and that no stream holds: they were removed."""
+        rows = database.execute("SELECT zid, eid, epoch, held FROM streams ORDER BY 1, 2, 3")
+        removed: dict[NumberingKey, RangeSet] = {}
+        for (zid, eid, epoch), group in groupby(rows, key=lambda row: row[:3]):
+            numbering = NumberingKey(SourceId(zid, eid), epoch)
+            left = self._numberings([numbering])[numbering].held
+            for *_, held in group:
+                left = left.difference(unpack(held))
+            if left:
+                removed[numbering] = left
+        return removed
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -397,3 +516,22 @@ class StreamIndex:
             with self._transaction() as database:
                 set_meta(database, name, value)
         return value
+
+
+def _nothing() -> NumberingRuns:
+    return NumberingRuns(RangeSet(), RangeSet(), 0)
+
+
+def _alias_fact(alias: Alias) -> tuple[str, str]:
+    """Return an alias as a name that is its own and a value that holds the whole."""
+    fact = (*alias.source, alias.stored, alias.from_sn, alias.epoch)
+    return _json(fact[:4]), _json(fact)
+
+
+def _agreement_fact(agreement: Alias) -> tuple[str, str]:
+    fact = (*agreement.source, agreement.stored, agreement.epoch)
+    return _json(fact[:3]), _json(fact)
+
+
+def _json(fact: object) -> str:
+    return msgspec.json.encode(fact).decode()

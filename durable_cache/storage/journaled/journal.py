@@ -2,14 +2,19 @@
 
 One row per commit in a SQLite file in WAL mode with ``synchronous=FULL``: a group commit costs one
 fsync whatever its size up to about 256 KiB. A failed commit means *unknown*; the row may be there
-after a restart, and draining it twice is draining it once.
+after a restart, and draining it twice is draining it once. After a failed fsync nothing can be
+said of what was written before either: such an error is fatal, and so is damage (ADR 0091).
+
+The file also keeps a second copy of what the stream index cannot read back from the backend: who
+the cache is, what was purged, and which epochs are one (ADR 0090).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -32,12 +37,17 @@ CREATE TABLE IF NOT EXISTS entries (
   id INTEGER PRIMARY KEY AUTOINCREMENT, samples INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS dead_letters (
   id INTEGER PRIMARY KEY AUTOINCREMENT, reason TEXT NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS kept (
+  kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+  PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 _INSERT = "INSERT INTO entries (samples, data) VALUES (?, ?)"
 _TOTALS = "SELECT count(*), coalesce(sum(samples), 0), coalesce(sum(length(data)), 0) FROM entries"
 _PAGE_BYTES = 16384
 _WAL_PAGES = 4096
 """64 MiB between checkpoints: a checkpoint costs two more fsyncs."""
+_FAILED_SYNCS = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+"""The kernel may have dropped what it could not write: trying again would succeed for nothing."""
 
 
 class Entry(NamedTuple):
@@ -56,6 +66,7 @@ class Journal:
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._trimmed = self._trim_to = 0
+        self._failed: StorageError | None = None
         self.entries = self.samples = self._bytes = 0
         self._db: sqlite3.Connection | None = None
         try:
@@ -64,19 +75,72 @@ class Journal:
             _sync_directory(path.parent)
             self.entries, self.samples, self._bytes = self._db.execute(_TOTALS).fetchone()
             self.dead_letters = self._one("SELECT count(*) FROM dead_letters")
+            self.identity = self._identify()
         except sqlite3.Error as error:
             self.close()
-            raise sqlite_error(error, f"journal {path}") from error
+            raise self._error(error) from error
+
+    def _identify(self) -> str:
+        """Return what tells this file from one that is put in its place; made with the file."""
+        found = self.kept("journal").get("identity")
+        if found is None:
+            found = secrets.token_hex(8)
+            self.keep("journal", {"identity": found})
+        return found
+
+    def span(self) -> tuple[int, int]:
+        """Return the ids of the first entry that is left and of the last one ever written.
+
+        Ids are handed out without holes; where nothing is left the first is above the last.
+        """
+        with self._lock:
+            database = self._open()
+            try:
+                ever = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'")
+                (last,) = ever.fetchone() or (0,)
+                (first,) = database.execute("SELECT min(id) FROM entries").fetchone()
+            except sqlite3.Error as error:
+                raise self._error(error) from error
+        return last + 1 if first is None else first, last
+
+    def kept(self, kind: str) -> dict[str, str]:
+        """Return what is kept of a kind, by name."""
+        with self._lock:
+            try:
+                rows = self._open().execute("SELECT name, value FROM kept WHERE kind = ?", (kind,))
+                return dict(rows.fetchall())
+            except sqlite3.Error as error:
+                raise self._error(error) from error
+
+    def keep(self, kind: str, facts: Mapping[str, str], gone: Iterable[str] = ()) -> None:
+        """Keep facts durably in place of those of the same names, and forget those `gone`."""
+        with self._lock:
+            try:
+                with self._open() as database:
+                    database.execute("BEGIN IMMEDIATE")
+                    database.executemany(
+                        "DELETE FROM kept WHERE kind = ? AND name = ?",
+                        [(kind, name) for name in gone],
+                    )
+                    database.executemany(
+                        "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
+                        [(kind, name, value) for name, value in facts.items()],
+                    )
+            except sqlite3.Error as error:
+                raise self._error(error) from error
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
         """Append one entry and return its id; durable on return.
 
         Raises `StorageFull` at `bytes_max` or without room, `StorageUnavailable`, `StorageCorrupt`;
-        after an error the outcome is unknown and committing again is harmless.
+        after an error the outcome is unknown and committing again is harmless. After a fatal error
+        every further commit raises it again: nothing is written behind a hole.
         """
         data = encode_journal(batch, skips)
         with self._lock:
             database = self._open()
+            if self._failed is not None:
+                raise self._failed
             if self._bytes + len(data) > self._bytes_max and self.entries:
                 raise StorageFull(
                     f"journal {self.path} has reached spool_bytes_max = {self._bytes_max}; "
@@ -92,7 +156,7 @@ class Journal:
                 else:  # one call, for each gives up the interpreter and waits to have it back
                     cursor = database.execute(_INSERT, (len(batch), data))
             except sqlite3.Error as error:
-                raise sqlite_error(error, f"journal {self.path}") from error
+                raise self._error(error) from error
             self.entries += 1
             self.samples += len(batch)
             self._bytes += len(data)
@@ -108,15 +172,17 @@ class Journal:
                 )
                 found = rows.fetchall()
             except sqlite3.Error as error:
-                raise sqlite_error(error, f"journal {self.path}") from error
+                raise self._error(error) from error
         entries = []
         for found_id, data in found:
             try:
                 entries.append(Entry(found_id, *decode_journal(data)))
             except ProtocolError as error:
-                raise StorageCorrupt(
-                    f"journal {self.path}, entry {found_id}: {error}; restore the file or move "
-                    "it away and let the cache align with a peer"
+                raise self._fatal(
+                    StorageCorrupt(
+                        f"journal {self.path}, entry {found_id}: {error}; restore the file or "
+                        "move it away and let the cache align with a peer"
+                    )
                 ) from error
         return entries
 
@@ -144,7 +210,7 @@ class Journal:
                     gone = self._drop_trimmed(database)
                 self._count_trimmed(gone)
             except sqlite3.Error as error:
-                raise sqlite_error(error, f"journal {self.path}") from error
+                raise self._error(error) from error
 
     def bury(self, batch: SampleBatch, reason: str) -> None:
         """Keep samples the backend can never take, for people to look at."""
@@ -156,7 +222,7 @@ class Journal:
                         (reason, encode_journal(batch, ())),
                     )
             except sqlite3.Error as error:
-                raise sqlite_error(error, f"journal {self.path}") from error
+                raise self._error(error) from error
             self.dead_letters += len(batch)
 
     def size_bytes(self) -> int:
@@ -182,6 +248,19 @@ class Journal:
         self.samples -= gone[1]
         self._bytes -= gone[2]
         self._trimmed = self._trim_to
+
+    def _error(self, error: sqlite3.Error) -> StorageError:
+        """Return ours for an error of SQLite's; one that is fatal stays with the journal."""
+        ours = sqlite_error(error, f"journal {self.path}")
+        code = getattr(error, "sqlite_errorcode", None)
+        if code in _FAILED_SYNCS or isinstance(ours, StorageCorrupt):
+            return self._fatal(ours)
+        return ours
+
+    def _fatal(self, error: StorageError) -> StorageError:
+        error.fatal = True
+        self._failed = self._failed or error
+        return error
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None:

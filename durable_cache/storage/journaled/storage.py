@@ -3,14 +3,18 @@
 `commit` returns when the journal is durable. `drain` moves what was committed into the backend in
 large batches, records it in the stream index, and only then lets the journal forget it. A reader
 sees the backend and the backlog as one.
+
+The parts are told apart at every start: a journal, an index or a backend that is new, another's or
+an older copy is recognised and said (`findings`), and then only what can be read is claimed
+(ADR 0090). Nothing here starts a thread, sleeps or waits, except `run_drain`.
 """
 
 from __future__ import annotations
 
-import heapq
+import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
@@ -21,33 +25,39 @@ from durable_cache.errors import (
     StorageError,
     StorageUnavailable,
 )
-from durable_cache.model.key_expression import KeyExpression, parse_update
-from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import (
-    Identity,
-    Sample,
-    SampleBatch,
-    Skip,
-    SourceId,
-    Stream,
-    key_bytes,
-)
-from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.wire import Absence
-from durable_cache.storage.contract import Conflict, Durability, Floor, Page, Retention, Storage
+from durable_cache.storage.contract import (
+    Conflict,
+    Durability,
+    Floor,
+    Page,
+    Refusal,
+    Retention,
+    Storage,
+)
 from durable_cache.storage.journaled.absences import HeldStream, absences, may_hold_others
 from durable_cache.storage.journaled.backlog import Backlog
+from durable_cache.storage.journaled.belonging import backend_finding, journal_finding
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
+from durable_cache.storage.journaled.merged import MergedReading
+from durable_cache.storage.journaled.pace import Pace
+from durable_cache.storage.journaled.purges import Purges
 from durable_cache.storage.shared.wildcards import WildcardUpdates
 
 __all__ = ["JournalOptions", "JournaledStorage"]
 
+_log = logging.getLogger(__name__)
 _STREAMS_COMPARED_MAX = 4096
 """Streams of a source that are looked at for one question: 0.05 s of work."""
+_FINDINGS_MAX = 100
+_FIRST_PAUSE_SECONDS = 0.1
+_NOTHING = RangeSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,8 @@ class JournalOptions:
     """Bounds of the way from the journal to the backend; each default carries its reason."""
 
     tail_bytes_max: int = 256 << 20
-    """Memory for samples on their way; more than a minute of 20 k small samples a second."""
+    """Memory for samples on their way; 15 s of 20 k small samples a second. Beyond it they wait in
+    the journal, from where reads take longer."""
     spool_bytes_max: int = 4 << 30
     """Journal on disk while the backend is slow or down; beyond it samples are refused."""
     drain_samples_max: int = 0
@@ -77,69 +88,131 @@ class JournaledStorage:
 
     With `directory` None, or a backend that forgets, there is no journal: `commit` appends to the
     backend itself. The level is never above the backend's own, for the journal forgets what the
-    backend has. `commit` and `drain` may run in different threads; reads in any.
+    backend has. `commit` and `drain` may run in different threads; reads in any. A `journal` and
+    an `index` that are given stand in for those in the directory, so that a simulator drives this
+    very composition.
     """
 
-    def __init__(
+    def __init__(  # the parts it is composed of
         self,
         storage: Storage,
         directory: Path | None,
         *,
         level: Durability = Durability.DISK,
         options: JournalOptions | None = None,
+        journal: Journal | None = None,
+        index: StreamIndex | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = storage
         self.options = _as_asked(options or JournalOptions(), storage)
-        self.journal: Journal | None = None
         self._directory_lock: DirectoryLock | None = None
+        self._clock = clock
         self._stop = Event()
         self._trim_lock = Lock()
         self._drain_lock = Lock()
         self.backend_error: str = ""
         """Why the backend takes nothing now; empty when it is well."""
+        self.findings: deque[str] = deque(maxlen=_FINDINGS_MAX)
+        """What people should know: parts that do not belong together, samples that were refused."""
         self.conflicts: deque[Conflict] = deque(maxlen=self.options.conflicts_kept_max)
         self.conflicts_total = 0
+        self.refused_total = 0
+        """Samples that were acknowledged and that the backend can never take."""
         self.drained_samples = 0
+        self._pace = Pace(self.options.drain_samples_max)
         self.level = min(level, storage.capabilities.durability)
-        self.backlog = Backlog(0)
+        self.journal = journal
+        self._index_is_older = self._compared = False
         self.wildcards = WildcardUpdates(
             self.options.wildcard_updates_max, self.options.wildcard_bytes_max
         )
-        if directory is None or self.level is Durability.MEMORY:
-            self.index = StreamIndex(None)
-            self._restore_index()
-            return
-        self._directory_lock = DirectoryLock(directory)
         try:
-            self._open(directory)
+            if journal is None and directory is not None and self.level > Durability.MEMORY:
+                self._directory_lock = DirectoryLock(directory)
+                self.journal = Journal(
+                    directory / "journal.db",
+                    bytes_max=self.options.spool_bytes_max,
+                    durable=self.level >= Durability.DISK,
+                )
+            in_memory = self.journal is None or directory is None
+            self.index = index or StreamIndex(
+                None if in_memory or directory is None else directory / "index.db"
+            )
+            self._join()
         except BaseException:
             self.close()
             raise
 
-    def _open(self, directory: Path) -> None:
-        self.index = StreamIndex(directory / "index.db")
-        self.journal = journal = Journal(
-            directory / "journal.db",
-            bytes_max=self.options.spool_bytes_max,
-            durable=self.level >= Durability.DISK,
-        )
-        self.backlog = Backlog(self.options.tail_bytes_max, journal.entries_after)
-        self._restore_index()
-        drained = self.index.drained()
-        journal.trim(drained)
-        for entry in journal.replay():
-            if entry.entry_id > drained:
-                self.backlog.push(entry)
-                self.wildcards.add(entry.batch)
-
-    def _restore_index(self) -> None:
-        """Read the index back from a backend that holds more than it, as after a lost file."""
-        if self.index.streams == 0 and next(iter(self.backend.held()), None) is not None:
-            self.index.rebuild(self.backend)
+    def _join(self) -> None:
+        """Let the parts know each other, and take up what waits in the journal."""
+        journal = self.journal
+        if journal is None:
+            self.backlog = Backlog(0)
+            self._purges = Purges()
+        else:
+            self.index.keep_copies(journal)
+            finding, self._index_is_older = journal_finding(journal, self.index)
+            self._report(finding)
+            self._purges = Purges(journal, journal.span()[0])
+            if finding:
+                self._purge_again()
+            self.backlog = Backlog(self.options.tail_bytes_max, self._entries_after)
+            self.backlog.last_id = journal.span()[1]
+        self._merged = MergedReading(self.backend, self.backlog, self.concerning)
+        try:
+            self._compare()
+        except StorageUnavailable as error:
+            self.backend_error = str(error)  # compared before the next drain
         self.wildcards.expect((info.stream, info.held) for info in self.index.wildcard_infos())
+        if journal is not None:
+            drained = self.index.drained()
+            journal.trim(drained)
+            for entry in journal.replay():
+                if entry.entry_id > drained:
+                    waiting = self._purges.without(entry)
+                    self.backlog.push(waiting)
+                    self.wildcards.add(waiting.batch)
+
+    def _entries_after(self, entry_id: int, limit: int) -> list[Entry]:
+        entries = [] if self.journal is None else self.journal.entries_after(entry_id, limit)
+        return [*map(self._purges.without, entries)]
+
+    def _compare(self) -> None:
+        """Compare the index with the backend, and read it anew where they differ; once."""
+        if self._compared:
+            return
+        finding = "" if self._index_is_older else backend_finding(self.index, self.backend)
+        if finding and self.journal is not None:
+            self._report(finding)
+            # What the journal still has of drained entries may be what the backend lost.
+            self.index.adopt(self.journal.identity, self.journal.span()[0] - 1)
+        if finding or self._index_is_older:
+            self.index.rebuild(self.backend)
+            self._purge_again()
+        self._compared = True
+
+    def _purge_again(self) -> None:
+        """See to it that what was purged stays removed from parts that may have it again."""
+        if self.journal is not None:
+            floors = self._purges.every() + self.index.purges()
+            self._purges.begin(floors, self.journal.span()[1])
+            self.index.trimmed(floors, purged=True)
+
+    def _report(self, finding: str) -> None:
+        if finding:
+            self.findings.append(finding)
+            _log.warning(finding)
+
+    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
+        """Return the samples that the backend can never take: refuse them before they are acked."""
+        return self.backend.check(batch)
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> None:
-        """Make samples and skips durable at `level`; raises `StorageError` when it is not known."""
+        """Make samples and skips durable at `level`; raises `StorageError` when it is not known.
+
+        An error that is `fatal` is the last word: nothing is committed behind it.
+        """
         if self.journal is None:
             result = self.backend.append(batch, skips)
             self._count(result.conflicts)
@@ -156,20 +229,24 @@ class JournaledStorage:
 
         Raises what the backend raised; the entries stay and are tried again by the next call.
         """
-        with self._drain_lock:  # a purge drains in its own thread
-            return self._drain()
+        with self._drain_lock:  # a purge changes the entries in its own thread
+            self._compare()
+            moved = self._drain(self._pace.samples())
+        if self._purges.pending():
+            self.finish_purges()
+        return moved
 
-    def _drain(self) -> int:
-        entries = self.backlog.head(self.options.drain_samples_max)
+    def _drain(self, samples_max: int) -> int:
+        entries = self.backlog.head(samples_max)
         if not entries or self.journal is None:
             return 0
+        begun = self._clock()
         skips = [skip for entry in entries for skip in entry.skips]
         batch = SampleBatch.joined([entry.batch for entry in entries])
         samples = batch.samples
         result = self.backend.append(batch, skips)
         if result.refused:
-            for refusal in result.refused:
-                self.journal.bury(SampleBatch([refusal.sample]), refusal.reason)
+            skips += self._give_up(result.refused)
             refused = {refusal.sample.identity for refusal in result.refused}
             batch = SampleBatch(s for s in samples if s.identity not in refused)
         self._count(result.conflicts)
@@ -178,7 +255,25 @@ class JournaledStorage:
         self.backlog.pop(len(entries))
         self.journal.trim(last)
         self.drained_samples += len(samples)
+        self._pace.took(len(samples), self._clock() - begun)
         return len(samples)
+
+    def _give_up(self, refused: Sequence[Refusal]) -> list[Skip]:
+        """Keep acknowledged samples that the backend can never take for people, and say so.
+
+        A durable skip stands in their place, so that nobody waits for them.
+        """
+        skips = [Skip(r.sample.source, r.sample.epoch, r.sample.sn, r.sample.sn) for r in refused]
+        self.backend.append(SampleBatch(), skips)
+        for sample, reason in refused:
+            if self.journal is not None:
+                self.journal.bury(SampleBatch([sample]), reason)
+            self._report(
+                f"number {sample.sn} of {sample.source} on {sample.key[:80]!r} was acknowledged "
+                f"and the backend cannot take it: {reason}; it is kept as a dead letter"
+            )
+        self.refused_total += len(refused)
+        return skips
 
     def _count(self, conflicts: Sequence[Conflict]) -> None:
         self.conflicts.extend(conflicts)
@@ -186,10 +281,11 @@ class JournaledStorage:
 
     def run_drain(self) -> None:
         """Drain until `stop_drain`; a backend that fails is tried again with growing pauses."""
-        pause = 0.1
+        pause = _FIRST_PAUSE_SECONDS
         while not self._stop.is_set():
             linger = self.options.drain_linger_seconds
-            if not self.backlog.wait(self.options.drain_samples_max, linger):
+            waiting = self.backlog.wait(self.options.drain_samples_max, linger)
+            if not waiting and not self._purges.pending():
                 continue
             try:
                 self.drain()
@@ -203,7 +299,7 @@ class JournaledStorage:
                 pause = min(pause * 2, self.options.retry_seconds_max)
             else:
                 self.backend_error = ""
-                pause = 0.1
+                pause = _FIRST_PAUSE_SECONDS
 
     def stop_drain(self) -> None:
         """End `run_drain` after the batch it is at."""
@@ -211,13 +307,20 @@ class JournaledStorage:
         self.backlog.wake()
 
     def drain_all(self, timeout_seconds: float) -> bool:
-        """Drain in this thread until nothing is left; False when time or the backend gave out."""
-        deadline = time.monotonic() + timeout_seconds
-        while self.backlog.samples or self.backlog.head(1):
-            if time.monotonic() > deadline:
+        """Drain in this thread until nothing is left; False when time or the backend gave out.
+
+        Near the end of the time appends are as small as keeps it: what is left stays in the
+        journal.
+        """
+        deadline = self._clock() + timeout_seconds
+        while self.backlog.head(1):
+            samples_max = self._pace.samples(deadline - self._clock())
+            if samples_max <= 0:
                 return False
             try:
-                self.drain()
+                with self._drain_lock:
+                    self._compare()
+                    self._drain(samples_max)
             except StorageError as error:
                 self.backend_error = str(error)
                 return False
@@ -228,16 +331,14 @@ class JournaledStorage:
         pending = self.backlog.numbers_of(source)  # before the index: never neither of both
         states, aliases = self.index.load(source)
         by_epoch = {state.epoch: state for state in states}
-        for epoch, samples in pending:
+        for epoch, (runs, newest_ntp64) in pending.items():
             state = by_epoch.get(epoch) or NumberingState(epoch, RangeSet(), RangeSet())
-            sns = RangeSet.of(sample.sn for sample in samples)
-            state.held.update(sns)
-            newest = max((s.ntp64 for s in samples if not s.stamped), default=0)
+            state.held.update(runs)
             by_epoch[epoch] = NumberingState(
                 epoch,
                 state.held,
-                state.skipped.difference(sns),
-                max(state.newest_ntp64, newest),
+                state.skipped.difference(runs),
+                max(state.newest_ntp64, newest_ntp64),
             )
         for skip in self.backlog.skips():
             if skip.source == source and skip.epoch in by_epoch:
@@ -246,121 +347,48 @@ class JournaledStorage:
 
     def backlog_runs(self) -> dict[Stream, RangeSet]:
         """Return what is committed and not drained yet, per stream."""
-        batch = SampleBatch(self.backlog.matching(Selection()))
-        return {stream: summary.runs for stream, summary in batch.summaries.items()}
+        return self.backlog.runs(Selection())
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page as `Storage.read` does, of the backend and the backlog together.
 
         It holds the wildcard updates that concern the selection, each under its expression.
         """
-        recent = self.backlog.matching(selection)  # before the backend: never neither of both
-        recent += self.concerning(selection)
-        if not recent:
-            return self.backend.read(selection, limit, cursor)
-        if selection.newest is not None:
-            return self._read_newest(selection, recent, limit, cursor)
-        page = self.backend.read(selection, limit, cursor)
-        place = selection.place
-        end = place(page.samples.samples[-1]) if page.cursor is not None else None
-        fitting = {place(sample): sample for sample in recent}
-        fitting = {
-            at: sample
-            for at, sample in fitting.items()
-            if (cursor is None or at > cursor) and (end is None or at <= end)
-        }
-        fitting.update((place(sample), sample) for sample in page.samples)
-        places = heapq.nsmallest(limit + 1, fitting)
-        chosen = [fitting[at] for at in places[:limit]]
-        more = len(places) > limit or page.cursor is not None
-        return Page(SampleBatch(chosen), places[len(chosen) - 1] if more else None)
+        return self._merged.read(selection, limit, cursor)
 
     def concerning(self, selection: Selection) -> list[Sample]:
         """Return the wildcard updates that concern a selection, `newest` aside."""
-        return self.wildcards.concerning(selection, self._read_updates)
-
-    def _read_updates(self, stream: Stream, runs: RangeSet) -> list[Sample]:
-        """Read a wildcard update's stream back from the backend."""
-        source, found = stream.source, list[Sample]()
-        for first, last in runs:
-            cursor: Cursor | None = None
-            selection = Selection(
-                key_expr=parse_update(stream.key) or KeyExpression("**"),
-                zid=source.zid,
-                eid=source.eid,
-                epoch=stream.epoch,
-                sns=SnBounds(first, last),
-            )
-            while True:
-                page = self.backend.read(selection, 1000, cursor)
-                found += (sample for sample in page.samples if sample.key == stream.key)
-                cursor = page.cursor
-                if cursor is None:
-                    break
-        return found
-
-    def _read_newest(
-        self, selection: Selection, recent: list[Sample], limit: int, cursor: Cursor | None
-    ) -> Page:
-        """Merge per key: the backend's newest of each key with the backlog's, then cut the page."""
-        newest = selection.newest or 1
-        by_key = selection.order is Order.IDENTITY
-        stored: list[Sample] = []
-        begin: Cursor | None = None
-        if by_key and cursor is not None:
-            begin = (cursor[0], 0, 0, 0, -1)  # before the first sample of the cursor's key
-        while True:
-            page = self.backend.read(selection, limit + newest + 1, begin)
-            stored += page.samples
-            begin = page.cursor
-            horizon = key_bytes(stored[-1].key) if stored and begin is not None else None
-            if not by_key and begin is not None:
-                continue
-            merged = {selection.place(sample): sample for sample in (*recent, *stored)}
-            chosen = [
-                (at, sample)
-                for sample in newest_per_key(merged.values(), selection.newest)
-                for at in (selection.place(sample),)
-                if cursor is None or at > cursor
-                if horizon is None or key_bytes(sample.key) < horizon
-            ]
-            if chosen or begin is None:
-                break
-        chosen = heapq.nsmallest(limit + 1, chosen, key=lambda pair: pair[0])
-        more = len(chosen) > limit or begin is not None
-        chosen = chosen[:limit]
-        samples = SampleBatch(sample for _, sample in chosen)
-        return Page(samples, chosen[-1][0] if more and chosen else None)
+        return self.wildcards.concerning(selection, self._merged.updates_of)
 
     def find(self, samples: Sequence[Sample]) -> list[tuple[Sample, Sample | None]]:
         """Return each sample with the one stored under its identity."""
-        found: dict[Identity, Sample] = {}
-        groups: dict[tuple[SourceId, int], list[int]] = {}
-        for sample in samples:
-            groups.setdefault((sample.source, sample.epoch), []).append(sample.sn)
-        for (source, epoch), sns in groups.items():
-            for first, last in RangeSet.of(sns):
-                for stored in self.range_of(source, epoch, first, last):
-                    found[stored.identity] = stored
-        return [(sample, found.get(sample.identity)) for sample in samples]
+        return self._merged.find(samples)
+
+    def lost(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return which of these, looked up and not found, the index says the backend holds.
+
+        That is a finding about the backend, and no duplicate: it is reported, and the index claims
+        them no more, so that they come in again.
+        """
+        infos = self.index.infos([*{sample.stream: None for sample in samples}])
+        gone = [sample for sample in samples if sample.sn in infos[sample.stream].held]
+        if gone:
+            self.index.disclaim(SampleBatch(gone))
+            first = gone[0]
+            self._report(
+                f"{len(gone)} samples that the stream index claims are not in the backend, the "
+                f"first is number {first.sn} of {first.source} on {first.key[:80]!r}: they are "
+                "asked of other caches"
+            )
+        return gone
 
     def range_of(self, source: SourceId, epoch: int, first: int, last: int) -> Iterator[Sample]:
         """Yield what is stored of a source's numbers, every key."""
-        selection = Selection(
-            zid=source.zid, eid=source.eid, epoch=epoch, sns=SnBounds(first, last)
-        )
-        for page in self.pages(selection, 1000):
-            yield from page
+        return self._merged.range_of(source, epoch, first, last)
 
     def pages(self, selection: Selection, limit: int) -> Iterator[SampleBatch]:
         """Yield everything a selection names, so many samples at once."""
-        cursor: Cursor | None = None
-        while True:
-            page = self.read(selection, limit, cursor)
-            yield page.samples
-            cursor = page.cursor
-            if cursor is None:
-                return
+        return self._merged.pages(selection, limit)
 
     def absences(self, selection: Selection, samples_max: int | None = None) -> tuple[Absence, ...]:
         """Return which numbers that a selection asks for are known here and not in its answer.
@@ -373,10 +401,8 @@ class JournaledStorage:
         source = SourceId(selection.zid or "", selection.eid or 0)
         # What is on its way is looked at before the index each time: never in neither of both.
         states, aliases = self.load(source)
-        recent = [
-            HeldStream(stream, summary.runs)
-            for stream, summary in self.backlog.of_source(source).summaries.items()
-        ]
+        every = Selection(zid=source.zid, eid=source.eid, sns=selection.sns)
+        recent = [HeldStream(*pair) for pair in self.backlog.runs(every).items()]
         infos = self.index.infos_of_source(source, _STREAMS_COMPARED_MAX)
         if infos is None and selection.key_expr.is_key:
             key = str(selection.key_expr)
@@ -393,12 +419,12 @@ class JournaledStorage:
 
         Retention removes in its own time; a reader of the queue does not see what must go.
         """
+        pending: dict[Stream, RangeSet] = {}
+        for source in {stream.source for stream in streams} if self.backlog.samples else ():
+            pending.update(self.backlog.runs(Selection(zid=source.zid, eid=source.eid)))
         infos = self.index.infos(streams)
         for stream in streams:
-            for epoch, samples in self.backlog.numbers_of(stream.source):
-                if epoch == stream.epoch:
-                    sns = RangeSet.of(s.sn for s in samples if s.key == stream.key)
-                    infos[stream].held.update(sns)
+            infos[stream].held.update(pending.get(stream, _NOTHING))
         return {stream: info.held.nth_last(samples_max) or 0 for stream, info in infos.items()}
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
@@ -411,18 +437,39 @@ class JournaledStorage:
             return floors
 
     def purge(self, floors: Sequence[Floor]) -> int:
-        """Remove what is below the floors, for good; drains first."""
+        """Remove what is below the floors, for good; returns how many samples.
+
+        Once it is noted it holds: what is on its way never arrives, and a backend that is away
+        removes the rest when it is back. Then this raises what the backend raised.
+        """
+        floors = list(floors)
         with self._trim_lock:
-            self.drain_all(30)
-            removed = self.backend.purge(floors)
+            with self._drain_lock:
+                self._purges.begin(floors, self.backlog.last_id)
+                below: dict[Stream, int] = {}
+                for stream, sn in floors:
+                    below[stream] = max(sn, below.get(stream, 0))
+                waiting = self.backlog.matching(Selection()) if self.backlog.samples else ()
+                removed = sum(sample.sn < below.get(sample.stream, 0) for sample in waiting)
+                self.backlog.change(self._purges.without)
             self.index.trimmed(floors, purged=True)
             self.wildcards.removed(floors)
-            return removed
+            return removed + self._finish_purges()
+
+    def finish_purges(self) -> int:
+        """Remove from the backend what purges it could not carry out left; returns how many."""
+        with self._trim_lock:
+            return self._finish_purges()
+
+    def _finish_purges(self) -> int:
+        pending = self._purges.pending()
+        removed = self.backend.purge(pending)
+        self._purges.done(pending, self.index.drained())
+        return removed
 
     def drained_of(self, source: SourceId, epoch: int) -> bool:
         """Tell whether nothing of a numbering is on its way to the backend."""
-        waiting = (at for at, _ in self.backlog.numbers_of(source))
-        return not self.backlog.spilled and epoch not in waiting
+        return epoch not in self.backlog.numbers_of(source)
 
     def moved(self, agreement: Alias) -> bool:
         """Tell whether the backend has all of an epoch under the one that was agreed on."""
@@ -450,7 +497,9 @@ class JournaledStorage:
 
     def close(self) -> None:
         """Close journal, index and backend, in that order; idempotent. Drains nothing."""
-        self.stop_drain()
+        self._stop.set()
+        if hasattr(self, "backlog"):
+            self.backlog.wake()
         if self.journal is not None:
             self.journal.close()
         if hasattr(self, "index"):

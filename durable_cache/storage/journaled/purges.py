@@ -1,0 +1,121 @@
+"""What was purged and may lie below: in entries on their way, in a backend that was away.
+
+A purge is durable before anything is removed, and it is pending until the backend has removed what
+is below its floors. Entries that were committed before it lose what is below whenever they are
+read from the journal; later ones are the door's to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.journal import Entry
+
+__all__ = ["Keeper", "Purges"]
+
+_KIND = "purge"
+
+
+class Keeper(Protocol):
+    """Keeps facts by kind and name durably, beside the stream index."""
+
+    def kept(self, kind: str) -> dict[str, str]:
+        """Return what is kept of a kind, by name."""
+
+    def keep(self, kind: str, facts: dict[str, str], gone: Iterable[str] = ()) -> None:
+        """Keep facts in place of those of the same names, and forget those `gone`."""
+
+
+class _Purge(NamedTuple):
+    sn: int
+    """What is below was purged."""
+    entry_id: int
+    """From entries up to this one."""
+    pending: bool
+    """The backend may still hold some of it."""
+
+
+class Purges:
+    """The purges of one storage; its owner's locks keep callers apart.
+
+    Without a keeper they last as long as this object. In memory are only those that may still
+    change something: pending ones, and those of entries that the journal still has.
+    """
+
+    def __init__(self, keeper: Keeper | None = None, first_entry: int = 0) -> None:
+        self._keeper = keeper
+        self._purges: dict[Stream, _Purge] = {}
+        self._last_entry = 0
+        for name, value in (keeper.kept(_KIND) if keeper is not None else {}).items():
+            purge = _read(value)
+            if purge.pending or purge.entry_id >= first_entry:
+                self._purges[_stream(name)] = purge
+                self._last_entry = max(self._last_entry, purge.entry_id)
+
+    def every(self) -> list[Floor]:
+        """Return the floors of every purge there was."""
+        if self._keeper is None:
+            return [Floor(stream, purge.sn) for stream, purge in self._purges.items()]
+        kept = self._keeper.kept(_KIND)
+        return [Floor(_stream(name), _read(value).sn) for name, value in kept.items()]
+
+    def begin(self, floors: Iterable[Floor], entry_id: int) -> None:
+        """Note a purge of what entries up to `entry_id`, or the backend, hold below."""
+        new: dict[Stream, _Purge] = {}
+        for stream, sn in floors:
+            known = new.get(stream) or self._purges.get(stream) or _Purge(0, 0, pending=False)
+            new[stream] = _Purge(max(sn, known.sn), entry_id, pending=True)
+        self._keep(new)
+        self._last_entry = max(self._last_entry, entry_id)
+
+    def pending(self) -> list[Floor]:
+        """Return the floors below which the backend may still hold something."""
+        return [Floor(stream, p.sn) for stream, p in [*self._purges.items()] if p.pending]
+
+    def done(self, floors: Sequence[Floor], drained: int) -> None:
+        """Note that the backend removed what is below; entries up to `drained` are gone."""
+        self._keep({f.stream: self._purges[f.stream]._replace(pending=False) for f in floors})
+        for stream, purge in [*self._purges.items()]:
+            if not purge.pending and purge.entry_id <= drained:
+                del self._purges[stream]
+
+    def without(self, entry: Entry) -> Entry:
+        """Return an entry without what was purged after it was committed."""
+        if not self._purges or entry.entry_id > self._last_entry:
+            return entry
+        floors = {
+            stream: purge.sn
+            for stream in entry.batch.places
+            if (purge := self._purges.get(stream)) is not None and entry.entry_id <= purge.entry_id
+        }
+        if not floors:
+            return entry
+        kept = [s for s in entry.batch if s.sn >= floors.get(s.stream, 0)]
+        return entry if len(kept) == len(entry.batch) else entry._replace(batch=SampleBatch(kept))
+
+    def _keep(self, purges: dict[Stream, _Purge]) -> None:
+        if self._keeper is not None and purges:
+            self._keeper.keep(_KIND, {_name(stream): _write(p) for stream, p in purges.items()})
+        self._purges.update(purges)
+
+
+def _name(stream: Stream) -> str:
+    return msgspec.json.encode((stream.key, *stream.source, stream.epoch)).decode()
+
+
+def _stream(name: str) -> Stream:
+    key, zid, eid, epoch = msgspec.json.decode(name, type=tuple[str, str, int, int])
+    return Stream(key, SourceId(zid, eid), epoch)
+
+
+def _write(purge: _Purge) -> str:
+    return msgspec.json.encode(tuple(purge)).decode()
+
+
+def _read(value: str) -> _Purge:
+    return _Purge(*msgspec.json.decode(value, type=tuple[int, int, bool]))
