@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from durable_cache.endpoints.cache import CacheStatus, ReliabilityCache, declare_reliability_cache
-from durable_cache.endpoints.channels import FifoChannel, RingChannel
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.publisher import ReliablePublisher, declare_reliable_publisher
 from durable_cache.endpoints.receipts import Receipt
@@ -13,6 +12,7 @@ from durable_cache.endpoints.subscriber import (
     ReliableSubscriber,
     declare_reliable_subscriber,
 )
+from durable_cache.endpoints.subscriber.channels import FifoChannel, RingChannel
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
 from durable_cache.storage.contract import Durability, Retention
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, pairwise
 from operator import attrgetter
 
@@ -12,19 +13,39 @@ import msgspec
 
 from durable_cache.endpoints.session import NO_SOURCE, Answer, Decoder, Session, ask
 from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
+from durable_cache.model.selection import Cursor, parse_source
 from durable_cache.protocol.wire import (
     FRAME_VERSION,
+    Absence,
     Content,
+    Incarnation,
+    PackedAnswer,
     decode_envelope,
     decode_packed,
     encode_place,
 )
 
-__all__ = ["Asking", "Gathered"]
+__all__ = ["Asking", "Gathered", "Part"]
 
 _log = logging.getLogger(__name__)
 _SN = attrgetter("sn")
+_ORDER: Callable[[Sample], Cursor] = attrgetter("order")
+_TIME_ORDER: Callable[[Sample], Cursor] = attrgetter("time_order")
+_REPLY_BYTES_MAX = 1 << 30
+"""What Zenoh itself allows in one message."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one session answered, its caches together."""
+
+    samples: list[Sample] = field(default_factory=list)
+    absent: list[Absence] = field(default_factory=list)
+    incarnations: list[Incarnation] = field(default_factory=list)
+    ended: bool = False
+    """Some answer of it came to its end."""
 
 
 @dataclass(slots=True)
@@ -32,13 +53,17 @@ class Gathered:
     """What the answers to one query hold together."""
 
     packed: list[SampleBatch] = field(default_factory=list)
-    """From caches, as they came, each sorted by identity: their epochs are known."""
+    """From caches, as they came, each in the order that was asked for: their epochs are known."""
     single: list[Sample] = field(default_factory=list)
     """The same from caches that do not pack."""
     native: list[Sample] = field(default_factory=list)
     """From a foreign publisher's own cache, epoch 0: the source's current one is meant."""
     plain: list[Sample] = field(default_factory=list)
     """Without a source: a plain storage's answer."""
+    parts: dict[str, Part] = field(default_factory=dict)
+    """What `packed` holds, by the session that answered."""
+    oversized: dict[SourceId, RangeSet] = field(default_factory=dict)
+    """Numbers whose payload is above the bound; left out of everything else."""
     cut_after: Sample | None = None
     """Some answer was cut here, the earliest: ask again from here on."""
     answers: int = 0
@@ -98,21 +123,27 @@ class Asking:
 
         `parameters` as in ``_sn=3..7``; `after` goes on behind that sample.
         """
+        return self.begin(key_expr, prefix, parameters, after)()
+
+    def begin(
+        self, key_expr: str, prefix: str, parameters: str = "", after: Sample | None = None
+    ) -> Callable[[], Gathered]:
+        """Ask as `caches` does, at once; the answers are gathered when the result is called."""
         head = f"{parameters};" if parameters else ""
         selector = f"{prefix}/{key_expr}?{head}_pack=1{self._marker}"
         payload = None if after is None else encode_place(after)
-        return self._gather(selector, payload, any_key=False)
+        return self._begin(selector, payload, ours=True)
 
     def publisher(self, key_expr: str, source: SourceId | None, parameters: str = "") -> Gathered:
         """Ask native publishers' own caches (zenoh-ext's AdvancedCache), one source or all."""
         who = f"*/{source.zid}/{source.eid}/**" if source else "**"
         parameters = (parameters + self._marker).lstrip(";")
         query = f"?{parameters}" if parameters else ""
-        return self._gather(f"{key_expr}/@adv/{who}{query}", None, any_key=True)
+        return self._begin(f"{key_expr}/@adv/{who}{query}", None, any_key=True)()
 
     def select(self, selector: str) -> Gathered:
         """Ask with a selector as it stands."""
-        return self._gather(selector, None, any_key=False)
+        return self._begin(selector, None, ours=_names_source(selector))()
 
     def history(self, key_expr: str, prefix: str, parameters: str = "") -> Iterator[list[Sample]]:
         """Yield all that caches hold, page by page, each page sorted by identity.
@@ -127,19 +158,29 @@ class Asking:
                 return
             after = gathered.cut_after
 
-    def _gather(self, selector: str, payload: bytes | None, *, any_key: bool) -> Gathered:
-        gathered = Gathered()
-        for answer in ask(
+    def _begin(
+        self, selector: str, payload: bytes | None, *, ours: bool = False, any_key: bool = False
+    ) -> Callable[[], Gathered]:
+        answers = ask(
             self._session,
             selector,
             timeout_seconds=self._timeout_seconds,
-            decoder=Decoder(self._own_zid, self._payload_bytes_max),
+            # A frame holds many samples, each of which is compared with the bound.
+            decoder=Decoder(self._own_zid, _REPLY_BYTES_MAX),
             payload=payload,
             any_key=any_key,
-        ):
+        )
+        place = _TIME_ORDER if "_order=time" in selector else _ORDER
+        return partial(self._gather, answers, place, ours=ours)
+
+    def _gather(
+        self, answers: Iterator[Answer], place: Callable[[Sample], Cursor], *, ours: bool
+    ) -> Gathered:
+        gathered = Gathered()
+        for answer in answers:
             gathered.answers += 1
             try:
-                _take(gathered, answer, framed=not any_key)
+                self._take(gathered, answer, place, ours=ours)
             except RemoteProtocolError as error:
                 gathered.errors.append(str(error)[:200])
         if gathered.refused:
@@ -147,33 +188,79 @@ class Asking:
                 "samples of an answer were left out",
                 extra={"samples": len(gathered.refused), "reason": gathered.refused[0]},
             )
+        if not all(part.ended for part in gathered.parts.values()):
+            gathered.errors.append("an answer was cut off before its end")
         return gathered
 
+    def _take(
+        self,
+        gathered: Gathered,
+        answer: Answer,
+        place: Callable[[Sample], Cursor],
+        *,
+        ours: bool,
+    ) -> None:
+        sample = answer.sample
+        if sample is None:
+            gathered.errors.append(answer.error[:200])
+            return
+        attachment = sample.attachment
+        if ours and attachment is not None and _is_frame(attachment, Content.ENVELOPE):
+            envelope = decode_envelope(attachment)
+            opened = envelope.open(
+                _plain_key(sample.key, envelope.source), sample.payload, sample.encoding
+            )
+            gathered.single += self._within_bound(gathered, [opened])
+        elif ours and _is_frame(sample.payload, Content.PACKED):
+            packed = decode_packed(sample.payload, refused=gathered.refused)
+            self._take_packed(gathered, answer.replier, packed, place)
+        elif sample.source == NO_SOURCE:
+            gathered.plain.append(sample)
+        else:
+            gathered.native += self._within_bound(gathered, [sample])
 
-def _take(gathered: Gathered, answer: Answer, *, framed: bool) -> None:
-    sample = answer.sample
-    if sample is None:
-        gathered.errors.append(answer.error[:200])
-    elif sample.attachment is not None and _is_frame(sample.attachment, Content.ENVELOPE):
-        envelope = decode_envelope(sample.attachment)
-        opened = envelope.open(
-            _plain_key(sample.key, envelope.source), sample.payload, sample.encoding
-        )
-        gathered.single.append(opened)
-    elif framed and _is_frame(sample.payload, Content.PACKED):
-        batch, more, _, _ = decode_packed(sample.payload, refused=gathered.refused)
-        gathered.packed.append(batch)
-        if more and not batch.samples:
+    def _take_packed(
+        self,
+        gathered: Gathered,
+        replier: str,
+        packed: PackedAnswer,
+        place: Callable[[Sample], Cursor],
+    ) -> None:
+        samples = packed.samples.samples
+        if packed.more and not samples:
             gathered.errors.append("an answer was cut before its first sample")
-        elif more:
-            last = msgspec.structs.replace(batch.samples[-1], payload=b"", attachment=None)
+        elif packed.more:
+            last = msgspec.structs.replace(samples[-1], payload=b"", attachment=None)
             before = gathered.cut_after
-            if before is None or last.order < before.order:
+            if before is None or place(last) < place(before):
                 gathered.cut_after = last
-    elif sample.source == NO_SOURCE:
-        gathered.plain.append(sample)
-    else:
-        gathered.native.append(sample)
+        kept = self._within_bound(gathered, samples)
+        gathered.packed.append(packed.samples if kept is samples else SampleBatch(kept))
+        part = gathered.parts.setdefault(replier, Part())
+        part.samples += kept
+        part.absent += packed.absent
+        part.incarnations += packed.incarnations
+        part.ended |= packed.last
+
+    def _within_bound(self, gathered: Gathered, samples: Sequence[Sample]) -> Sequence[Sample]:
+        bytes_max = self._payload_bytes_max
+        if all(len(sample.payload) <= bytes_max for sample in samples):
+            return samples
+        for sample in samples:
+            if len(sample.payload) > bytes_max:
+                numbers = gathered.oversized.setdefault(sample.source, RangeSet())
+                numbers.add(sample.sn, sample.sn)
+        return [sample for sample in samples if len(sample.payload) <= bytes_max]
+
+
+def _names_source(selector: str) -> bool:
+    """Tell whether a selector asks for the specification's answer, which has our envelopes."""
+    first, _, rest = selector.partition("?")[0].partition("/")
+    try:
+        parse_source(first)
+    except ValueError:
+        return False
+    return bool(rest)
 
 
 def _is_frame(data: bytes, content: Content) -> bool:

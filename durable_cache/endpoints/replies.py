@@ -45,7 +45,7 @@ from durable_cache.storage.contract import Page
 
 __all__ = ["AnswerBounds", "Asked", "Form", "Refused", "answer", "form_of", "parse_query"]
 
-_OURS = frozenset({"_sn", "_time", "_max", "_pack", "_store", "_anyke"})
+_OURS = frozenset({"_sn", "_time", "_max", "_pack", "_order", "_limit", "_store", "_anyke"})
 _PAGE_SAMPLES = 2_000
 
 
@@ -72,6 +72,8 @@ class Asked:
     """The ``_store`` marker: a cache's own queries carry its id."""
     cursor: Cursor | None = None
     """A packed query's payload says after which sample to go on."""
+    samples_max: int | None = None
+    """``_limit``: the asker takes no more in one answer."""
 
     @property
     def by_value(self) -> bool:
@@ -116,6 +118,7 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
         sns = parse_sn(values["_sn"]) if "_sn" in values else SnBounds()
         times = parse_time(values["_time"], now_ns) if "_time" in values else TimeBounds()
         newest = parse_max(values["_max"]) if "_max" in values else None
+        samples_max = parse_max(values["_limit"], "_limit") if "_limit" in values else None
         key_expr = KeyExpression(rest if sourced else parts.key_expr)
     except ValueError as error:
         raise Refused(str(error)) from error
@@ -123,6 +126,9 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
     packed = values.get("_pack", "0")
     if packed not in ("0", "1"):
         raise Refused(f"_pack={packed[:40]!r}: write _pack=1, or leave it out")
+    order = values.get("_order", "identity" if sourced or latest or newest else "time")
+    if order not in ("identity", "time"):
+        raise Refused(f"_order={order[:40]!r}: write _order=time or _order=identity")
     selection = Selection(
         key_expr=key_expr,
         zid=zid,
@@ -130,7 +136,7 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
         sns=sns,
         times=times,
         newest=1 if latest else newest,
-        order=Order.IDENTITY if sourced or latest or newest else Order.TIME,
+        order=Order(order),
     )
     return Asked(
         form,
@@ -141,6 +147,7 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
         parts.any_key,
         values.get("_store", ""),
         _cursor(parts.payload, selection) if packed == "1" and parts.payload else None,
+        samples_max,
     )
 
 
@@ -184,12 +191,13 @@ def answer(
     what is known of the numbers that are not given: no packed reply at all means no answer.
     """
     deadline = time.monotonic() + bounds.seconds_max
+    samples_max = min(bounds.samples_max, asked.samples_max or bounds.samples_max)
     sent = size = 0
     cursor = asked.cursor
     waiting = SampleBatch()
     sources: set[SourceId] = set()
     while True:
-        limit = min(_PAGE_SAMPLES, bounds.samples_max - sent)
+        limit = min(_PAGE_SAMPLES, samples_max - sent)
         page = read(asked.selection, limit, cursor)
         cursor = page.cursor
         batch = page.samples
@@ -201,13 +209,13 @@ def answer(
             sources.update(stream.source for stream in batch.places)
             for part in _parts(batch, bounds.packed_bytes_max):
                 if len(waiting):
-                    _reply_packed(query, encode_packed(waiting))
+                    _reply_packed(query, encode_packed(waiting, last=False))
                 waiting = part
         else:
             for sample in batch:
                 if not is_update(sample.key):  # no answer shows an update's expression as a key
                     _reply_one(query, asked, sample)
-        over = sent >= bounds.samples_max or size >= bounds.bytes_max
+        over = sent >= samples_max or size >= bounds.bytes_max
         if cursor is None or over or time.monotonic() > deadline:
             break
     more = cursor is not None

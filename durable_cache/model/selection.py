@@ -147,10 +147,10 @@ def _number(text: str) -> int:
     return number
 
 
-def parse_max(text: str) -> int:
-    """Read ``_max``, a positive whole number; ValueError otherwise."""
+def parse_max(text: str, name: str = "_max") -> int:
+    """Read ``_max`` or the like, a positive whole number; ValueError otherwise."""
     if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) == 0:
-        raise ValueError(f"_max={text[:40]!r}: write a whole number above 0")
+        raise ValueError(f"{name}={text[:40]!r}: write a whole number above 0")
     return int(text)
 
 

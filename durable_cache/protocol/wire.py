@@ -167,6 +167,8 @@ class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     absent: tuple[tuple[SourceId, int, int, int, int], ...] = ()
     """`Absence`s; the reason is any number, so that later ones do not cost the rest."""
     incarnations: tuple[Incarnation, ...] = ()
+    last: bool = True
+    """The answer ends here; without such a reply it was cut off on its way."""
 
 
 class PackedAnswer(NamedTuple):
@@ -176,6 +178,7 @@ class PackedAnswer(NamedTuple):
     more: bool = False
     absent: tuple[Absence, ...] = ()
     incarnations: tuple[Incarnation, ...] = ()
+    last: bool = True
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -360,8 +363,12 @@ def encode_packed(
     more: bool = False,
     absent: Sequence[Absence] = (),
     incarnations: Sequence[Incarnation] = (),
+    *,
+    last: bool = True,
 ) -> bytes:
-    """Return the payload of a packed reply (``_pack=1``)."""
+    """Return the payload of a packed reply (``_pack=1``); of an answer's replies one is `last`."""
+    if not last:
+        return seal(Content.PACKED, (batch.samples, more, absent, incarnations, last))
     if not (absent or incarnations):
         return seal(Content.PACKED, (batch.samples, more))
     return seal(Content.PACKED, (batch.samples, more, absent, incarnations))
@@ -383,6 +390,7 @@ def decode_packed(
         packed.more,
         _absent(packed.absent),
         _incarnations(packed.incarnations),
+        packed.last,
     )
 
 

@@ -18,6 +18,7 @@ from durable_cache import (
     declare_reliable_subscriber,
 )
 from durable_cache.errors import ConfigError
+from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import (
     Inbox,
@@ -56,29 +57,36 @@ def test_history_comes_first_and_sorted(network: LocalNetwork) -> None:
             assert sns(received) == list(range(60))
 
 
-def test_more_history_than_the_bound_is_told_and_recovered_as_a_gap(network: LocalNetwork) -> None:
+def test_history_of_many_pages_is_whole_and_followed_by_what_came_meanwhile(
+    network: LocalNetwork,
+) -> None:
     received: list[Sample] = []
     session = network.client()
+    options = DeliveryOptions(history_page_samples=20, pending_samples_max=5)
     with declare_reliability_cache(session, "a/**") as cache:
         numbered = Numbered(session, "a/b")
-        for sn in range(50):
+        for sn in range(500):
             numbered.put(sn)
-        stored(cache, 50)
+        stored(cache, 500)
         with declare_reliable_subscriber(
-            network.client(), "a/**", received.append, history=True, history_samples_max=20
+            network.client(), "a/**", received.append, history=True, options=options
         ) as subscriber:
-            wait_until(lambda: subscriber.history_cut and len(received) >= 20)
-            assert sns(received) == list(range(20))
+            for sn in range(500, 600):
+                numbered.put(sn)
+            wait_until(lambda: len(received) >= 500)
             connected(numbered.publisher)
-            numbered.put(50)
-            wait_until(lambda: len(received) == 51)
-            assert sns(received) == list(range(51))
+            numbered.put(600)
+            wait_until(lambda: len(received) == 601)
+            assert sns(received) == list(range(601))
+            assert subscriber.history_complete
+            assert subscriber.missed == 0
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"history_samples_max": 0}, "history_samples_max begins at 1"),
+        ({"history": 0}, "number of samples per key above 0"),
+        ({"options": DeliveryOptions(periodic_queries_seconds=-1)}, "number of seconds above 0"),
         ({"periodic_queries": 0.0}, "number of seconds above 0"),
     ],
 )

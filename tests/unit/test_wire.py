@@ -63,7 +63,7 @@ def plain(batch: SampleBatch) -> list[dict[str, object]]:
 def test_batches_come_back(batch: SampleBatch, more: bool, given_up: tuple[Skip, ...]) -> None:
     assert plain(wire.decode_batch(wire.encode_batch(batch))) == plain(batch)
     packed, *answered = wire.decode_packed(wire.encode_packed(batch, more))
-    assert (plain(packed), answered) == (plain(batch), [more, (), ()])
+    assert (plain(packed), answered) == (plain(batch), [more, (), (), True])
     stored, found = wire.decode_journal(wire.encode_journal(batch, given_up))
     assert (plain(stored), found) == (plain(batch), given_up)
     assert all(type(skip) is Skip and type(skip.source) is SourceId for skip in found)
@@ -73,8 +73,13 @@ def test_an_answer_says_what_is_absent_and_how_incarnations_are_called() -> None
     absent = tuple(Absence(SOURCE, 7, at, at + 1, reason) for at, reason in enumerate(REASONS))
     known = (wire.Incarnation(SOURCE, 7, "0123abcd"),)
     answer = wire.decode_packed(wire.encode_packed(SampleBatch(), False, absent, known))
-    assert answer == (SampleBatch(), False, absent, known)
+    assert answer == (SampleBatch(), False, absent, known, True)
     assert all(type(one.reason) is AbsenceReason for one in answer.absent)
+
+
+def test_a_reply_that_others_follow_says_so() -> None:
+    answer = wire.decode_packed(wire.encode_packed(SampleBatch(run(0, 1)), last=False))
+    assert (len(answer.samples), answer.last) == (2, False)
 
 
 def test_a_reason_of_a_later_version_costs_nothing_else() -> None:
@@ -92,6 +97,7 @@ def test_an_answer_without_what_is_absent_is_read_as_before() -> None:
         True,
         (),
         (),
+        True,
     )
     assert wire.encode_packed(SampleBatch(run(0, 1)), True) == sealed(Content.PACKED, body)
 

@@ -49,11 +49,16 @@ def query_parts(query: Query) -> QueryParts:
 
 
 def _pairs(query: Query) -> Iterator[tuple[str, str]]:
-    text = str(query.parameters)
-    for piece in text.split(";"):
-        if piece:
-            name, _, value = piece.partition("=")
-            yield name, value
+    pieces: list[str] = []
+    for piece in str(query.parameters).split(";"):
+        # Zenoh parts parameters at every ";", the one of _time=[start;duration] too.
+        if pieces and pieces[-1].startswith("_time=") and pieces[-1][-1] not in "[]":
+            pieces[-1] += f";{piece}"
+        elif piece:
+            pieces.append(piece)
+    for piece in pieces:
+        name, _, value = piece.partition("=")
+        yield name, value
 
 
 def reply_sample(query: Query, key: str, sample: Sample, envelope: bytes | None) -> None:
@@ -119,7 +124,7 @@ def ask(
     any_key: bool = False,
     channel_replies: int = 1024,
 ) -> Iterator[Answer]:
-    """Ask every matching cache, nearest or not, and yield each reply as it comes.
+    """Ask every matching cache at once; the iterator yields each reply as it comes.
 
     Raises Closed when the session is closed.
     """
@@ -135,6 +140,10 @@ def ask(
         )
     except ZError as error:
         raise Closed(f"query {selector[:200]!r}: {error}") from error
+    return _answers(replies, decoder)
+
+
+def _answers(replies: handlers.Handler[zenoh.Reply], decoder: Decoder) -> Iterator[Answer]:
     for reply in replies:
         ok, err = reply.ok, reply.err
         replier = "" if reply.replier_id is None else str(reply.replier_id)

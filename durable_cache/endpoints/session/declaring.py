@@ -21,6 +21,7 @@ __all__ = [
     "Token",
     "ZenohSubscriber",
     "declare_heartbeats",
+    "declare_heartbeats_polled",
     "declare_own_publisher",
     "declare_queryable",
     "declare_subscriber",
@@ -33,8 +34,11 @@ __all__ = [
     "receive_query",
     "send",
     "source_of",
+    "take_heartbeats",
+    "take_token_changes",
     "undeclare",
     "watch_tokens",
+    "watch_tokens_polled",
 ]
 
 ZenohSubscriber: TypeAlias = "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]"
@@ -48,6 +52,8 @@ Token: TypeAlias = zenoh.LivelinessToken
 
 _ItemT = TypeVar("_ItemT")
 _log = logging.getLogger(__name__)
+_CHANGES_KEPT_MAX = 16_384
+"""Tokens and heartbeats that wait for a subscriber that is held up by its consumer."""
 _EVENTS_WAITING_MAX = 4096
 """Tokens, heartbeats or acknowledgements between Zenoh and us; a full channel holds Zenoh up."""
 _GONE = (ZError, RuntimeError)
@@ -128,6 +134,54 @@ def watch_tokens(
     return watch
 
 
+def watch_tokens_polled(session: Session, key_expr: str) -> ZenohSubscriber:
+    """Note which tokens there are and each change, to be taken with `take_token_changes`.
+
+    Of changes that nobody takes, the newest are kept.
+    """
+    channel: handlers.RingChannel[zenoh.Sample] = handlers.RingChannel(_CHANGES_KEPT_MAX)
+    return session.liveliness().declare_subscriber(key_expr, channel, history=True)
+
+
+def take_token_changes(watch: ZenohSubscriber) -> list[tuple[str, bool]]:
+    """Return each change since the last call as (key, alive), at once."""
+    return [(str(change.key_expr), change.kind == PUT) for change in _drain(watch)]
+
+
+def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscriber:
+    """Note native heartbeats, to be taken with `take_heartbeats`; the newest are kept."""
+    channel: handlers.RingChannel[zenoh.Sample] = handlers.RingChannel(_CHANGES_KEPT_MAX)
+    return session.declare_subscriber(key_expr, channel)
+
+
+def take_heartbeats(watch: ZenohSubscriber) -> list[tuple[SourceId, int]]:
+    """Return each heartbeat since the last call as (source, last source_sn), at once."""
+    return [beat for sample in _drain(watch) if (beat := _heartbeat(sample)) is not None]
+
+
+def _drain(watch: ZenohSubscriber) -> list[zenoh.Sample]:
+    taken: list[zenoh.Sample] = []
+    try:
+        while len(taken) < _CHANGES_KEPT_MAX and (change := watch.handler.try_recv()) is not None:
+            taken.append(change)
+    except _GONE:
+        return taken
+    return taken
+
+
+def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int] | None:
+    """Read a heartbeat, 4 little-endian bytes on a native publisher's token key."""
+    payload = sample.payload
+    if len(payload) != 4 or sample.kind != PUT:
+        return None
+    parts = str(sample.key_expr).rpartition("/@adv/pub/")[2].split("/")
+    try:
+        source = SourceId.parse(":".join(parts[:2]))
+    except ValueError:
+        return None
+    return source, int.from_bytes(payload.to_bytes(), "little")
+
+
 def declare_heartbeats(
     session: Session, key_expr: str, callback: Callable[[SourceId, int], None]
 ) -> ZenohSubscriber:
@@ -137,15 +191,9 @@ def declare_heartbeats(
     """
 
     def beat(sample: zenoh.Sample) -> None:
-        payload = sample.payload
-        if len(payload) != 4 or sample.kind != PUT:
-            return
-        parts = str(sample.key_expr).rpartition("/@adv/pub/")[2].split("/")
-        try:
-            source = SourceId.parse(":".join(parts[:2]))
-        except ValueError:
-            return
-        callback(source, int.from_bytes(payload.to_bytes(), "little"))
+        heard = _heartbeat(sample)
+        if heard is not None:
+            callback(*heard)
 
     return _listen(session, key_expr, beat)
 

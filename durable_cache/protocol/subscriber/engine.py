@@ -92,6 +92,11 @@ class SubscriberEngine:
         return self._history is None or self._history.complete
 
     @property
+    def reads_history(self) -> bool:
+        """Whether live samples wait for history."""
+        return self._history is not None and self._history.active
+
+    @property
     def delivered(self) -> int:
         return self._outputs.delivered
 

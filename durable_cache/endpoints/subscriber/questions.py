@@ -1,0 +1,152 @@
+"""How a subscriber's questions are asked: several at a time, answered one after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from durable_cache.endpoints.asking import Asking, Gathered
+from durable_cache.endpoints.session import ZError
+from durable_cache.errors import DurableCacheError
+from durable_cache.model.clock import Moment
+from durable_cache.model.sample import Sample
+from durable_cache.protocol.subscriber.events import (
+    Answer,
+    AnswerPart,
+    AskHistory,
+    Event,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    HistoryFailed,
+    HistoryPage,
+)
+
+__all__ = ["Questions"]
+
+_log = logging.getLogger(__name__)
+_UNDER_WAY_MAX = 8
+"""Questions that caches work on at once: one that is slow holds up few, and memory is bounded."""
+
+Question = Fetch | AskHistory
+
+
+class Questions:
+    """Asks what the engine wants to know; `ask` may be called in any thread, `run` in one.
+
+    Each question is answered with one event, whatever happens.
+    """
+
+    def __init__(
+        self, asking: Asking, key_expr: str, history: str, answered: Callable[[Event], None]
+    ) -> None:
+        self._asking = asking
+        self._key_expr = key_expr
+        self._history = history
+        self._answered = answered
+        self._waiting: SimpleQueue[Question | None] = SimpleQueue()
+        self.history_error = ""
+        """Why history was not had whole the last time it was asked for."""
+
+    def ask(self, question: Question) -> None:
+        """Ask soon."""
+        self._waiting.put(question)
+
+    def stop(self) -> None:
+        """End `run` after the questions that are under way."""
+        self._waiting.put(None)
+
+    def run(self) -> None:
+        """Ask until `stop`."""
+        while (question := self._waiting.get()) is not None:
+            batch: list[Question] = [question]
+            ended = False
+            while len(batch) < _UNDER_WAY_MAX and not ended:
+                try:
+                    following = self._waiting.get_nowait()
+                except Empty:
+                    break
+                if following is None:
+                    ended = True
+                else:
+                    batch.append(following)
+            for asked, gather in [(asked, self._begin(asked)) for asked in batch]:
+                self._answered(self._answer(asked, gather))
+            if ended:
+                return
+
+    def _begin(self, question: Question) -> Callable[[], Gathered] | DurableCacheError | ZError:
+        try:
+            match question:
+                case Fetch(_, source, _, first, last):
+                    parameters = f"_sn={_range(first, last)}"
+                    return self._asking.begin(self._key_expr, str(source), parameters)
+                case AskHistory(_, after, samples_max):
+                    paging = f"_order=time;_limit={samples_max}"
+                    parameters = f"{self._history};{paging}" if self._history else paging
+                    return self._asking.begin(self._key_expr, "*", parameters, after)
+        except (DurableCacheError, ZError) as error:
+            return error
+
+    def _answer(
+        self,
+        question: Question,
+        gather: Callable[[], Gathered] | DurableCacheError | ZError,
+    ) -> Event:
+        try:
+            if isinstance(gather, Exception):
+                raise gather
+            answer = self._gather(question, gather())
+        except Exception as error:  # whatever a peer sends, the engine is told
+            _log.debug("a question failed", exc_info=True)
+            if isinstance(question, Fetch):
+                return FetchFailed(question.fetch_id, _now())
+            self.history_error = str(error)
+            return HistoryFailed(question.question_id, str(error), _now())
+        if isinstance(question, Fetch):
+            return Fetched(question.fetch_id, answer, _now())
+        return HistoryPage(question.question_id, answer, _now())
+
+    def _gather(self, question: Question, gathered: Gathered) -> Answer:
+        oversized = gathered.oversized
+        native: list[Sample] = []
+        if isinstance(question, Fetch):
+            if _lacks(question, gathered):
+                parameters = f"_sn={_range(question.first, question.last)}"
+                own = self._asking.publisher(self._key_expr, question.source, parameters)
+                native = own.native
+                for source, sns in own.oversized.items():
+                    oversized.setdefault(source, sns).update(sns)
+        elif gathered.errors:
+            self.history_error = gathered.errors[0]
+        elif not gathered.parts and not gathered.single:
+            self.history_error = "nobody answered"
+        parts = [
+            AnswerPart(part.samples, tuple(part.absent), tuple(part.incarnations))
+            for part in gathered.parts.values()
+        ]
+        parts += [AnswerPart(samples) for samples in (gathered.single, native) if samples]
+        return Answer(tuple(parts), len(parts), not gathered.errors, gathered.cut_after, oversized)
+
+
+def _lacks(fetch: Fetch, gathered: Gathered) -> bool:
+    """Tell whether caches left anything to ask the publisher's own cache for."""
+    if fetch.last is None:
+        return True
+    found = sum(len(part.samples) for part in gathered.parts.values()) + len(gathered.single)
+    absent = sum(
+        min(run.last, fetch.last) - max(run.first, fetch.first) + 1
+        for part in gathered.parts.values()
+        for run in part.absent
+    )
+    return found + absent < fetch.last - fetch.first + 1
+
+
+def _range(first: int, last: int | None) -> str:
+    return f"{first}.." if last is None else f"{first}..{last}"
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic_ns(), time.time_ns())

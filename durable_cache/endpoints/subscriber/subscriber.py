@@ -1,0 +1,440 @@
+"""A subscriber that gets every sample once, in its source's order, or is told what it missed.
+
+Threads, all owned by the subscriber: *receive* decodes what Zenoh's channel holds; *deliver* runs
+the pure engine, calls the user's code and reads tokens and heartbeats; *ask* asks caches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, Full, Queue
+from threading import Event as Flag
+from threading import Thread, current_thread
+from types import TracebackType
+from typing import Any, NamedTuple, Self, assert_never
+
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.options import parse_key_expr
+from durable_cache.endpoints.session import (
+    NO_SOURCE,
+    Decoder,
+    Origins,
+    Session,
+    close_at_exit,
+    declare_heartbeats_polled,
+    declare_subscriber,
+    receive,
+    start_thread,
+    take_heartbeats,
+    take_token_changes,
+    undeclare,
+    watch_tokens_polled,
+    zid_of,
+)
+from durable_cache.endpoints.subscriber.channels import Callback, Channel, Sink, sink_of
+from durable_cache.endpoints.subscriber.questions import Questions
+from durable_cache.errors import ConfigError
+from durable_cache.model.clock import Moment
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.subscriber.engine import SubscriberEngine
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AskHistory,
+    Declared,
+    Deliver,
+    DeliveryOptions,
+    Event,
+    Fetch,
+    HeartbeatReceived,
+    Missed,
+    Output,
+    Received,
+    TimePassed,
+)
+from durable_cache.protocol.wire import own_key, parse_publisher_token
+
+__all__ = ["Miss", "MissListener", "ReliableSubscriber", "declare_reliable_subscriber"]
+
+_log = logging.getLogger(__name__)
+_IDLE_SECONDS = 0.1
+"""How often tokens and heartbeats are looked at while nothing else comes."""
+
+
+class Miss(NamedTuple):
+    """Samples that will not be delivered: `count` numbers of a source from `first` to `last`."""
+
+    source: SourceId
+    epoch: int
+    first: int
+    last: int
+
+    @property
+    def nb(self) -> int:
+        """How many; zenoh.ext's name for it."""
+        return self.last - self.first + 1
+
+
+class MissListener:
+    """What `sample_miss_listener` returns: where misses are received from, until `undeclare`."""
+
+    def __init__(
+        self, sink: Sink[Miss], handler: object, forget: Callable[[Sink[Miss]], None]
+    ) -> None:
+        self._sink, self.handler, self._forget = sink, handler, forget
+
+    def recv(self, timeout_seconds: float | None = None) -> Miss:
+        """Wait for the next miss; raises Closed, or TimeoutError when time is over."""
+        return self._channel().recv(timeout_seconds)
+
+    def try_recv(self) -> Miss | None:
+        """Return the next miss if there is one."""
+        return self._channel().try_recv()
+
+    def __iter__(self) -> Iterator[Miss]:
+        return iter(self._channel())
+
+    def undeclare(self) -> None:
+        """Tell of no further misses; idempotent."""
+        with suppress(ValueError):
+            self._forget(self._sink)
+        self._sink.close()
+
+    def _channel(self) -> Channel[Miss]:
+        if isinstance(self._sink, Callback):
+            raise ConfigError("this listener is told through a callback")
+        return self._sink
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberOptions:
+    """How a reliable subscriber works; see `declare_reliable_subscriber`."""
+
+    history: str | None = None
+    """Parameters of the historical query; None asks for none."""
+    delivery: DeliveryOptions = DeliveryOptions()
+    domain: str = "default"
+    query_timeout_seconds: float = 5.0
+    channel_samples: int = 100_000
+    """Samples between Zenoh and this subscriber."""
+    payload_bytes_max: int = 64 << 20
+    overrun_seconds: float = 2.0
+    """How long a slow consumer may hold up Zenoh; then samples are dropped and recovered."""
+    events_max: int = 256
+    """Batches and answers between the threads."""
+
+
+class ReliableSubscriber:
+    """A running subscriber (RFC, "The ReliableSubscriber"); a context manager and iterable.
+
+    Samples are ours (`durable_cache.Sample`). A callback runs on the subscriber's own thread, never
+    on Zenoh's.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        key_expr: KeyExpression,
+        handler: object,
+        options: SubscriberOptions,
+    ) -> None:
+        history, domain = options.history, options.domain
+        self._sink, self._handler = sink_of(handler, Sample)
+        self.key_expr = key_expr
+        self._domain = domain
+        self._overrun_seconds = options.overrun_seconds
+        self._miss_sinks: list[Sink[Miss]] = []
+        self._engine = SubscriberEngine(options.delivery, history=history is not None)
+        own_zid = zid_of(session)
+        self._decoder = Decoder(own_zid, options.payload_bytes_max)
+        asking = Asking(
+            session,
+            own_zid,
+            timeout_seconds=options.query_timeout_seconds,
+            payload_bytes_max=options.payload_bytes_max,
+        )
+        self._questions = Questions(asking, str(key_expr), history or "", self._tell)
+        self._events: Queue[Event] = Queue(maxsize=options.events_max)
+        self._stopped = Flag()
+        self._error: BaseException | None = None
+        self._threads: list[Thread] = []
+        self._warned = False
+        self._publishers = watch_tokens_polled(session, own_key(domain, "pub", "**"))
+        self._caches = watch_tokens_polled(session, own_key(domain, "history", "**"))
+        self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
+        self._subscriber = declare_subscriber(
+            session, str(key_expr), Origins.ANY, options.channel_samples
+        )
+        self._spawn("ask", self._questions.run)
+        self._spawn("deliver", self._run)
+        self._spawn("receive", self._run_receive)
+        close_at_exit(self, session)
+
+    @property
+    def missed(self) -> int:
+        """How many samples were given up and reported."""
+        return self._engine.missed
+
+    @property
+    def delivered(self) -> int:
+        return self._engine.delivered
+
+    @property
+    def duplicates(self) -> int:
+        """How many repeats were dropped."""
+        return self._engine.duplicates
+
+    @property
+    def gaps_open(self) -> int:
+        """How many sources wait for something missing."""
+        return self._engine.gaps_open
+
+    @property
+    def history_complete(self) -> bool:
+        """Whether somebody answered the question for history whole; True where none was asked."""
+        return self._engine.history_complete
+
+    @property
+    def callback_errors(self) -> int:
+        """How often a callback or a miss listener raised; delivery went on each time."""
+        sinks = (self._sink, *self._miss_sinks)
+        return sum(sink.errors for sink in sinks if isinstance(sink, Callback))
+
+    @property
+    def handler(self) -> Any:
+        """What samples are received from, or the handler of ``(callback, handler)``."""
+        return self._handler
+
+    def recv(self, timeout_seconds: float | None = None) -> Sample:
+        """Wait for the next sample; raises Closed, or TimeoutError when time is over."""
+        return self._channel().recv(timeout_seconds)
+
+    def try_recv(self) -> Sample | None:
+        """Return the next sample if there is one."""
+        return self._channel().try_recv()
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._channel())
+
+    def _channel(self) -> Channel[Sample]:
+        if isinstance(self._sink, Callback):
+            raise ConfigError("this subscriber delivers to a callback")
+        return self._sink
+
+    def sample_miss_listener(self, handler: object = None) -> MissListener:
+        """Tell `handler` of every loss, before what follows it is delivered.
+
+        Takes what a subscriber takes; misses are received from the returned listener where it is
+        a channel. Raises ConfigError at once for what cannot be told.
+        """
+        sink, given = sink_of(handler, Miss)
+        self._miss_sinks.append(sink)
+        return MissListener(sink, given, self._miss_sinks.remove)
+
+    declare_sample_miss_listener = sample_miss_listener
+
+    def _spawn(self, name: str, run: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as error:
+                _log.exception("the subscriber's thread %r failed", name)
+                if self._error is None and not self._stopped.is_set():
+                    self._error = error
+
+        self._threads.append(start_thread(guarded, f"dc-subscriber-{name}"))
+
+    def _run_receive(self) -> None:
+        overrun: dict[SourceId, Sample] = {}
+        while taken := receive(self._subscriber, 2000):
+            samples = self._decoder.decode(taken, time.time_ns(), keep_plain=True)
+            if overrun:
+                samples = [*overrun.values(), *samples]
+            try:
+                self._events.put(Received(samples, _now()), timeout=self._overrun_seconds)
+            except Full:
+                # The last of each source stays: it shows the gap that caches will fill.
+                overrun = {sample.source: sample for sample in samples}
+            else:
+                overrun = {}
+
+    def _tell(self, event: Event) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._events.put(event, timeout=0.2)
+            except Full:
+                continue  # the engine is behind: look again whether it stopped
+            return
+
+    def _run(self) -> None:
+        self._do(self._engine.start(_now()))
+        while not self._stopped.is_set():
+            wake = self._engine.wake_ns()
+            pause = _IDLE_SECONDS
+            if wake is not None:
+                pause = min(pause, max(0.0005, (wake - time.monotonic_ns()) / 1e9))
+            try:
+                event = self._events.get(timeout=pause)
+            except Empty:
+                event = None
+            # What was declared before these samples came is known before they are looked at.
+            for said in self._take_said():
+                self._handle(said)
+            if event is not None:
+                self._handle(event)
+            now = _now()
+            if (wake := self._engine.wake_ns()) is not None and wake <= now.monotonic_ns:
+                self._handle(TimePassed(now))
+            if self._questions.history_error and not self._warned:
+                self._warn()
+
+    def _take_said(self) -> Iterator[Event]:
+        """Yield what tokens and heartbeats say since the last time."""
+        for key, alive in take_token_changes(self._publishers):
+            token = parse_publisher_token(key, self._domain)
+            if alive and token is not None and token.key_expr.intersects(self.key_expr):
+                yield Declared(token.source, token.epoch, token.incarnation, _now())
+        for _, alive in take_token_changes(self._caches):
+            if alive:
+                yield AnswererAppeared(_now())
+        for source, source_sn in take_heartbeats(self._heartbeats):
+            yield HeartbeatReceived(source, source_sn, _now())
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Received):
+            plain = [sample for sample in event.samples if sample.source == NO_SOURCE]
+            if plain:
+                self._sink.deliver(plain)
+                numbered = [sample for sample in event.samples if sample.source != NO_SOURCE]
+                event = replace(event, samples=numbered)
+        self._do(self._engine.handle(event))
+
+    def _do(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Deliver(samples):
+                    self._sink.deliver(samples)
+                case Fetch() | AskHistory():
+                    self._questions.ask(output)
+                case Missed(source, epoch, first, last):
+                    self._report(Miss(source, epoch, first, last))
+                case _:
+                    assert_never(output)
+
+    def _report(self, miss: Miss) -> None:
+        _log.error(
+            "samples missed",
+            extra={"source": str(miss.source), "first": miss.first, "last": miss.last},
+        )
+        for sink in tuple(self._miss_sinks):
+            sink.deliver((miss,))
+
+    def _warn(self) -> None:
+        """Say once why history is not whole, when live samples go through without it."""
+        if self._engine.history_complete:
+            self._questions.history_error = ""
+        elif not self._engine.reads_history:
+            self._warned = True
+            _log.warning(
+                "history of %s is not complete: %s; it is asked for again when a cache or a "
+                "publisher appears",
+                self.key_expr,
+                self._questions.history_error,
+            )
+
+    def close(self, timeout_seconds: float = 2.0) -> None:
+        """Undeclare; what was delivered to a channel can still be taken. Idempotent.
+
+        Threads that do not end in time, as in a callback that never returns, are named in the log.
+        Raises the error of a thread that failed.
+        """
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        for declared in (self._subscriber, self._publishers, self._caches, self._heartbeats):
+            undeclare(declared)
+        self._questions.stop()
+        for sink in (self._sink, *self._miss_sinks):
+            sink.close()
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            if thread is not current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        late = [thread.name for thread in self._threads if thread.is_alive()]
+        if late and current_thread() not in self._threads:
+            _log.warning("closing %s: %s did not end in time", self.key_expr, ", ".join(late))
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    undeclare = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic_ns(), time.time_ns())
+
+
+def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has it
+    session: Session,
+    key_expr: str,
+    handler: object = None,
+    *,
+    history: bool | int = False,
+    recovery: bool | None = None,
+    periodic_queries: float | None = None,
+    gap_timeout_seconds: float | None = None,
+    history_timeout_seconds: float | None = None,
+    query_timeout_seconds: float = 5.0,
+    domain: str = "default",
+    channel_samples: int = 100_000,
+    payload_bytes_max: int = 64 << 20,
+    options: DeliveryOptions | None = None,
+) -> ReliableSubscriber:
+    """Declare a subscriber that recovers what it misses (RFC, "The ReliableSubscriber").
+
+    `handler` is what zenoh-python takes: a callable, a channel, ``(callable, handler)``, or None
+    for a FIFO to receive from. `history` True asks for all that caches hold first, a number for so
+    many samples per key; where nobody answers whole within `history_timeout_seconds`, live samples
+    go through and `history_complete` is False. `periodic_queries` is the period in seconds in which
+    missed tails are asked for. `options` sets everything else; named arguments win over it. Raises
+    ConfigError on a bad argument.
+    """
+    parsed = parse_key_expr(key_expr)
+    chosen = options or DeliveryOptions()
+    if recovery is not None:
+        chosen = replace(chosen, recovery=recovery)
+    if periodic_queries is not None:
+        chosen = replace(chosen, periodic_queries_seconds=periodic_queries)
+    if gap_timeout_seconds is not None:
+        chosen = replace(chosen, gap_timeout_seconds=gap_timeout_seconds)
+    if history_timeout_seconds is not None:
+        chosen = replace(chosen, history_timeout_seconds=history_timeout_seconds)
+    period = chosen.periodic_queries_seconds
+    if period is not None and period <= 0:
+        raise ConfigError("periodic_queries is a number of seconds above 0")
+    if not isinstance(history, bool) and history < 1:
+        raise ConfigError("history is True, False or a number of samples per key above 0")
+    asked = None if history is False else "" if history is True else f"_max={history}"
+    return ReliableSubscriber(
+        session,
+        parsed,
+        handler,
+        SubscriberOptions(
+            asked, chosen, domain, query_timeout_seconds, channel_samples, payload_bytes_max
+        ),
+    )
