@@ -24,8 +24,11 @@ _ITEM = re.compile(r"(\s*(?:[-*+]|\d+[.)])\s+)(?=\S)")
 _NO_PROSE = re.compile(r"\s*(?:#|\||>|<|!\[|\[[^\]]+\]:|---|===)")
 _MARKS = re.compile(r" (?=(?:[-*+#>|]|\d+[.)])(?:\s|$))")
 """A space after which a new line would begin with what Markdown reads as a mark."""
-_TITLE = re.compile(r"# (\d{4}) (\S.*)")
-_STATUS = re.compile(r"^Date: (\d{4}-\d\d-\d\d)\. Status: ([a-z][^.\n]*)\.", re.MULTILINE)
+_TITLE = re.compile(r"# (\d{4}):? (\S.*)")
+_STATUS = re.compile(
+    r"^(?:Date: )?(\d{4}-\d\d-\d\d)[.,] (?:Status: )?([a-z][^.\n]*)\.?$", re.MULTILINE
+)
+"""Written in one form, read in the forms that hands give it."""
 
 INTRODUCTION = """\
 # Decisions
@@ -94,6 +97,12 @@ def blocks(text: str) -> Iterator[tuple[bool, list[str]]]:
         yield True, block
 
 
+def headed(text: str) -> str:
+    """Return a decision whose title, date and status are in the one form."""
+    text = _TITLE.sub(r"# \1 \2", text, count=1)
+    return _STATUS.sub(r"Date: \1. Status: \2.", text, count=1)
+
+
 def wrapped(text: str) -> str:
     """Return a page whose prose is no wider than `COLUMNS`."""
     lines: list[str] = []
@@ -120,7 +129,11 @@ def pages() -> dict[Path, str]:
     """Return every page with the text that it should have."""
     listed = DECISIONS / "README.md"
     paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found = {path: wrapped(path.read_text(encoding="utf-8")) for path in paths if path != listed}
+    texts = {path: path.read_text(encoding="utf-8") for path in paths if path != listed}
+    found = {
+        path: wrapped(headed(text) if path.parent == DECISIONS else text)
+        for path, text in texts.items()
+    }
     return {**found, listed: index()}
 
 
