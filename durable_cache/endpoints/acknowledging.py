@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from threading import Lock
 
 from durable_cache.endpoints.session import Listening, Session, ZError, put_own
 from durable_cache.model.sample import SourceId
@@ -13,45 +14,55 @@ from durable_cache.storage.journaled.storage import JournaledStorage
 __all__ = ["Acknowledging"]
 
 _RUNS_PER_ACK_MAX = 512
-_UNHEARD_MAX = 1024
+"""The newest runs; the wire allows 1,024. Older ones were acknowledged before."""
 
 
 class Acknowledging:
-    """Sends acknowledgements of one cache; those nobody listens for yet wait for a listener."""
+    """Sends acknowledgements of one cache; those nobody listens for yet wait for a listener.
 
-    def __init__(self, session: Session, store: JournaledStorage, domain: str) -> None:
+    At most `unheard_max` numberings wait. Any thread.
+    """
+
+    def __init__(
+        self, session: Session, store: JournaledStorage, domain: str, *, unheard_max: int
+    ) -> None:
         self._session = session
         self._store = store
         self._domain = domain
+        self._unheard_max = unheard_max
         self._unheard: OrderedDict[tuple[SourceId, int], SendAck] = OrderedDict()
+        self._lock = Lock()
         self.sent = 0
-        self._acks = Listening(session, own_key(domain, "ack", "*"), self._ack_unheard)
+        self._acks = Listening(session, own_key(domain, "ack", "*"), self._send_unheard)
 
     def send(self, ack: SendAck) -> None:
         """Acknowledge runs; unknown to the publisher where the network is away."""
+        if not ack.runs:
+            return
         if not self._acks.now():
             # A publisher whose wish to listen is still on its way hears it a little later.
-            self._unheard[ack.source, ack.epoch] = ack
-            if len(self._unheard) > _UNHEARD_MAX:
-                self._unheard.popitem(last=False)
+            with self._lock:
+                self._unheard[ack.source, ack.epoch] = ack
+                if len(self._unheard) > self._unheard_max:
+                    self._unheard.popitem(last=False)
             if self._acks.now():
-                self._ack_unheard()
+                self._send_unheard()
             return
         runs = tuple((run.first, run.last) for run in ack.runs[-_RUNS_PER_ACK_MAX:])
-        level = int(self._store.level)
-        message = Ack(self._store.index.cache_id, level, ack.source, ack.epoch, runs)
+        level, cache_id = int(self._store.level), self._store.index.cache_id
+        message = Ack(cache_id, level, ack.source, ack.epoch, runs, ack.incarnation)
         try:
             put_own(self._session, ack_key(self._domain, ack.source), encode_ack(message))
         except ZError:
             return  # unknown to the publisher, as the protocol allows
         self.sent += 1
 
-    def _ack_unheard(self) -> None:
-        while self._unheard and self._acks.now():
-            try:
+    def _send_unheard(self) -> None:
+        while self._acks.now():
+            with self._lock:
+                if not self._unheard:
+                    return
                 _, ack = self._unheard.popitem()
-            except KeyError:
-                return  # the other thread took the last
             self.send(ack)
 
     def close(self) -> None:

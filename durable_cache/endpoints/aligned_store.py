@@ -107,7 +107,7 @@ class AlignedStore:
         cursor = None
         while True:
             page = self._store.read(selection, limit, cursor)
-            yield from self._ingest.epochs.canonical(page).samples
+            yield from self._ingest.epochs.canonical_batch(page.samples)
             cursor = page.cursor
             if cursor is None:
                 return

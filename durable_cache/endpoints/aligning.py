@@ -140,8 +140,8 @@ class Aligning:
     def start(self) -> None:
         """Begin: what is stored first, then the network."""
         self._ingest.on_committed.append(self._committed)
-        self._ingest.refiling.on_forgotten.append(self.forgotten)
-        self._ingest.refiling.on_purged.append(partial(self.trimmed, purged=True))
+        self._ingest.on_forgotten.append(self.forgotten)
+        self._ingest.on_purged.append(partial(self.trimmed, purged=True))
         self._ingest.on_learned.append(lambda alias: self._relearn(alias.source))
         self._spawn("aligner", self._run)
         self._spawn("align-read", self._run_jobs)

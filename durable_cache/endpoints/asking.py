@@ -11,7 +11,15 @@ from operator import attrgetter
 
 import msgspec
 
-from durable_cache.endpoints.session import NO_SOURCE, Answer, Decoder, Session, ask
+from durable_cache.endpoints.session import (
+    NO_SOURCE,
+    Answer,
+    Decoder,
+    Replies,
+    Session,
+    ask,
+    ask_later,
+)
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
@@ -157,6 +165,33 @@ class Asking:
             if gathered.cut_after is None or gathered.cut_after == after:
                 return
             after = gathered.cut_after
+
+    def later(
+        self,
+        selector: str,
+        ended: Callable[[Callable[[], Gathered]], None],
+        *,
+        payload: bytes | None = None,
+        ours: bool = False,
+        any_key: bool = False,
+    ) -> None:
+        """Ask without holding up a thread; `ended(gather)` is called once all have answered.
+
+        That may be on Zenoh's thread: call `gather` on another. Raises Closed.
+        """
+
+        def over(replies: Replies) -> None:
+            answers = replies.answers(Decoder(self._own_zid, _REPLY_BYTES_MAX))
+            ended(partial(self._gather, answers, _ORDER, ours=ours))
+
+        ask_later(
+            self._session,
+            (selector + self._marker).replace("?;", "?"),
+            over,
+            timeout_seconds=self._timeout_seconds,
+            payload=payload,
+            any_key=any_key,
+        )
 
     def _begin(
         self, selector: str, payload: bytes | None, *, ours: bool = False, any_key: bool = False

@@ -1,25 +1,28 @@
 """A cache on a Zenoh session: it stores what is published, acknowledges it, and answers for it.
 
-Threads, all owned by the cache: *receive* decodes what Zenoh's channel holds and never waits for a
-disk; *engine* runs the pure engine and commits to the journal; *drain* moves the journal into the
-backend; *fetch* asks others for what is missing; *query* answers; *retain* applies retention. The
-first to fail stops the others, and its error leaves `close`.
+Threads of its own: *receive* decodes what Zenoh's channel holds and never waits for a disk, one for
+each key expression; *engine* owns the core and commits to the journal; *drain* moves the journal
+into the backend. Queries, look-ups, fetches and retention are tasks of a pool, which the caches of
+one service share. The first loop to fail stops the others, and its error leaves `close`; a query
+that fails costs its asker an error reply and nobody else anything (`docs/concurrency.md`).
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 from types import TracebackType
 from typing import Self
 
 from durable_cache.endpoints.aligning import Aligning
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions, parse_key_expr
 from durable_cache.endpoints.replies import (
@@ -34,36 +37,36 @@ from durable_cache.endpoints.session import (
     Decoder,
     Origins,
     Query,
-    Queryable,
     Session,
     ZenohSubscriber,
     ZError,
     close_at_exit,
-    declare_queryable,
     declare_subscriber,
+    declare_token,
+    hear_queries,
     query_parts,
     receive,
-    receive_query,
     reply_error,
-    start_thread,
     undeclare,
     watch_tokens,
     zid_of,
 )
 from durable_cache.endpoints.status import CacheStatus, status_of
-from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.endpoints.workers import Lane, Loops, Pool
+from durable_cache.errors import Closed, ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.cache.events import Origin
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token
 from durable_cache.storage.contract import Floor, Page, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 from durable_cache.storage.shared.wildcards import read_values
 
-_QUERIES_WAITING_MAX = 256
-
 __all__ = ["CacheStatus", "ReliabilityCache", "declare_reliability_cache"]
+
+_log = logging.getLogger(__name__)
 
 
 class ReliabilityCache:
@@ -78,15 +81,17 @@ class ReliabilityCache:
         *,
         exclude: Sequence[str] = (),
         backend: str = "",
+        pool: Pool | None = None,
     ) -> None:
         self._session = session
         self.options = options
         self.key_exprs = tuple(map(parse_key_expr, key_exprs))
         self._exclude = tuple(map(parse_key_expr, exclude))
         self.backend = backend
-        self.closing = self._ending = False
+        self.closing = False
+        self._closed = False
         self.queries_ok = self.queries_failed = 0
-        self._error = ""
+        self._error = self._retention_error = ""
         directory = None if options.state_dir is None else options.state_dir / options.name
         try:
             self.store = JournaledStorage(
@@ -96,15 +101,19 @@ class ReliabilityCache:
             storage.close()
             raise
         self.cache_id = self.store.index.cache_id
-        own_zid = zid_of(session)
-        self.decoder = Decoder(own_zid, options.payload_bytes_max)
-        asking = Asking(
-            session,
-            own_zid,
-            timeout_seconds=options.fetch_timeout_seconds,
-            asker=self.cache_id,
+        self.own_zid = zid_of(session)
+        self.decoder = Decoder(self.own_zid, options.payload_bytes_max)
+        self._own_pool = Pool(options.name, threads_max=options.pool_threads) if not pool else None
+        self._pool = pool or self._own_pool or Pool(options.name, threads_max=1)
+        self._lanes: list[Lane] = []
+        self._reading = self._lane("read", running_max=options.pool_threads, waiting_max=4096)
+        self._answering = self._lane(
+            "answer",
+            running_max=max(1, min(options.queries_max, options.pool_threads - 1)),
+            waiting_max=options.queries_waiting_max,
         )
-        self.ingest = Ingest(session, self.store, options, self.key_exprs, asking, self._excluded)
+        self._trimming = self._lane("retain", running_max=1, waiting_max=1)
+        self.ingest = Ingest(session, self.store, options, self._fetching, self._reading)
         self.aligning = (
             Aligning(
                 session,
@@ -117,10 +126,10 @@ class ReliabilityCache:
             if options.align
             else None
         )
-        self._threads: list[Thread] = []
+        self._loops = Loops(options.name, self._stopped_by_error)
         self._declared: list[object] = []
-        self._queryables: list[Queryable] = []
-        self._asked: Queue[tuple[Query, Form] | None] = Queue(_QUERIES_WAITING_MAX)
+        self._subscribers: list[object] = []
+        self._asked: deque[tuple[Query, Form]] = deque()
         try:
             self._start()
         except BaseException:
@@ -128,25 +137,43 @@ class ReliabilityCache:
             raise
         close_at_exit(self, session)
 
+    def _lane(self, name: str, *, running_max: int, waiting_max: int) -> Lane:
+        lane = self._pool.lane(
+            f"{self.options.name}-{name}", running_max=running_max, waiting_max=waiting_max
+        )
+        self._lanes.append(lane)
+        return lane
+
+    def _fetching(self, offer: Callable[[list[Sample], Origin], None]) -> Fetching:
+        options = self.options
+        asking = Asking(
+            self._session,
+            self.own_zid,
+            timeout_seconds=options.fetch_timeout_seconds,
+            payload_bytes_max=options.payload_bytes_max,
+            asker=self.cache_id,
+        )
+        return Fetching(asking, self.key_exprs, self._excluded, offer, self._reading)
+
+    def _stopped_by_error(self) -> None:
+        self._error = str(self._loops.error)
+        self.ingest.stop()
+        self.store.stop_drain()
+
     def _start(self) -> None:
         options, session = self.options, self._session
         self.store.index.keep_by(options.retention)
-        self._spawn("engine", self.ingest.run)
+        self._loops.spawn("engine", self.ingest.run)
         if self.store.journal is not None:
-            self._spawn("drain", self.store.run_drain)
+            self._loops.spawn("drain", self.store.run_drain)
         if not options.retention.unlimited:
-            self._spawn("retain", self._run_retention)
-        for at in range(options.fetch_threads):
-            self._spawn(f"fetch-{at}", self.ingest.fetching.run)
-        self._spawn("refile", self.ingest.refiling.run)
-        for at in range(options.queries_max):
-            self._spawn(f"query-{at}", self._run_queries)
+            self._trimming.every(options.retention_seconds, self._retain)
         for key_expr in self.key_exprs:
             subscriber = declare_subscriber(
                 session, str(key_expr), options.allowed_origin, options.channel_samples
             )
-            self._declared.append(subscriber)
-            self._spawn("receive", partial(self._run_receive, subscriber))
+            self._subscribers.append(subscriber)
+            self._loops.spawn("receive", partial(self._run_receive, subscriber))
             self._answer_on(f"*/{key_expr}", Form.SOURCED)
             if options.answer_plain:
                 self._answer_on(str(key_expr), Form.PLAIN)
@@ -158,24 +185,30 @@ class ReliabilityCache:
             self.ingest.fetching.catch_up()
         if self.aligning is not None:
             self.aligning.start()
+        incarnation = secrets.token_hex(4)
+        for key_expr in self.key_exprs:
+            token = own_key(options.domain, "history", self.cache_id, incarnation, str(key_expr))
+            self._declared.append(declare_token(session, token))
 
     def _answer_on(self, key_expr: str, form: Form) -> None:
-        queryable = declare_queryable(self._session, key_expr, 1024)
-        self._queryables.append(queryable)
-        self._spawn("asked", partial(self._run_asked, queryable, form))
+        asked = partial(self._query_asked, form=form)
+        self._declared.append(hear_queries(self._session, key_expr, asked))
 
-    def _spawn(self, name: str, run: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                run()
-            except Exception as error:
-                if not self._ending:
-                    self._error = f"{name}: {error}"
-                    self.ingest.stop()
-                    if not isinstance(error, DurableCacheError):
-                        raise
+    def _query_asked(self, query: Query, *, form: Form) -> None:
+        """Take a query on Zenoh's thread; it waits for its turn in the pool."""
+        self._asked.append((query, form))
+        del query
+        if not self._answering.submit(self._answer_next):
+            self._refuse_next("too many queries wait here; ask again later")
 
-        self._threads.append(start_thread(guarded, f"{self.options.name}-{name}"))
+    def _refuse_next(self, reason: str) -> None:
+        try:
+            query, _ = self._asked.pop()
+        except IndexError:
+            return  # it was answered meanwhile
+        with query:
+            self.queries_failed += 1
+            _reply_error(query, reason)
 
     def _run_receive(self, subscriber: ZenohSubscriber) -> None:
         options = self.options
@@ -196,28 +229,28 @@ class ReliabilityCache:
         if not alive or token is None:
             return
         if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
-            self.ingest.declared(token.source, token.epoch)
+            self.ingest.declared(token.source, token.epoch, token.incarnation)
 
-    def _run_asked(self, queryable: Queryable, form: Form) -> None:
-        while (query := receive_query(queryable)) is not None:
-            self._asked.put((query, form))
-
-    def _run_queries(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            query, form = asked
-            del asked
-            with query:
-                try:
-                    self._answer(query, form)
-                except Refused as error:
-                    self.queries_failed += 1
-                    _reply_error(query, str(error))
-                except DurableCacheError as error:
-                    self.queries_failed += 1
-                    _reply_error(query, f"storage {self.options.name!r}: {error}")
-                except ZError:
-                    self.queries_failed += 1
-            del query
+    def _answer_next(self) -> None:
+        try:
+            query, form = self._asked.popleft()
+        except IndexError:
+            return  # it was refused meanwhile
+        with query:
+            try:
+                self._answer(query, form)
+            except Refused as error:
+                self.queries_failed += 1
+                _reply_error(query, str(error))
+            except DurableCacheError as error:
+                self.queries_failed += 1
+                _reply_error(query, f"storage {self.options.name!r}: {error}")
+            except ZError:
+                self.queries_failed += 1
+            except Exception:
+                self.queries_failed += 1
+                _reply_error(query, f"storage {self.options.name!r}: an error of ours, see its log")
+                raise  # the lane logs and counts it
 
     def _answer(self, query: Query, form: Form) -> None:
         options = self.options
@@ -234,7 +267,7 @@ class ReliabilityCache:
             options.packed_bytes_max,
         )
         read = self.values if asked.by_value else self.read
-        answer(query, asked, read, bounds, self.absences)
+        answer(query, asked, read, bounds, self.absences, self.store.index.incarnations)
         self.queries_ok += 1
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
@@ -248,7 +281,7 @@ class ReliabilityCache:
             floors = self.store.history_floor([*page.samples.by_stream], samples_max)
             kept = [s for s in page.samples if s.sn >= floors[s.stream]]
             page = Page(SampleBatch(kept), page.cursor)
-        return self.ingest.epochs.canonical(page)
+        return Page(self.ingest.epochs.canonical_batch(page.samples), page.cursor)
 
     def absences(self, selection: Selection) -> tuple[Absence, ...]:
         """Return which numbers a question asks for that are known here and not in its answer."""
@@ -272,22 +305,36 @@ class ReliabilityCache:
             self.aligning.trimmed(floors, purged=True)
         return removed
 
-    def _run_retention(self) -> None:
-        while not self.ingest.stopped.wait(self.options.retention_seconds):
-            try:
-                floors = self.store.trim(self.options.retention, time.time_ns())
-                if self.aligning is not None:
-                    self.aligning.trimmed(floors)
-            except DurableCacheError as error:
-                self._error = f"retention: {error}"
+    def _retain(self) -> None:
+        try:
+            floors = self.store.trim(self.options.retention, time.time_ns())
+        except DurableCacheError as error:
+            self._retention_error = f"retention: {error}"
+            _log.warning("retention failed, tried again later", extra={"reason": str(error)})
+            return
+        self._retention_error = ""
+        if self.aligning is not None:
+            self.aligning.trimmed(floors)
 
     @property
     def error(self) -> str:
         """What went wrong last, for people; empty when nothing is wrong now."""
         ingest = self.ingest
         aligning = "" if self.aligning is None else self.aligning.error
-        troubles = (self._error, ingest.error, ingest.fetching.error, self.store.backend_error)
+        troubles = (
+            self._error,
+            ingest.error,
+            ingest.fetching.error,
+            self.store.backend_error,
+            self._retention_error,
+            *(lane.last_failure for lane in self._lanes),
+        )
         return next(filter(None, troubles), aligning)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the cache has ended, closed or by an error that `close` raises."""
+        return self.ingest.stopped.is_set()
 
     def status(self) -> CacheStatus:
         """Return the figures of this moment; cheap."""
@@ -307,29 +354,40 @@ class ReliabilityCache:
         """Undeclare, commit and acknowledge what was received, drain, close; idempotent.
 
         What is not drained within the time stays in the journal for the next start. Raises the
-        error of a thread that failed, once everything is closed.
+        error of the loop that failed, or Closed with the names of those that did not end in time,
+        once everything is closed.
         """
-        if self.closing:
+        if self._closed:
             return
-        self._ending = True
+        self._closed = True
+        self._loops.ending()
         deadline = time.monotonic() + timeout_seconds
         if self.aligning is not None:
             self.aligning.close()
-        for declared in (*self._declared, *self._queryables):
+        for declared in (*self._subscribers, *self._declared):
             undeclare(declared)
-        receivers = [thread for thread in self._threads if thread.name.endswith("receive")]
-        _join(receivers, deadline)
         self.ingest.finish(max(0.1, deadline - time.monotonic()))
         self.closing = True
-        for _ in range(self.options.queries_max):
-            self._asked.put(None)
+        left = [
+            lane.name
+            for lane in self._lanes
+            if not lane.close(max(0.1, deadline - time.monotonic()))
+        ]
+        while self._asked:
+            self._refuse_next("the cache is closing")
         self.store.stop_drain()
-        _join(self._threads, deadline)
+        left += self._loops.join(max(0.1, deadline - time.monotonic()))
+        if self._own_pool is not None:
+            left += self._own_pool.close(max(0.1, deadline - time.monotonic()))
         try:
             self.store.drain_all(max(0.0, deadline - time.monotonic() - 0.5))
         finally:
             self.store.close()
             self.ingest.close()
+        if self._loops.error is not None:
+            raise self._loops.error
+        if left:
+            raise Closed(f"storage {self.options.name!r}: not ended in time: {', '.join(left)}")
 
     def __enter__(self) -> Self:
         return self
@@ -341,11 +399,6 @@ class ReliabilityCache:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _join(threads: Sequence[Thread], deadline: float) -> None:
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _reply_error(query: Query, reason: str) -> None:
@@ -367,12 +420,14 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     resources_limit: int | None = None,
     state_dir: Path | str | None = None,
     options: CacheOptions | None = None,
+    pool: Pool | None = None,
 ) -> ReliabilityCache:
     """Declare a cache that stores what is published on `key_expr` (RFC, "The ReliabilityCache").
 
     `history` is the queue length per key and source, None keeps all; `backend` a backend's name or
     an open storage, which the cache then owns. `state_dir` gives it a journal: without one, samples
     are acknowledged when the backend itself has them. The named arguments win over `options`.
+    `pool` gives it threads that it shares with other caches; None gives it its own.
     Raises ConfigError, BackendNotFound, BackendNotInstalled, StorageLocked and other StorageErrors.
     """
     chosen = options or CacheOptions()
@@ -395,4 +450,6 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     except ConfigError:
         storage.close()
         raise
-    return ReliabilityCache(session, key_exprs, storage, chosen, exclude=exclude, backend=named)
+    return ReliabilityCache(
+        session, key_exprs, storage, chosen, exclude=exclude, backend=named, pool=pool
+    )

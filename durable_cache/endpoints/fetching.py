@@ -1,25 +1,47 @@
-"""How a cache gets what it misses: from every other cache, and from the publisher's own."""
+"""How a cache gets what it misses: from every other cache, and from the publisher's own.
+
+A fetch is a row of questions to the network, each asked when the one before is answered; no thread
+waits meanwhile. What comes goes in before the fetch is said to be over; where an answer was an
+error, or was cut, the fetch has failed, whatever else it brought.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.asking import Asking, Gathered
 from durable_cache.endpoints.session import ZError
+from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.cache.events import Fetch, FetchEnded, Moment, Origin
+from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.wire import encode_place
 
 __all__ = ["Fetching"]
 
-_EVERYTHING_NATIVE = Fetch(0, SourceId("0", 0), 0, 0, None)
+_log = logging.getLogger(__name__)
+_PAGES_MAX = 10_000
+"""An answerer that never ends is left after so many pages: 20 million samples of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    selector: str
+    payload: bytes | None = None
+    native: bool = False
+    """For a publisher's own cache, zenoh-ext's AdvancedCache."""
+
+
+_Steps = Generator[_Question, Gathered, bool]
+"""Yields questions, is sent what was gathered, returns whether all were answered."""
 
 
 class Fetching:
-    """Does an engine's fetches in threads of its own; what it finds goes to `offer`."""
+    """Carries out the fetches of one cache; what it finds goes to `offer`. Any thread."""
 
     def __init__(
         self,
@@ -27,53 +49,94 @@ class Fetching:
         key_exprs: Sequence[KeyExpression],
         excluded: Callable[[str], bool],
         offer: Callable[[list[Sample], Origin], None],
-        ended: Callable[[FetchEnded], None],
+        lane: Lane,
     ) -> None:
         self._asking = asking
         self._key_exprs = tuple(key_exprs)
         self._excluded = excluded
         self._offer = offer
-        self._ended = ended
-        self._fetches: SimpleQueue[Fetch | None] = SimpleQueue()
+        self._lane = lane
         self.error = ""
+        """Why the last fetch that failed did; empty after one that did not."""
 
-    def start(self, fetch: Fetch) -> None:
-        """Do a fetch soon; `ended` is called with its id when it is over."""
-        self._fetches.put(fetch)
+    def start(
+        self, source: SourceId, first: int, last: int | None, ended: Callable[[bool], None]
+    ) -> None:
+        """Ask for `first..last` of a source; `ended(failed)` is called once, in a pool thread."""
+        self._go_on(self._numbers(source, first, last), None, ended)
 
     def catch_up(self) -> None:
         """Ask every foreign publisher's own cache for what was published while we were away."""
-        self._fetches.put(_EVERYTHING_NATIVE)
+        self._go_on(self._everything_native(), None, lambda _: None)
 
-    def stop(self, threads: int) -> None:
-        """End `run` in so many threads, after the fetch each is at."""
-        for _ in range(threads):
-            self._fetches.put(None)
-
-    def run(self) -> None:
-        """Do fetches until `stop`."""
-        while (fetch := self._fetches.get()) is not None:
-            try:
-                self._fetch(fetch)
-            except (DurableCacheError, ZError) as error:
-                self.error = str(error)
-            if fetch is not _EVERYTHING_NATIVE:
-                now = Moment(time.monotonic_ns(), time.time_ns())
-                self._ended(FetchEnded(fetch.fetch_id, now))
-
-    def _fetch(self, fetch: Fetch) -> None:
-        if fetch is _EVERYTHING_NATIVE:
-            for key_expr in map(str, self._key_exprs):
-                self._take(self._asking.publisher(key_expr, None).native, Origin.NATIVE)
+    def _go_on(
+        self, steps: _Steps, gathered: Gathered | None, ended: Callable[[bool], None]
+    ) -> None:
+        try:
+            question = next(steps) if gathered is None else steps.send(gathered)
+        except StopIteration as end:
+            if end.value:
+                self.error = ""
+            ended(not end.value)
             return
-        last = "" if fetch.last is None else str(fetch.last)
-        parameters = f"_sn={fetch.first}..{last}"
-        for key_expr in map(str, self._key_exprs):
-            for page in self._asking.history(key_expr, str(fetch.source), parameters):
-                self._take(page, Origin.RECOVERED)
-            native = self._asking.publisher(key_expr, fetch.source, parameters).native
-            own = [sample for sample in native if sample.source == fetch.source]
-            self._take(own, Origin.NATIVE)
+
+        def answered(gather: Callable[[], Gathered]) -> None:
+            read = partial(self._read, steps, question, gather, ended)
+            self._lane.submit(read, within_bound=False)
+
+        native = question.native
+        try:
+            self._asking.later(
+                question.selector,
+                answered,
+                payload=question.payload,
+                ours=not native,
+                any_key=native,
+            )
+        except (DurableCacheError, ZError) as error:
+            self.error = str(error)
+            ended(True)
+
+    def _read(
+        self,
+        steps: _Steps,
+        question: _Question,
+        gather: Callable[[], Gathered],
+        ended: Callable[[bool], None],
+    ) -> None:
+        gathered = gather()
+        if gathered.errors:
+            self.error = f"fetch {question.selector[:80]!r}: {gathered.errors[0]}"
+            _log.info("a fetch was not answered whole", extra={"reason": self.error})
+        self._go_on(steps, gathered, ended)
+
+    def _numbers(self, source: SourceId, first: int, last: int | None) -> _Steps:
+        numbers = f"_sn={first}..{'' if last is None else last}"
+        whole = True
+        for key_expr in self._key_exprs:
+            after: Sample | None = None
+            for _ in range(_PAGES_MAX):
+                payload = None if after is None else encode_place(after)
+                selector = f"{source}/{key_expr}?{numbers};_pack=1"
+                gathered = yield _Question(selector, payload)
+                whole &= not gathered.errors
+                page = [sample for sample in gathered.ordered() if sample.source == source]
+                self._take(_within(page, first, last), Origin.RECOVERED)
+                if gathered.cut_after is None or gathered.cut_after == after:
+                    break
+                after = gathered.cut_after
+            native = f"{key_expr}/@adv/*/{source.zid}/{source.eid}/**?{numbers}"
+            gathered = yield _Question(native, native=True)
+            whole &= not gathered.errors
+            own = [sample for sample in gathered.native if sample.source == source]
+            self._take(_within(own, first, last), Origin.NATIVE)
+        return whole
+
+    def _everything_native(self) -> _Steps:
+        for key_expr in self._key_exprs:
+            gathered = yield _Question(f"{key_expr}/@adv/**?", native=True)
+            self._take(gathered.native, Origin.NATIVE)
+        return True
 
     def _take(self, samples: list[Sample], origin: Origin) -> None:
         wanted = [
@@ -83,3 +146,8 @@ class Fetching:
             and any(key_expr.concerns(sample.key) for key_expr in self._key_exprs)
         ]
         self._offer(wanted, origin)
+
+
+def _within(samples: list[Sample], first: int, last: int | None) -> list[Sample]:
+    """Leave out numbers that were not asked for: an answer is compared with its question."""
+    return [s for s in samples if first <= s.sn and (last is None or s.sn <= last)]

@@ -38,8 +38,13 @@ class CacheOptions:
     """Streams the cache takes; beyond it new ones are refused, counted and reported."""
     answer_plain: bool = True
     """Answer a plain GET on a stored key, as a Zenoh storage does."""
-    channel_samples: int = 100_000
-    """Samples between Zenoh and the decoder: two seconds of the target rate."""
+    channel_samples: int = 5_000
+    """Samples between Zenoh and the decoder: a tenth of a second of the target rate."""
+    queue_seconds_max: float = 0.1
+    """How long decoded samples may wait for the journal before Zenoh is held up, so that an
+    acknowledgement comes within a quarter of a second."""
+    stall_seconds_max: float = 2.0
+    """How long Zenoh is held up; then samples are refused visibly. It gives up a peer after 5 s."""
     batch_samples_max: int = 5_000
     """Samples decoded and committed together; about the payload of one free fsync, and more."""
     queue_bytes_max: int = 64 << 20
@@ -52,13 +57,22 @@ class CacheOptions:
     """Payload bytes in the answer to one query."""
     query_seconds_max: float = 8.0
     """How long one query is answered; Zenoh's askers wait 10 s by default."""
-    queries_max: int = 4
-    """Queries answered at once; others wait in Zenoh's channel."""
+    queries_max: int = 2
+    """Queries answered at once, at most one less than the pool has threads."""
+    queries_waiting_max: int = 256
+    """Queries that wait; later ones get an error reply."""
     packed_bytes_max: int = 1 << 20
     """A packed reply: larger ones gain nothing and cost memory."""
     fetch_timeout_seconds: float = 5.0
     """How long other caches and the publisher are waited for."""
-    fetch_threads: int = 4
+    given_samples_max: int = 400_000
+    """Samples from other caches that wait to be looked at; later ones are asked for again."""
+    events_max: int = 100_000
+    """Tokens and heartbeats that wait to be looked at; beyond it they are dropped and counted."""
+    acks_unheard_max: int = 1_024
+    """Numberings whose acknowledgement waits for somebody to listen; the oldest is forgotten."""
+    pool_threads: int = 3
+    """Threads that answer queries and read the backend; a service's storages share them."""
     align: bool = False
     """Come to hold what the other caches of the domain hold, and let them."""
     aligner: AlignerOptions = field(default_factory=AlignerOptions)

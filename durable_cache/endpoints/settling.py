@@ -6,13 +6,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from durable_cache.endpoints.epochs import Epochs
 from durable_cache.model.sample import SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment import (
     Appended,
     Forgotten,
 )
+from durable_cache.protocol.cache.epochs import Epochs
 
 __all__ = ["Settling"]
 

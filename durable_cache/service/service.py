@@ -112,7 +112,7 @@ class Service:
         """Return why a cache gave up, empty while all are at work; also notes the timeline."""
         self._timeline.note([cache.status() for cache in self.caches.values()])
         for name, cache in self.caches.items():
-            if cache.ingest.stopped.is_set() and not self._stopping:
+            if cache.stopped and not self._stopping:
                 return f"storage {name!r}: {cache.status().last_error or 'stopped'}"
         return ""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from durable_cache.endpoints.agreeing import Agreeing
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.model.sequence import frame
+from durable_cache.protocol.cache.agreement import Agreement
 from durable_cache.protocol.cache.events import (
     Alias,
     BatchReceived,
@@ -19,6 +20,15 @@ from durable_cache.protocol.cache.events import (
     SendAck,
     Tick,
 )
+from durable_cache.protocol.cache.questions import (
+    Answer,
+    Conversation,
+    Keep,
+    Pause,
+    ResultT,
+    Unanswered,
+)
+from durable_cache.runtime.answering import answer
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.test_engine import SOURCE, Shell, at, only, sample
@@ -41,23 +51,33 @@ class Cache:
         self.now = 0.0
         self.revoked: list[Alias] = []
         self.asked: list[tuple[int, int, int]] = []
-        self.agreeing = Agreeing(
-            self.store,
-            self._agree,
-            self.revoked.append,
-            lambda inquiry_id, _, first, last: self.asked.append((inquiry_id, first, last)),
-            lambda: self.now,
-        )
+        self.agreeing = Agreement(self.shell.engine.known)
 
-    def _agree(self, agreement: Alias) -> bool:
-        if not self.disk_full:
-            self.agreed.append(agreement)
-        return not self.disk_full
+    def talk(self, conversation: Conversation[ResultT]) -> ResultT | None:
+        """Answer a conversation's questions until it ends; None where one is not answered."""
+        reply: Answer | None = None
+        try:
+            while True:
+                question = next(conversation) if reply is None else conversation.send(reply)
+                assert not isinstance(question, Pause)
+                if self.disk_full and isinstance(question, Keep):
+                    conversation.throw(Unanswered())
+                reply = answer(self.store, question)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except Unanswered:
+            return None
+        finally:
+            self.agreed += self.agreeing.agreed
+            self.revoked += self.agreeing.revoked
+            self.asked += [(i.inquiry_id, i.first, i.last) for i in self.agreeing.inquiries]
+            self.agreeing.agreed, self.agreeing.revoked = [], []
+            self.agreeing.inquiries = []
 
     def answered(self, *given: Sample) -> None:
         """Answer the last inquiry."""
         self.given(*given)
-        self.agreeing.answered(self.asked[-1][0], self.shell.engine.known)
+        self.talk(self.agreeing.answered(self.asked[-1][0]))
 
     def live(self, *heard: Sample) -> None:
         self.shell.live(*heard)
@@ -65,7 +85,9 @@ class Cache:
 
     def given(self, *given: Sample) -> int:
         """Take what another cache gives; returns how many may come in."""
-        batch = self.agreeing.settle(SampleBatch(given), self.shell.engine.known)
+        now = Moment(round(self.now * 1e9), at(self.now).unix_ns)
+        batch = self.talk(self.agreeing.settle(SampleBatch(given), now))
+        assert batch is not None
         self.shell.give(BatchReceived(batch, Origin.ALIGNED, at(1)))
         self.store.commit(batch)
         return len(batch)
@@ -113,12 +135,7 @@ def test_what_is_here_under_both_names_must_not_differ_either() -> None:
     cache.given(*samples(2, epoch=LATE, payload=b"new"))
     again = Cache()
     again.store, again.shell = cache.store, cache.shell
-    again.agreeing = Agreeing(
-        cache.store,
-        again._agree,
-        again.revoked.append,
-        lambda inquiry_id, _, first, last: again.asked.append((inquiry_id, first, last)),
-    )
+    again.agreeing = Agreement(cache.shell.engine.known)
     again.given(*samples(50, epoch=LATE))
     again.answered(*samples(50, epoch=LATE))
     assert again.agreed == []

@@ -26,6 +26,7 @@ from durable_cache.protocol.cache.events import (
     Event,
     Fetch,
     FetchEnded,
+    Found,
     HeartbeatReceived,
     Learned,
     Moment,
@@ -86,9 +87,9 @@ class Shell:
                         for sn in range(first, last + 1):
                             durable = {(epoch, sn), (0, sn)} & self.disk.keys()
                             assert durable, "acknowledged before it was durable"
-                case Verify(samples):
-                    found = tuple((one, self.disk.get((one.epoch, one.sn))) for one in samples)
-                    outputs += self.engine.handle(Verified(found, event.now))  # type: ignore[union-attr]
+                case Verify(verify_id, samples):
+                    found = tuple(Found(s, self.disk.get((s.epoch, s.sn))) for s in samples)
+                    outputs += self.engine.handle(Verified(verify_id, found, event.now))  # type: ignore[union-attr]
                 case _:
                     pass
         self.others += seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import zenoh
@@ -16,7 +16,9 @@ from durable_cache.model.sample import Kind, Sample
 __all__ = [
     "Answer",
     "QueryParts",
+    "Replies",
     "ask",
+    "ask_later",
     "ask_peer",
     "query_parts",
     "reply_bytes",
@@ -114,6 +116,60 @@ def ask_peer(session: Session, key: str, payload: bytes, timeout_seconds: float)
     return reason
 
 
+class Replies:
+    """The replies to one query as they came, bounded in number."""
+
+    __slots__ = ("_most", "_replies", "cut")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._replies: list[zenoh.Reply] = []
+        self.cut = False
+        """There were more: the answer is not whole."""
+
+    def take(self, reply: zenoh.Reply) -> None:
+        if len(self._replies) < self._most:
+            self._replies.append(reply)
+        else:
+            self.cut = True
+
+    def answers(self, decoder: Decoder) -> Iterator[Answer]:
+        """Decode them; a cut answer ends with an error."""
+        yield from _answers(self._replies, decoder)
+        if self.cut:
+            yield Answer(None, f"more than {self._most} replies", "")
+
+
+def ask_later(
+    session: Session,
+    selector: str,
+    ended: Callable[[Replies], None],
+    *,
+    timeout_seconds: float,
+    payload: bytes | None = None,
+    any_key: bool = False,
+    replies_max: int = 100_000,
+) -> None:
+    """Ask every matching cache; `ended(replies)` is called once, perhaps on Zenoh's thread.
+
+    Holds up no thread of ours meanwhile. Raises Closed when the session is closed.
+    """
+    replies = Replies(replies_max)
+    handler = handlers.Callback(replies.take, lambda: ended(replies), indirect=False)
+    try:
+        session.get(
+            selector,
+            handler,
+            target=zenoh.QueryTarget.ALL,
+            consolidation=zenoh.ConsolidationMode.NONE,
+            accept_replies=zenoh.ReplyKeyExpr.ANY if any_key else zenoh.ReplyKeyExpr.MATCHING_QUERY,
+            timeout=timeout_seconds,
+            payload=payload,
+        )
+    except ZError as error:
+        raise Closed(f"query {selector[:200]!r}: {error}") from error
+
+
 def ask(
     session: Session,
     selector: str,
@@ -143,7 +199,7 @@ def ask(
     return _answers(replies, decoder)
 
 
-def _answers(replies: handlers.Handler[zenoh.Reply], decoder: Decoder) -> Iterator[Answer]:
+def _answers(replies: Iterable[zenoh.Reply], decoder: Decoder) -> Iterator[Answer]:
     for reply in replies:
         ok, err = reply.ok, reply.err
         replier = "" if reply.replier_id is None else str(reply.replier_id)

@@ -27,6 +27,7 @@ __all__ = [
     "declare_subscriber",
     "declare_token",
     "hear",
+    "hear_queries",
     "is_matched",
     "is_zenoh_channel",
     "put_own",
@@ -113,6 +114,17 @@ def declare_subscriber(
 def declare_queryable(session: Session, key_expr: str, channel_queries: int) -> Queryable:
     """Answer queries from a bounded channel."""
     return session.declare_queryable(key_expr, handlers.FifoChannel(channel_queries))
+
+
+def hear_queries(
+    session: Session, key_expr: str, asked: Callable[[Query], None]
+) -> zenoh.Queryable[None]:
+    """Call `asked(query)` for each query, on Zenoh's thread: it must hand the query on at once.
+
+    The asker waits until the query is closed.
+    """
+    handler = handlers.Callback(asked, indirect=False)
+    return session.declare_queryable(key_expr, handler)
 
 
 def declare_token(session: Session, key: str) -> Token:

@@ -4,43 +4,51 @@ Theory of operation. Every source has numberings, one per epoch, each with a win
 belongs to its source's current epoch. The next number is the usual case and costs a batch, not a
 sample. A number ahead opens a gap; one far ahead is parked until a second sample, a heartbeat or a
 cache confirms it, so that one forged number cannot silence a source. A number that the window has
-is looked up: it is the same sample, a conflict, or the first sign that the numbering restarted.
+is looked up: it is the same sample, a conflict, or the first sign that the numbering restarted; the
+source's later samples wait behind the question (`doubts`).
 
 Persist before messages leave: `SendAck` and `ReportMiss` come only out of `Appended` (a `SendAck`
-may be repeated under an epoch learned later). At most one `Append` is outstanding. `handle` is
-total; time enters as an argument.
+may be repeated under an epoch learned later), and a `SendAck` never names a number whose `Append`
+is not answered. At most one `Append` is outstanding; what is accepted meanwhile goes with the next.
+`handle` is total for every order of events; time enters as an argument.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import count
 from typing import assert_never
 
 import msgspec
 
 from durable_cache.errors import LocalProtocolError
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
+from durable_cache.protocol.cache.doubts import Doubt
+from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
     Append,
     Appended,
     AppendFailed,
     BatchReceived,
     BatchRefused,
+    Declared,
     EngineOptions,
     EpochDeclared,
     EpochFreed,
     EpochsAgreed,
     Event,
     FetchEnded,
+    Found,
     HeartbeatReceived,
     Learned,
-    Moment,
     Origin,
     Output,
+    ReportAbsent,
     ReportConflict,
     ReportMiss,
     SendAck,
@@ -48,22 +56,49 @@ from durable_cache.protocol.cache.events import (
     Tick,
     Verified,
     Verify,
+    VerifyFailed,
 )
 from durable_cache.protocol.cache.gaps import Gap, Gaps
 from durable_cache.protocol.cache.numbering import EngineCounts, KnownSource, Numbering
 
 __all__ = ["CacheEngine"]
 
+_SECOND_NS = 1_000_000_000
+
+
+class _Appending:
+    """The outstanding `Append`: which numbers of which numberings, which gaps its skips end."""
+
+    __slots__ = ("gaps", "numberings")
+
+    def __init__(
+        self, numberings: list[tuple[SourceId, Numbering, RangeSet]], gaps: tuple[Gap, ...]
+    ) -> None:
+        self.numberings = numberings
+        self.gaps = gaps
+
 
 class CacheEngine:
-    """The pure heart of a cache: `handle(event)` returns what to do. Owned by one thread."""
+    """The pure heart of a cache: `handle(event)` returns what to do, in order. Owned by one thread.
 
-    def __init__(self, options: EngineOptions | None = None) -> None:
+    A shell carries out the outputs one after the other; each `Append`, `Verify` and `Fetch` has an
+    answer and a failure that come back as events, at any time.
+    """
+
+    def __init__(
+        self, options: EngineOptions | None = None, *, epochs: Epochs | None = None
+    ) -> None:
         self._options = options or EngineOptions()
+        self.epochs = Epochs() if epochs is None else epochs
         self._sources: OrderedDict[SourceId, KnownSource] = OrderedDict()
         self._gaps = Gaps(self._options)
-        self._appending: dict[tuple[SourceId, int], RangeSet] | None = None
-        self._skipping: tuple[Gap, ...] = ()
+        self._accepted: list[Sample] = []
+        self._given_up: tuple[Gap, ...] = ()
+        self._appending: _Appending | None = None
+        self._give_up_from_ns = 0
+        self._doubts: dict[int, Doubt] = {}
+        self._doubtful = 0
+        self._ids = count(1)
         self.counts = EngineCounts()
 
     @property
@@ -75,9 +110,19 @@ class CacheEngine:
         """How many sources have their windows in memory."""
         return len(self._sources)
 
+    @property
+    def doubtful(self) -> int:
+        """How many live samples wait for a look-up; at most `doubtful_samples_max`."""
+        return self._doubtful
+
     def wake_ns(self) -> int | None:
         """Return the monotonic time at which the next `Tick` is of use, or None."""
-        return self._gaps.wake_ns()
+        wake = self._gaps.wake_ns()
+        if wake is not None and self._give_up_from_ns > wake:
+            wake = self._give_up_from_ns
+        again = (doubt.due_ns for doubt in self._doubts.values() if not doubt.asked)
+        first = min(again, default=None)
+        return first if wake is None else wake if first is None else min(wake, first)
 
     def unknown(self, sources: Iterable[SourceId]) -> list[SourceId]:
         """Return the sources that must be loaded before a batch with them is handed in."""
@@ -93,6 +138,9 @@ class CacheEngine:
 
     def handle(self, event: Event) -> list[Output]:
         """Take one event and return what to do, in order."""
+        return self._take(event) + self._outgoing()
+
+    def _take(self, event: Event) -> list[Output]:
         match event:
             case BatchReceived():
                 return self._received(event)
@@ -104,17 +152,20 @@ class CacheEngine:
                 return self._tick(event.now)
             case Verified():
                 return self._verified(event)
+            case VerifyFailed(verify_id, now):
+                return self._verify_failed(verify_id, now)
             case FetchEnded():
-                self._gaps.ended(event.fetch_id, event.now.monotonic_ns)
+                self._gaps.ended(event.fetch_id, event.now.monotonic_ns, failed=event.failed)
                 return []
             case SourceLoaded():
                 return self._loaded(event)
             case EpochDeclared():
                 return self._declared(event)
-            case EpochsAgreed():
-                return self._agreed(event)
+            case EpochsAgreed(source, loser, winner):
+                self._merged(self.known(source), loser, winner)
+                return []
             case EpochFreed(source, loser):
-                self.known(source).free(loser)
+                self.epochs.free(source, loser)
                 return []
             case HeartbeatReceived():
                 return self._heartbeat(event)
@@ -123,8 +174,21 @@ class CacheEngine:
             case _:
                 assert_never(event)
 
+    def _outgoing(self) -> list[Output]:
+        """Return the next `Append`, then the look-ups that are to see what it makes durable."""
+        if self._appending is not None:
+            return []
+        outputs: list[Output] = []
+        if self._accepted or self._given_up:
+            outputs.append(self._append())
+        for doubt in self._doubts.values():
+            if not doubt.asked and not doubt.due_ns:
+                doubt.asked = True
+                outputs.append(Verify(doubt.verify_id, doubt.samples))
+        return outputs
+
     def _received(self, event: BatchReceived) -> list[Output]:
-        accepted: list[Sample] = []
+        accepted = self._accepted
         outputs: list[Output] = []
         groups: dict[SourceId, list[Sample]] = {}
         for sample in event.batch:
@@ -136,56 +200,46 @@ class CacheEngine:
         for source, samples in groups.items():
             known = self.known(source)
             if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
-                self._recovered(known, samples, accepted, foreign=True)
+                self._recovered(known, samples, foreign=True)
             elif event.origin is Origin.REFILED:
                 known.refile(samples, accepted)
             elif event.origin is Origin.NATIVE:
+                if known.doubt is not None:
+                    continue  # of which run they are is not known; their gap is asked for again
                 epoch = known.current
                 own = [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
-                self._recovered(known, own, accepted, foreign=False)
+                self._recovered(known, own, foreign=False)
             else:
-                outputs += self._live(source, known, samples, accepted, event.now)
-        return self._append(accepted) + outputs
+                outputs += self._live(known, samples, event.now)
+        return outputs
 
-    def _live(
-        self,
-        source: SourceId,
-        known: KnownSource,
-        samples: list[Sample],
-        accepted: list[Sample],
-        now: Moment,
-    ) -> list[Output]:
+    def _live(self, known: KnownSource, samples: list[Sample], now: Moment) -> list[Output]:
+        if known.doubt is not None:
+            self._hold_behind(known.doubt, samples)
+            return []
         numbering = known.live
         window = numbering.window
         first, last = samples[0].sn, samples[-1].sn
         if (
             window.start is not None
             and first == window.top + 1
+            and last - first + 1 == len(samples)  # before a range is built of what somebody sent
             and [sample.sn for sample in samples] == list(range(first, last + 1))
         ):
             window.accept(first, last)
-            numbering.take(samples, accepted)
+            numbering.take(samples, self._accepted)
             return []
         outputs: list[Output] = []
-        doubtful: list[Sample] = []
-        for sample in samples:
-            if doubtful:  # what comes after a restart must not count before it
-                doubtful.append(msgspec.structs.replace(sample, epoch=known.current))
-            else:
-                outputs += self._one_live(source, known, sample, accepted, doubtful, now)
-        if doubtful:
-            outputs.append(Verify(tuple(doubtful)))
+        for at, sample in enumerate(samples):
+            if self._is_doubtful(known, sample, now, outputs):
+                self._doubt(known, samples[at:])
+                break
         return outputs
 
-    def _one_live(
-        self,
-        source: SourceId,
-        known: KnownSource,
-        sample: Sample,
-        accepted: list[Sample],
-        doubtful: list[Sample],
-        now: Moment,
-    ) -> list[Output]:
+    def _is_doubtful(
+        self, known: KnownSource, sample: Sample, now: Moment, outputs: list[Output]
+    ) -> bool:
+        """Take one live sample, unless it must be looked up before it counts."""
         numbering = known.follow(sample)
         window = numbering.window
         if sample.sn <= numbering.newest_held:
@@ -193,36 +247,43 @@ class CacheEngine:
                 self.counts.restarts += 1
                 numbering = known.restart(sample, now.unix_ns)
             elif numbering.doubtful(sample):
-                doubtful.append(msgspec.structs.replace(sample, epoch=numbering.epoch))
-                return []
+                return True
         elif window.verdict(sample.sn) is Verdict.BEYOND:
             parked = numbering.parked
             if parked is None or not 0 < sample.sn - parked.sn <= window.span:
                 self.counts.beyond += 1
                 numbering.parked = sample
-                return [self._gaps.single(source, numbering.epoch, sample.sn)]
+                outputs.append(self._gaps.single(known.source, numbering.epoch, sample.sn))
+                return False
             numbering.parked = None
-            self._advance(source, numbering, parked, accepted, now)
-        self._advance(source, numbering, sample, accepted, now)
-        return []
+            self._advance(known.source, numbering, parked, now)
+        self._advance(known.source, numbering, sample, now)
+        return False
 
-    def _advance(
-        self,
-        source: SourceId,
-        numbering: Numbering,
-        sample: Sample,
-        accepted: list[Sample],
-        now: Moment,
-    ) -> None:
+    def _advance(self, source: SourceId, numbering: Numbering, sample: Sample, now: Moment) -> None:
         window = numbering.window
         if window.start is not None:
             self._await(source, numbering, max(window.top + 1, window.start), sample.sn - 1, now)
         window.accept(sample.sn, sample.sn)
-        numbering.take((sample,), accepted)
+        numbering.take((sample,), self._accepted)
 
-    def _recovered(
-        self, known: KnownSource, samples: list[Sample], accepted: list[Sample], *, foreign: bool
-    ) -> None:
+    def _doubt(self, known: KnownSource, samples: list[Sample]) -> None:
+        """Hold a number that may be a repeat, and what follows it, until it is looked up."""
+        room = max(1, self._options.doubtful_samples_max - self._doubtful)
+        epoch = known.live.epoch
+        looked_up = tuple(msgspec.structs.replace(s, epoch=epoch) for s in samples[:room])
+        doubt = Doubt(next(self._ids), known.source, looked_up)
+        doubt.refused.update(RangeSet.of(sample.sn for sample in samples[room:]))
+        known.doubt = self._doubts[doubt.verify_id] = doubt
+        self._doubtful += doubt.held
+
+    def _hold_behind(self, doubt: Doubt, samples: list[Sample]) -> None:
+        room = max(0, self._options.doubtful_samples_max - self._doubtful)
+        doubt.behind += samples[:room]
+        self._doubtful += min(room, len(samples))
+        doubt.refused.update(RangeSet.of(sample.sn for sample in samples[room:]))
+
+    def _recovered(self, known: KnownSource, samples: list[Sample], *, foreign: bool) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
             numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
             if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
@@ -232,62 +293,93 @@ class CacheEngine:
             if numbering.parked is not None and numbering.parked.sn == sample.sn:
                 numbering.parked = None
             numbering.window.accept(sample.sn, sample.sn)
-            numbering.take((sample,), accepted)
+            numbering.take((sample,), self._accepted)
 
-    def _append(self, accepted: list[Sample], skips: tuple[Skip, ...] = ()) -> list[Output]:
-        if not accepted and not skips:
-            return []
-        if self._appending is not None:
-            raise LocalProtocolError("an Append is outstanding; say Appended or AppendFailed first")
+    def _append(self) -> Append:
+        accepted, self._accepted = self._accepted, []
+        gaps, self._given_up = self._given_up, ()
         batch = SampleBatch(accepted)
         touched: dict[tuple[SourceId, int], list[int]] = {}
         for (_, source, epoch), samples in batch.by_stream.items():
             touched.setdefault((source, epoch), []).extend([sample.sn for sample in samples])
-        self._appending = {numbering: RangeSet.of(sns) for numbering, sns in touched.items()}
-        return [Append(batch, skips)]
+        numberings = [
+            (source, self._sources[source].numbering(epoch), RangeSet.of(sns))
+            for (source, epoch), sns in touched.items()
+        ]
+        skips = tuple(
+            Skip(gap.source, gap.epoch, first, last)
+            for gap in gaps
+            for first, last in gap.window.held.gaps(gap.first, gap.last)
+        )
+        self._appending = _Appending(numberings, gaps)
+        return Append(batch, skips)
 
     def _appended(self) -> list[Output]:
-        if self._appending is None:
+        done, self._appending = self._appending, None
+        if done is None:
             raise LocalProtocolError("Appended without an Append")
         outputs: list[Output] = []
-        for (source, epoch), runs in self._appending.items():
-            window = self._sources[source].numberings[epoch].window
-            around = {window.run_at(run.first) or run for run in runs}
-            outputs.append(SendAck(source, epoch, tuple(sorted(around))))
-        for gap in self._skipping:
+        for source, numbering, runs in done.numberings:
+            window = numbering.window
+            around = RangeSet(window.run_at(run.first) or run for run in runs)
+            outputs.append(self._ack(source, numbering, around))
+        for gap in done.gaps:
             missing = gap.window.held.gaps(gap.first, gap.last)
             gap.window.skip(gap.first, gap.last)
             self._gaps.close(gap)
             for first, last in missing:
                 self.counts.missed += last - first + 1
                 outputs.append(ReportMiss(gap.source, gap.epoch, first, last))
-        self._appending, self._skipping = None, ()
         self._evict()
         return outputs
 
+    def _ack(self, source: SourceId, numbering: Numbering, runs: RangeSet) -> SendAck:
+        """Acknowledge what of `runs` is durable: not what was accepted since, or is under way."""
+        waiting = [s.sn for s in self._accepted if s.source == source]
+        if waiting:
+            runs = runs.difference(RangeSet.of(waiting))
+        for _, appending, sns in self._appending.numberings if self._appending else ():
+            if appending is numbering:
+                runs = runs.difference(sns)
+        return SendAck(source, numbering.epoch, tuple(runs), numbering.incarnation)
+
     def _append_failed(self, now: Moment) -> list[Output]:
-        if self._appending is None:
+        failed, self._appending = self._appending, None
+        if failed is None:
             raise LocalProtocolError("AppendFailed without an Append")
-        for (source, epoch), runs in self._appending.items():
-            numbering = self._sources[source].numberings[epoch]
+        for source, numbering, runs in failed.numberings:
             for first, last in runs:
                 numbering.window.reject(first, last)
                 self._await(source, numbering, first, last, now)
-        self._appending, self._skipping = None, ()
+        pause_ns = round(self._options.append_retry_seconds * _SECOND_NS)
+        self._give_up_from_ns = now.monotonic_ns + pause_ns
         return []
 
     def _refused(self, refused: Iterable[tuple[SourceId, SnRange]], now: Moment) -> list[Output]:
-        for source, (first, last) in refused:
+        outputs: list[Output] = []
+        for source, run in refused:
             known = self._sources.get(source)
             if known is None:
                 continue
-            numbering = known.live
-            if numbering.window.verdict(last) in (Verdict.DUPLICATE, Verdict.OLD):
-                continue
-            numbering.window.begin(first)
-            start = max(numbering.window.start or 0, min(numbering.window.top + 1, first))
-            numbering.window.expect(last)
-            self._await(source, numbering, start, last, now)
+            if known.doubt is not None:
+                known.doubt.refused.add(*run)
+            else:
+                outputs += self._expect(known, run, now)
+        return outputs
+
+    def _expect(self, known: KnownSource, run: SnRange, now: Moment) -> list[Output]:
+        """Await live numbers that were seen and could not be kept."""
+        numbering, (first, last) = known.live, run
+        window = numbering.window
+        verdict = window.verdict(last)
+        if verdict in (Verdict.DUPLICATE, Verdict.OLD):
+            return []
+        if verdict is Verdict.BEYOND:  # one far number moves nothing: does anybody know it?
+            return [self._gaps.single(known.source, numbering.epoch, last)]
+        window.begin(first)
+        start = max(window.start or 0, min(window.top + 1, first))
+        window.expect(last)
+        self._await(known.source, numbering, start, last, now)
         return []
 
     def _await(
@@ -295,88 +387,139 @@ class CacheEngine:
     ) -> None:
         if last < first:
             return
-        due_ns = now.monotonic_ns + round(self._options.recovery_delay_seconds * 1e9)
+        due_ns = now.monotonic_ns + round(self._options.recovery_delay_seconds * _SECOND_NS)
         self._gaps.open(
             Gap(source, numbering.epoch, numbering.window, first, last, now.monotonic_ns, due_ns)
         )
 
     def _tick(self, now: Moment) -> list[Output]:
+        for doubt in self._doubts.values():
+            if not doubt.asked and 0 < doubt.due_ns <= now.monotonic_ns:
+                doubt.due_ns = 0  # `_outgoing` asks
         outputs: list[Output] = list(self._gaps.due(now.monotonic_ns))
-        expired = tuple(self._gaps.expired(now.monotonic_ns))
-        if not expired or self._appending is not None:
-            return outputs
-        skips = tuple(
-            Skip(gap.source, gap.epoch, first, last)
-            for gap in expired
-            for first, last in gap.window.held.gaps(gap.first, gap.last)
-        )
-        self._skipping = expired
-        return outputs + self._append([], skips)
+        if self._appending is None and now.monotonic_ns >= self._give_up_from_ns:
+            self._given_up = tuple(self._gaps.expired(now.monotonic_ns))
+        return outputs
+
+    def _verify_failed(self, verify_id: int, now: Moment) -> list[Output]:
+        doubt = self._doubts.get(verify_id)
+        if doubt is not None:
+            first_ns = round(self._options.verify_retry_seconds * _SECOND_NS)
+            most_ns = round(self._options.fetch_retry_seconds_max * _SECOND_NS)
+            doubt.pause_ns = min(max(first_ns, 2 * doubt.pause_ns), most_ns)
+            doubt.asked, doubt.due_ns = False, now.monotonic_ns + doubt.pause_ns
+        return []
 
     def _verified(self, event: Verified) -> list[Output]:
+        doubt = self._doubts.pop(event.verify_id, None)
+        if doubt is None:
+            return []
+        known, now = self.known(doubt.source), event.now
+        known.doubt = None
+        self._doubtful -= doubt.held
         outputs: list[Output] = []
-        accepted: list[Sample] = []
-        again: dict[SourceId, list[Sample]] = {}
-        for sample, stored in event.samples:
-            known = self.known(sample.source)
-            numbering = known.live
-            if numbering.epoch != sample.epoch or sample.sn > numbering.newest_held:
-                again.setdefault(sample.source, []).append(sample)
-            elif numbering.restarted(sample, stored):
+        again: list[Sample] = []
+        for found in event.found:
+            sample = found.sample
+            if again or known.live.epoch != sample.epoch or sample.sn > known.live.newest_held:
+                again.append(sample)
+            elif known.live.restarted(sample, found.stored):
                 self.counts.restarts += 1
-                known.restart(sample, event.now.unix_ns)
-                again.setdefault(sample.source, []).append(sample)
-            elif stored is None and numbering.window.verdict(sample.sn) is not Verdict.DUPLICATE:
-                numbering.window.accept(sample.sn, sample.sn)
-                numbering.take((sample,), accepted)
-            elif stored is None or sample_digest(stored) == sample_digest(sample):
-                self.counts.duplicates += 1
+                known.restart(sample, now.unix_ns)
+                again.append(sample)
             else:
-                self.counts.conflicts += 1
-                outputs.append(ReportConflict(sample, stored))
-        for source, samples in again.items():
-            outputs += self._live(source, self.known(source), samples, accepted, event.now)
-        return self._append(accepted) + outputs
+                outputs += self._judge(known.live, found)
+        again += doubt.behind
+        if again:
+            outputs += self._live(known, again, now)
+        next_doubt = self.known(doubt.source).doubt
+        if next_doubt is not None:
+            next_doubt.refused.update(doubt.refused)
+        else:
+            for run in doubt.refused:
+                outputs += self._expect(known, run, now)
+        return outputs
+
+    def _judge(self, numbering: Numbering, found: Found) -> list[Output]:
+        """Tell what a number that came again means: filled, repeated, contradicted or lost."""
+        sample, stored, removed = found
+        if stored is not None:
+            if stored.key == sample.key and sample_digest(stored) == sample_digest(sample):
+                self.counts.duplicates += 1
+                return []
+            self.counts.conflicts += 1
+            return [ReportConflict(sample, stored)]
+        if removed:
+            self.counts.duplicates += 1
+            return []
+        held = numbering.window.verdict(sample.sn) is Verdict.DUPLICATE
+        numbering.window.accept(sample.sn, sample.sn)
+        numbering.take((sample,), self._accepted)
+        if not held:
+            return []
+        self.counts.absent += 1
+        return [ReportAbsent(sample)]
 
     def _loaded(self, event: SourceLoaded) -> list[Output]:
         if event.source in self._sources:
             return []
-        known = self._sources[event.source] = KnownSource(self._options)
-        known.load(event.numberings, event.aliases)
+        known = KnownSource(event.source, self._options, self.epochs)
+        self._sources[event.source] = known
+        known.load(event.numberings)
         for numbering in known.numberings.values():
             for run in numbering.window.awaited():
                 self._await(event.source, numbering, run.first, run.last, event.now)
         return []
 
     def _declared(self, event: EpochDeclared) -> list[Output]:
-        known = self.known(event.source)
+        source, incarnation = event.source, event.incarnation
+        known = self.known(source)
         outputs: list[Output] = []
-        before = known.live.window
-        alias = known.adopt(event.source, event.epoch)
-        if alias is not None:
-            known.current = event.epoch
-            self._gaps.move(before, known.live.window, event.epoch)
-            held = known.live.window.held
-            # The publisher took no acknowledgement of an epoch it does not know: repeat it.
-            outputs += [Learned(alias), SendAck(event.source, event.epoch, tuple(held))]
-        if event.epoch < known.current:
+        numbering = known.of_incarnation(incarnation)
+        fresh = event.fresh
+        if numbering is None:
+            epoch = known.epoch_for(event.epoch, incarnation)
+            before = known.live.window
+            alias = known.adopt(epoch)
+            numbering = known.numbering(epoch)
+            if alias is not None:
+                self._gaps.move(before, numbering.window, epoch)
+                self._rename_appending(before, numbering)
+                outputs.append(Learned(alias))
+            if incarnation:
+                numbering.incarnation = incarnation
+                outputs.append(Declared(source, epoch, incarnation))
+            if alias is not None or len(numbering.window.held):
+                # The publisher took no acknowledgement of an epoch it does not know: repeat it.
+                outputs.append(self._ack(source, numbering, numbering.window.held.copy()))
+            # An epoch below or beside one we know is a clock set back, not an old acquaintance.
+            fresh = fresh or epoch != event.epoch
+        if numbering.epoch < known.current:
             return outputs
-        known.current = event.epoch
-        numbering = known.live
+        known.current = numbering.epoch
         numbering.declared = True
-        if event.fresh:
+        if fresh:
             first = numbering.window.start
             numbering.window.begin(0)
             if first:
-                self._await(event.source, numbering, 0, first - 1, event.now)
-        return [*outputs, self._gaps.tail(event.source, event.epoch, numbering.window.top + 1)]
+                self._await(source, numbering, 0, first - 1, event.now)
+        top = numbering.window.top
+        return [*outputs, self._gaps.tail(source, numbering.epoch, top + 1)]
 
-    def _agreed(self, event: EpochsAgreed) -> list[Output]:
-        known = self.known(event.source)
-        before = known.numbering(event.loser).window
-        known.merge(event.source, event.loser, event.winner)
-        self._gaps.move(before, known.numbering(event.winner).window, event.winner)
-        return []
+    def _merged(self, known: KnownSource, loser: int, winner: int) -> None:
+        before = known.numbering(loser).window
+        known.merge(loser, winner)
+        numbering = known.numbering(winner)
+        self._gaps.move(before, numbering.window, winner)
+        self._rename_appending(before, numbering)
+
+    def _rename_appending(self, before: object, numbering: Numbering) -> None:
+        """What is being appended counts in the numbering that its own became part of."""
+        if self._appending is not None:
+            self._appending.numberings = [
+                (source, numbering if old.window is before else old, runs)
+                for source, old, runs in self._appending.numberings
+            ]
 
     def _heartbeat(self, event: HeartbeatReceived) -> list[Output]:
         known = self._sources.get(event.source)
@@ -388,13 +531,20 @@ class CacheEngine:
         if window.start is None or ahead <= 0:
             return []
         first, last = window.top + 1, max(0, window.top) + ahead
+        if window.verdict(last) is Verdict.BEYOND:  # four forged bytes must not raise a window
+            return [self._gaps.single(event.source, numbering.epoch, last)]
         window.expect(last)
         self._await(event.source, numbering, first, last, event.now)
         return []
 
     def _evict(self) -> None:
         """Forget the windows not used for longest; the stream index gives them back."""
-        for source in list(self._sources)[: max(0, len(self._sources) - self._options.sources_max)]:
-            numberings = self._sources[source].numberings.values()
-            if not any(self._gaps.waits_for(numbering.window) for numbering in numberings):
-                del self._sources[source]
+        over = len(self._sources) - self._options.sources_max
+        if over <= 0:
+            return
+        needed = {sample.source for sample in self._accepted}
+        for known in list(self._sources.values())[:over]:
+            windows = [numbering.window for numbering in known.numberings.values()]
+            busy = known.doubt is not None or known.pins > 0 or known.source in needed
+            if not busy and not any(self._gaps.waits_for(window) for window in windows):
+                del self._sources[known.source]

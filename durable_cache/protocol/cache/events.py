@@ -17,6 +17,7 @@ __all__ = [
     "Appended",
     "BatchReceived",
     "BatchRefused",
+    "Declared",
     "EngineOptions",
     "EpochDeclared",
     "EpochFreed",
@@ -24,12 +25,14 @@ __all__ = [
     "Event",
     "Fetch",
     "FetchEnded",
+    "Found",
     "HeartbeatReceived",
     "Learned",
     "Moment",
     "NumberingState",
     "Origin",
     "Output",
+    "ReportAbsent",
     "ReportConflict",
     "ReportMiss",
     "SendAck",
@@ -37,6 +40,7 @@ __all__ = [
     "Tick",
     "Verified",
     "Verify",
+    "VerifyFailed",
 ]
 
 
@@ -76,6 +80,13 @@ class EngineOptions:
     """Fetches under way at once."""
     gap_timeout_seconds: float = 60.0
     """How long a gap is awaited; restarts of a publisher's host take less."""
+    doubtful_samples_max: int = 20_000
+    """Live samples held, in all, behind numbers that are being looked up; later ones are refused
+    and recovered."""
+    verify_retry_seconds: float = 0.25
+    """The first pause after a look-up that failed; doubles up to `fetch_retry_seconds_max`."""
+    append_retry_seconds: float = 0.2
+    """The pause before gaps are given up again after an append that failed."""
 
 
 class Alias(NamedTuple):
@@ -95,6 +106,8 @@ class NumberingState:
     held: RangeSet
     skipped: RangeSet
     newest_ntp64: int = 0
+    incarnation: str = ""
+    """What its publisher's token called it; empty where no token did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +117,6 @@ class SourceLoaded:
     source: SourceId
     numberings: tuple[NumberingState, ...]
     now: Moment
-    aliases: tuple[Alias, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +130,36 @@ class BatchReceived:
 
 @dataclass(frozen=True, slots=True)
 class BatchRefused:
-    """Samples came in that there was no room to keep."""
+    """Live samples came in that there was no room to keep; others are asked for again anyway."""
 
     refused: tuple[tuple[SourceId, SnRange], ...]
     now: Moment
 
 
+class Found(NamedTuple):
+    """What a look-up says of one sample's number."""
+
+    sample: Sample
+    stored: Sample | None
+    """What is stored under the number, under whichever key; None where nothing is."""
+    removed: bool = False
+    """Retention or a purge removed the number: it is not to come in again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The answer to `Verify`: each sample with the one stored under its identity, if any."""
+    """The answer to `Verify`, sample by sample."""
 
-    samples: tuple[tuple[Sample, Sample | None], ...]
+    verify_id: int
+    found: tuple[Found, ...]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyFailed:
+    """The samples could not be looked up: nothing is known of them."""
+
+    verify_id: int
     now: Moment
 
 
@@ -155,6 +186,8 @@ class EpochDeclared:
     fresh: bool
     """The publisher began just now, within our sight: nothing came before its number 0."""
     now: Moment
+    incarnation: str = ""
+    """Names this run of the numbering and no other; empty in tokens of older publishers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +222,8 @@ class FetchEnded:
 
     fetch_id: int
     now: Moment
+    failed: bool = False
+    """Some answer was an error, or did not come: that a number is not there means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +238,7 @@ Event = (
     | BatchReceived
     | BatchRefused
     | Verified
+    | VerifyFailed
     | Appended
     | AppendFailed
     | EpochDeclared
@@ -229,6 +265,7 @@ class SendAck:
     source: SourceId
     epoch: int
     runs: tuple[SnRange, ...]
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +282,12 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Look up what is stored under these samples' identities, then say `Verified`."""
+    """Look up what is stored under these numbers, then say `Verified` or `VerifyFailed`.
 
+    Read what the `Append` before it made durable: outputs are carried out in order.
+    """
+
+    verify_id: int
     samples: tuple[Sample, ...]
 
 
@@ -269,10 +310,36 @@ class ReportConflict:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportAbsent:
+    """A number that the windows know as held is not in the storage; it is stored anew."""
+
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Keep durably, before what follows, which incarnation of a source an epoch is."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
     """An alias to be kept durably."""
 
     alias: Alias
 
 
-Output = Append | SendAck | Fetch | Verify | ReportMiss | ReportConflict | Learned
+Output = (
+    Append
+    | SendAck
+    | Fetch
+    | Verify
+    | ReportMiss
+    | ReportConflict
+    | ReportAbsent
+    | Declared
+    | Learned
+)

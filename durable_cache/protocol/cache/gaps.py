@@ -46,6 +46,8 @@ class Gap:
     state: GapState = GapState.OPEN
     pause_ns: int = 0
     fetches: int = 0
+    answered: bool = False
+    """Everybody in reach was asked for it and answered, if only that he does not have it."""
     missing: int = 0
     """How many numbers were awaited when last looked at."""
     missing_when_asked: int = 0
@@ -59,6 +61,13 @@ class Gap:
             return False
         self.first, self.last, self.missing = missing.first, missing.last, missing.count
         return True
+
+    def is_over(self, now_ns: int, timeout_ns: int) -> bool:
+        """Tell whether it was awaited for long enough, and asked for."""
+        waited_ns = now_ns - self.opened_ns
+        if waited_ns >= _GRACE * timeout_ns:
+            return self.fetches > 0
+        return waited_ns >= timeout_ns and self.answered and self.state is GapState.OPEN
 
 
 class Gaps:
@@ -102,9 +111,10 @@ class Gaps:
         self._fetching[fetch_id] = []
         return Fetch(fetch_id, source, epoch, sn, sn)
 
-    def ended(self, fetch_id: int, now_ns: int) -> None:
+    def ended(self, fetch_id: int, now_ns: int, *, failed: bool = False) -> None:
         """A fetch is over: ask again at once where it brought some, else after a pause."""
         for gap in self._fetching.pop(fetch_id, ()):
+            gap.answered |= not failed
             if gap.narrow():
                 self._ask_again(gap, now_ns)
 
@@ -138,19 +148,34 @@ class Gaps:
         return Fetch(fetch_id, gap.source, gap.epoch, gap.first, last)
 
     def expired(self, now_ns: int) -> list[Gap]:
-        """Return the gaps whose time is over, oldest first; they stay until `close`."""
+        """Return the gaps whose time is over, oldest first; they stay until `close`.
+
+        A gap that nobody could be asked for has twice the time: an error is no answer.
+        """
         timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
+        crowded = self._crowded_out()
+        return [gap for gap in self._gaps if id(gap) in crowded or gap.is_over(now_ns, timeout_ns)]
+
+    def _crowded_out(self) -> set[int]:
+        """Return the gaps beyond `gaps_open_max`: the oldest of the sources that have most.
+
+        So a source that opens thousands costs another none of its own.
+        """
         over = len(self._gaps) - self._options.gaps_open_max
-        return [
-            gap
-            for at, gap in enumerate(self._gaps)
-            if at < over
-            or (
-                now_ns - gap.opened_ns >= timeout_ns
-                and gap.fetches
-                and (gap.state is GapState.OPEN or now_ns - gap.opened_ns >= _GRACE * timeout_ns)
-            )
-        ]
+        if over <= 0:
+            return set()
+        by_source: dict[SourceId, list[Gap]] = {}
+        for gap in self._gaps:
+            by_source.setdefault(gap.source, []).append(gap)
+        low, high = 0, max(len(gaps) for gaps in by_source.values())
+        while low < high:  # the largest share that leaves enough above it
+            share = (low + high + 1) // 2
+            beyond = sum(max(0, len(gaps) - share) for gaps in by_source.values())
+            low, high = (share, high) if beyond >= over else (low, share - 1)
+        crowded = {
+            id(gap) for gaps in by_source.values() for gap in gaps[: max(0, len(gaps) - low)]
+        }
+        return {id(gap) for gap in [g for g in self._gaps if id(g) in crowded][:over]}
 
     def close(self, gap: Gap) -> None:
         """Forget a gap that was given up."""
@@ -160,7 +185,7 @@ class Gaps:
         """Return the monotonic time of the next thing to do, or None."""
         timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
         times = [
-            gap.due_ns if gap.state is GapState.OPEN else gap.opened_ns + timeout_ns
+            gap.due_ns if gap.state is GapState.OPEN else gap.opened_ns + _GRACE * timeout_ns
             for gap in self._gaps
         ]
         return min(times, default=None)

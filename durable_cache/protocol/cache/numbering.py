@@ -6,37 +6,40 @@ from collections.abc import Iterable
 
 import msgspec
 
-from durable_cache.model.sample import Sample, SourceId, sample_digest
-from durable_cache.model.sequence import (
-    EPOCH_UNKNOWN,
-    SOURCE_SN_MODULUS,
-    frame_start_ns,
-    next_epoch,
-    sn_distance,
-)
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN, frame_start_ns, next_epoch
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
+from durable_cache.protocol.cache.doubts import Doubt
+from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EngineOptions, NumberingState
+from durable_cache.protocol.restarts import has_wrapped, is_later, is_restart
 
 __all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
-_RESTART_NTP64 = (1 << 32) // 10
-"""A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
 _CLOCKS_APART_NS_MAX = 3600 * 10**9
 """A timestamp further from our clock than this comes from a clock that was never set."""
-_RESTART_SN_MAX = 16
-"""A number below this with another payload is a restart even where time did not advance."""
 
 
 class Numbering:
     """One epoch of a source: its window, and the far number that waits for confirmation."""
 
-    __slots__ = ("declared", "epoch", "foreign", "newest_ntp64", "parked", "window")
+    __slots__ = (
+        "declared",
+        "epoch",
+        "foreign",
+        "incarnation",
+        "newest_ntp64",
+        "parked",
+        "window",
+    )
 
     def __init__(self, epoch: int, options: EngineOptions) -> None:
         self.epoch = epoch
         self.declared = False
         """Its publisher said so; otherwise it was seen to begin, or nothing is known."""
+        self.incarnation = ""
+        """What its publisher's token calls it."""
         self.foreign = False
         """Not all of it was heard by this process: what others gave may be another's numbers."""
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
@@ -63,9 +66,7 @@ class Numbering:
 
     def wrapped(self, sn: int) -> bool:
         """Tell whether `sn`, at or below the top, is the u32 counter beginning again at 0."""
-        window = self.window
-        ahead = sn_distance(sn, window.top % SOURCE_SN_MODULUS)
-        return window.top >= SOURCE_SN_MODULUS // 2 and 0 < ahead <= window.span
+        return has_wrapped(sn, self.window.top, self.window.span)
 
     def continued_by(self, sample: Sample) -> bool:
         """Tell whether a sample comes after everything of this numbering, not far after."""
@@ -82,53 +83,42 @@ class Numbering:
         return (
             window.verdict(sample.sn) is not Verdict.NEW
             or (window.start is not None and sample.sn < window.start)
-            or self._later(sample)
+            or is_later(sample, self.newest_ntp64)
         )
-
-    def _later(self, sample: Sample) -> bool:
-        newest = self.newest_ntp64
-        return not sample.stamped and newest > 0 and sample.ntp64 > newest + _RESTART_NTP64
 
     def restarted(self, sample: Sample, stored: Sample | None) -> bool:
         """Tell whether a doubtful sample begins a new numbering, given what is stored for it."""
-        if stored is not None and not sample.stamped and sample.ntp64 == stored.ntp64:
-            return False
-        if self._later(sample):
-            return True
-        return (
-            stored is not None
-            and sample.sn < _RESTART_SN_MAX < self.window.top
-            and sample_digest(stored) != sample_digest(sample)
-        )
+        return is_restart(sample, stored, self.newest_ntp64, self.window.top)
 
 
 class KnownSource:
     """A source's numberings and which of them its live samples belong to."""
 
-    __slots__ = ("_options", "aliases", "current", "numberings")
+    __slots__ = ("_epochs", "_options", "current", "doubt", "numberings", "pins", "source")
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, source: SourceId, options: EngineOptions, epochs: Epochs) -> None:
+        self.source = source
         self._options = options
+        self._epochs = epochs
         self.numberings: dict[int, Numbering] = {}
-        self.aliases: list[Alias] = []
         self.current = EPOCH_UNKNOWN
+        self.doubt: Doubt | None = None
+        """What must be answered before live samples of the source go on."""
+        self.pins = 0
+        """How many conversations hold on to it: it is not forgotten meanwhile."""
 
     def canonical(self, epoch: int, sn: int) -> int:
-        for _ in self.aliases:
-            found = next((a for a in self.aliases if a.stored == epoch and sn >= a.from_sn), None)
-            if found is None:
-                break
-            epoch = found.epoch
-        return epoch
+        """Return the epoch that stands for what is stored under `epoch`."""
+        return self._epochs.canonical(self.source, epoch, sn)
 
-    def load(self, states: Iterable[NumberingState], aliases: Iterable[Alias]) -> None:
+    def load(self, states: Iterable[NumberingState]) -> None:
         """Take what is stored of the source; once."""
-        self.aliases.extend(aliases)
         for state in states:
             first = state.held.first
             numbering = self.numbering(self.canonical(state.epoch, 0 if first is None else first))
             numbering.foreign = True
             numbering.newest_ntp64 = max(numbering.newest_ntp64, state.newest_ntp64)
+            numbering.incarnation = numbering.incarnation or state.incarnation
             for run in state.held:
                 numbering.window.accept(*run)
             for run in state.skipped:
@@ -147,20 +137,40 @@ class KnownSource:
         """The numbering live samples belong to."""
         return self.numbering(self.current)
 
-    def adopt(self, source: SourceId, epoch: int) -> Alias | None:
+    def of_incarnation(self, incarnation: str) -> Numbering | None:
+        """Return the numbering that a token named so, if one did."""
+        named = (n for n in self.numberings.values() if n.incarnation == incarnation)
+        return next(named, None) if incarnation else None
+
+    def epoch_for(self, declared: int, incarnation: str) -> int:
+        """Return the epoch of a numbering whose token names an incarnation not known yet.
+
+        It is the declared one, unless that belongs to another incarnation or lies below one: a
+        publisher with a pinned Zenoh id may restart within one time frame, or with its clock set
+        back, and an epoch is never used twice.
+        """
+        highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
+        taken = self.numberings.get(declared)
+        if declared > highest or (declared == highest and not (taken and taken.incarnation)):
+            return declared
+        return highest + 1 if incarnation else declared
+
+    def adopt(self, epoch: int) -> Alias | None:
         """Take the live numbering as `epoch`, whose token came after its first samples.
 
         None when the live numbering is another incarnation's. What is stored keeps its epoch; the
         alias says which one it is of.
         """
-        live = self.numberings.get(self.current)
-        if live is None or live.declared or self.current == epoch:
-            return None
-        if 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(epoch):
-            return None
-        return self.merge(source, self.current, epoch)
+        return self.merge(self.current, epoch) if self.can_adopt(epoch) else None
 
-    def merge(self, source: SourceId, epoch: int, into: int) -> Alias:
+    def can_adopt(self, epoch: int) -> bool:
+        """Tell whether the live numbering may be the one that a token calls `epoch`."""
+        live = self.numberings.get(self.current)
+        if live is None or live.declared or live.incarnation or self.current == epoch:
+            return False
+        return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(epoch)
+
+    def merge(self, epoch: int, into: int) -> Alias:
         """Take what is known of an epoch as of another, and what is still to come of it."""
         old, new = self.numberings.pop(epoch, None), self.numbering(into)
         if old is not None:
@@ -172,13 +182,13 @@ class KnownSource:
             new.parked = old.parked or new.parked
         if self.current == epoch:
             self.current = into
-        alias = Alias(source, epoch, 0, into)
-        self.aliases.append(alias)
+        alias = Alias(self.source, epoch, 0, into)
+        self._epochs.learn(alias)
         return alias
 
     def free(self, loser: int) -> None:
         """Forget where samples of an epoch went."""
-        self.aliases = [alias for alias in self.aliases if alias.stored != loser]
+        self._epochs.free(self.source, loser)
 
     def refile(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
         """Take what is stored here, under its new epoch: the window has it from before."""
@@ -220,7 +230,9 @@ class KnownSource:
 class EngineCounts:
     """What the engine has seen since it began; read by the shell, written by the engine."""
 
-    __slots__ = ("beyond", "conflicts", "duplicates", "missed", "restarts")
+    __slots__ = ("absent", "beyond", "conflicts", "duplicates", "missed", "restarts")
 
     def __init__(self) -> None:
         self.duplicates = self.conflicts = self.missed = self.restarts = self.beyond = 0
+        self.absent = 0
+        """Numbers the windows knew as held and the storage did not have."""

@@ -25,6 +25,7 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias, NumberingState
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor, Retention, Storage
 from durable_cache.storage.journaled.index_rows import (
     GET_NUMBERINGS,
@@ -173,14 +174,19 @@ class StreamIndex:
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
         """Return what is stored of a source, for its windows."""
         rows = self._rows(
-            "SELECT epoch, held, skipped, newest FROM numberings WHERE zid = ? AND eid = ?", source
+            "SELECT n.epoch, held, skipped, newest, coalesce(incarnation, '') FROM numberings AS n "
+            "LEFT JOIN incarnations USING (zid, eid, epoch) WHERE zid = ? AND eid = ? "
+            "UNION ALL SELECT epoch, '[]', '[]', '0', incarnation FROM incarnations "
+            "WHERE zid = ? AND eid = ? AND epoch NOT IN "
+            "(SELECT epoch FROM numberings WHERE zid = ? AND eid = ?)",
+            source * 3,
         )
         aliases = self._rows(
             "SELECT stored, from_sn, epoch FROM aliases WHERE zid = ? AND eid = ?", source
         )
         states = tuple(
-            NumberingState(int(epoch), unpack(held), unpack(skipped), int(newest))
-            for epoch, held, skipped, newest in rows
+            NumberingState(int(epoch), unpack(held), unpack(skipped), int(newest), str(incarnation))
+            for epoch, held, skipped, newest, incarnation in rows
         )
         agreed = self._rows(
             "SELECT loser, 0, winner FROM agreements WHERE zid = ? AND eid = ?", source
@@ -201,6 +207,34 @@ class StreamIndex:
         return [
             Alias(SourceId(str(zid), int(eid)), int(stored), int(from_sn), int(epoch))
             for zid, eid, stored, from_sn, epoch in rows
+        ]
+
+    def declare(
+        self, source: SourceId, epoch: int, incarnation: str, instead_of: int | None = None
+    ) -> None:
+        """Keep durably which incarnation an epoch is, and what was stored before its token came.
+
+        Idempotent.
+        """
+        with self._transaction() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)",
+                (*source, epoch, incarnation),
+            )
+            if instead_of is not None:
+                database.execute(
+                    "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)",
+                    (*source, instead_of, epoch),
+                )
+
+    def incarnations(self, sources: Iterable[SourceId]) -> list[Incarnation]:
+        """Return what tokens declared of these sources."""
+        return [
+            Incarnation(source, int(epoch), str(incarnation))
+            for source in sources
+            for epoch, incarnation in self._rows(
+                "SELECT epoch, incarnation FROM incarnations WHERE zid = ? AND eid = ?", source
+            )
         ]
 
     def agree(self, agreement: Alias) -> None:
@@ -256,9 +290,9 @@ class StreamIndex:
             gone = database.execute(f"DELETE FROM streams {where}", numbering).rowcount  # noqa: S608
             database.execute(f"DELETE FROM numberings {where}", numbering)  # noqa: S608
             if epoch == EPOCH_UNKNOWN:
-                database.execute(
-                    "DELETE FROM agreements WHERE zid = ? AND eid = ? AND loser = ?", numbering
-                )
+                for table, column in (("agreements", "loser"), ("aliases", "stored")):
+                    where = f"WHERE zid = ? AND eid = ? AND {column} = ?"
+                    database.execute(f"DELETE FROM {table} {where}", numbering)  # noqa: S608
             self._cache.clear()
             self.streams -= gone
         if epoch == EPOCH_UNKNOWN and self._keeper is not None:

@@ -46,6 +46,9 @@ CREATE TABLE IF NOT EXISTS aliases (
 CREATE TABLE IF NOT EXISTS agreements (
   zid TEXT, eid INTEGER, loser INTEGER, winner INTEGER,
   PRIMARY KEY (zid, eid, loser)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS incarnations (
+  zid TEXT, eid INTEGER, epoch INTEGER, incarnation TEXT,
+  PRIMARY KEY (zid, eid, epoch)) WITHOUT ROWID;
 """
 _PUT_STREAMS = """INSERT INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,

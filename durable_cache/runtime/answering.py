@@ -1,0 +1,129 @@
+"""How a cache's storage answers the core's questions: one place for the shell and the simulator.
+
+Nothing is decided here. Every function may raise a `StorageError`, which whoever called turns into
+the failure that belongs to the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import assert_never
+
+from durable_cache.model.sample import Sample, Stream
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.cache.events import Alias, Found
+from durable_cache.protocol.cache.questions import (
+    Agreed,
+    Answer,
+    Declaration,
+    Disagreed,
+    Done,
+    Floors,
+    FloorsFound,
+    Forget,
+    IsMoved,
+    Keep,
+    LoadSources,
+    Lookup,
+    MovedPage,
+    MovedSoFar,
+    Numbers,
+    NumbersFound,
+    NumbersLooked,
+    Question,
+    ReadToMove,
+    SourcesFound,
+)
+from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.storage import JournaledStorage
+
+__all__ = ["answer", "look_up"]
+
+_MOVED_SAMPLES = 2_000
+"""One page of what is moved: live samples have most of the journal to themselves."""
+
+
+def answer(
+    store: JournaledStorage,
+    question: Question,
+    *,
+    forgotten: Callable[[Sequence[Stream]], None] = lambda _: None,
+    purged: Callable[[Sequence[Floor]], None] = lambda _: None,
+) -> Answer:
+    """Return the answer to a question.
+
+    `forgotten(streams)` is called when streams are stored under another epoch only,
+    `purged(floors)` when an operator's floors went with them.
+    """
+    match question:
+        case LoadSources(sources):
+            return SourcesFound({source: store.load(source)[0] for source in sources})
+        case Floors(streams):
+            return FloorsFound(_floors(store, streams))
+        case Lookup(samples):
+            return NumbersLooked(look_up(store, samples))
+        case Numbers(source, epoch, first, last, samples_max):
+            found = store.range_of(source, epoch, first, last)
+            return NumbersFound(tuple(islice(found, samples_max)))
+        case Keep(change):
+            _keep(store, change)
+            return Done()
+        case ReadToMove(alias, cursor):
+            source = alias.source
+            selection = Selection(zid=source.zid, eid=source.eid, epoch=alias.stored)
+            page = store.read(selection, _MOVED_SAMPLES, cursor)
+            return MovedPage(page.samples, page.cursor)
+        case IsMoved(alias):
+            store.backlog.flush_soon()
+            return MovedSoFar(store.moved(alias))
+        case Forget(alias):
+            _forget(store, alias, forgotten, purged)
+            return Done()
+        case _:
+            assert_never(question)
+
+
+def look_up(store: JournaledStorage, samples: Sequence[Sample]) -> tuple[Found, ...]:
+    """Return what is stored under each sample's number, and whether it was removed."""
+    pairs = store.find(samples)
+    gone = [sample.stream for sample, stored in pairs if stored is None]
+    floors = _floors(store, gone) if gone else {}
+    return tuple(
+        Found(sample, stored, stored is None and sample.sn < floors.get(sample.stream, 0))
+        for sample, stored in pairs
+    )
+
+
+def _floors(store: JournaledStorage, streams: Sequence[Stream]) -> dict[Stream, int]:
+    infos = store.index.infos(list(dict.fromkeys(streams)))
+    return {stream: max(info.floor, info.purged) for stream, info in infos.items()}
+
+
+def _keep(store: JournaledStorage, change: Agreed | Disagreed | Declaration) -> None:
+    match change:
+        case Agreed(alias):
+            store.index.agree(alias)
+        case Disagreed(alias):
+            store.index.disagree(alias)
+        case Declaration(source, epoch, incarnation, instead_of):
+            store.index.declare(source, epoch, incarnation, instead_of)
+        case _:
+            assert_never(change)
+
+
+def _forget(
+    store: JournaledStorage,
+    alias: Alias,
+    forgotten: Callable[[Sequence[Stream]], None],
+    purged: Callable[[Sequence[Floor]], None],
+) -> None:
+    """Remove what was moved; an operator's purge of it goes on under the epoch that stands."""
+    infos = store.index.infos_of(alias.source, alias.stored)
+    floors = [
+        Floor(info.stream._replace(epoch=alias.epoch), info.purged) for info in infos if info.purged
+    ]
+    if floors:
+        store.purge(floors)
+        purged(floors)
+    forgotten(store.forget(alias.source, alias.stored))

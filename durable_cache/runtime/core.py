@@ -1,0 +1,484 @@
+"""One cache, put together: engine, admission, epochs and their agreement, without a thread.
+
+Theory of operation. `handle(event)` returns effects, in the order in which a shell carries them
+out; their answers and failures come back as events, in any order and at any time. Nothing is
+decided outside.
+
+Two queues. What is live goes first: samples, tokens, heartbeats. It waits only for *urgent*
+questions, which read the stream index and never a backend. What others gave (fetched, pulled) goes
+second, through the agreement on epochs, whose questions may take as long as the backend does; live
+samples pass it meanwhile. A `FetchEnded` stays behind the samples of its fetch.
+
+Decisions that ask are conversations (`protocol.cache.questions`): generators that yield a question
+and go on with the answer. A question that fails is raised where it was asked. Live events then wait
+and are tried again; what others gave is put off, for its gap or its aligner asks again.
+
+The shell keeps the bounds: it hands in no more live samples while `ready` is False.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import assert_never
+
+import msgspec
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.model.selection import Cursor
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.cache.admission import Admission, above_floors
+from durable_cache.protocol.cache.agreement import Agreement, are_twins
+from durable_cache.protocol.cache.engine import CacheEngine
+from durable_cache.protocol.cache.epochs import Epochs
+from durable_cache.protocol.cache.events import (
+    Alias,
+    Append,
+    Appended,
+    AppendFailed,
+    BatchReceived,
+    BatchRefused,
+    Declared,
+    EngineOptions,
+    EpochDeclared,
+    EpochFreed,
+    EpochsAgreed,
+    Event,
+    Fetch,
+    FetchEnded,
+    HeartbeatReceived,
+    Learned,
+    Origin,
+    Output,
+    ReportAbsent,
+    ReportConflict,
+    ReportMiss,
+    SendAck,
+    SourceLoaded,
+    Tick,
+    Verified,
+    Verify,
+    VerifyFailed,
+)
+from durable_cache.protocol.cache.questions import (
+    Agreed,
+    Answer,
+    Conversation,
+    Declaration,
+    Disagreed,
+    Done,
+    Floors,
+    FloorsFound,
+    Forget,
+    IsMoved,
+    Keep,
+    LoadSources,
+    Lookup,
+    MovedPage,
+    MovedSoFar,
+    NumbersLooked,
+    Pause,
+    Question,
+    ReadToMove,
+    SourcesFound,
+    Unanswered,
+    answer_of,
+)
+from durable_cache.runtime.effects import (
+    Answered,
+    Arrived,
+    Ask,
+    AskFailed,
+    CoreEvent,
+    Effect,
+    Inquire,
+    Inquired,
+    ReportEpochs,
+    Started,
+)
+
+__all__ = ["CacheCore", "CoreOptions"]
+
+_SECOND_NS = 1_000_000_000
+_OTHERS = (Origin.RECOVERED, Origin.ALIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """A core's bounds and delays; each default carries its reason."""
+
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    resources_limit: int | None = None
+    """Streams the cache takes; beyond it new ones are refused, counted and reported."""
+    ask_retry_seconds: float = 0.25
+    """The pause after a question that failed: an index on a full disk fails again at once."""
+    move_poll_seconds: float = 0.2
+    """How often it is looked whether the backend has what is moved to another epoch."""
+    move_polls: int = 150
+    """So often; then the move begins anew, for something was refused on the way."""
+
+
+class _Talk:
+    """A conversation under way: where it goes on, and what its failure means."""
+
+    __slots__ = ("failed", "talk", "urgent")
+
+    def __init__(
+        self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool
+    ) -> None:
+        self.talk = talk
+        self.failed = failed
+        self.urgent = urgent
+
+
+class CacheCore:
+    """One cache's decisions; owned by one thread. `epochs` may be read by any."""
+
+    def __init__(
+        self,
+        options: CoreOptions | None = None,
+        *,
+        aliases: Iterable[Alias] = (),
+        agreements: Iterable[Alias] = (),
+        streams: Iterable[Stream] = (),
+    ) -> None:
+        self._options = options or CoreOptions()
+        agreements = tuple(agreements)
+        self.epochs = Epochs((*aliases, *agreements))
+        self._engine = CacheEngine(self._options.engine, epochs=self.epochs)
+        self._agreement = Agreement(self._engine.known, agreements)
+        self._admission = Admission(self._options.resources_limit, streams)
+        self._live: deque[CoreEvent] = deque()
+        self._given: deque[CoreEvent] = deque()
+        self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=_first_moved))
+        self._talks: dict[int, _Talk] = {}
+        self._paused: deque[tuple[int, _Talk]] = deque()
+        self._busy_live = self._busy_given = self._busy_moving = False
+        self._ids = count(1)
+        self._effects: list[Effect] = []
+        self._retry_live_ns = self._move_ns = 0
+        self._now = Moment(0, 0)
+        self.counts = self._engine.counts
+        self.refused = 0
+        """Samples of streams beyond `resources_limit`."""
+        self.put_off = 0
+        """Samples that others gave and that could not be judged: they are asked for again."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether live samples may be handed in: nothing live waits for an answer."""
+        return not self._live and not self._busy_live
+
+    @property
+    def given_waiting(self) -> int:
+        """How many samples that others gave wait to be looked at."""
+        return sum(len(event.batch) for event in self._given if isinstance(event, Arrived))
+
+    @property
+    def gaps_open(self) -> int:
+        return self._engine.gaps_open
+
+    @property
+    def sources(self) -> int:
+        """How many sources have their windows in memory."""
+        return self._engine.sources
+
+    @property
+    def doubtful(self) -> int:
+        """How many live samples wait for a look-up."""
+        return self._engine.doubtful
+
+    @property
+    def moving(self) -> int:
+        """How many epochs wait for their samples to be moved to the one that stands."""
+        return len(self._to_move) + self._busy_moving
+
+    def wake_ns(self) -> int | None:
+        """Return the monotonic time at which the next `Tick` is of use, or None."""
+        times = [self._engine.wake_ns()]
+        times.append(self._retry_live_ns if self._live and not self._busy_live else None)
+        times.append(self._move_ns if self._to_move and not self._busy_moving else None)
+        times.append(self._paused[0][0] if self._paused else None)
+        return min((time for time in times if time is not None), default=None)
+
+    def handle(self, event: CoreEvent) -> list[Effect]:
+        """Take one event and return what to do, in order. Total for every order of events."""
+        self._now = event.now
+        match event:
+            case Answered(ask_id, answer):
+                self._resume(ask_id, answer)
+            case AskFailed(ask_id):
+                self._resume(ask_id, None)
+            case Appended() | AppendFailed() | Verified() | VerifyFailed() | Tick():
+                self._engine_takes(event)
+            case Arrived(_, origin) if origin in _OTHERS:
+                self._given.append(event)
+            case FetchEnded() | Inquired():
+                self._given.append(event)
+            case Started() | Arrived() | BatchRefused() | EpochDeclared() | HeartbeatReceived():
+                self._live.append(event)
+            case _:
+                assert_never(event)
+        self._go_on()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _go_on(self) -> None:
+        """Begin what can be begun now."""
+        now_ns = self._now.monotonic_ns
+        if self._paused and self._paused[0][0] <= now_ns:
+            _, talk = self._paused.popleft()
+            self._advance(talk, partial(talk.talk.send, Done()))
+        while self._live and not self._busy_live and now_ns >= self._retry_live_ns:
+            event = self._live.popleft()
+            self._busy_live = True
+            self._begin(self._take_live(event), partial(self._live_failed, event), urgent=True)
+        while self._given and not self._busy_given:
+            event = self._given.popleft()
+            self._busy_given = True
+            self._begin(self._take_given(event), self._given_failed)
+        if self._to_move and not self._busy_moving and now_ns >= self._move_ns:
+            alias = self._to_move.popleft()
+            self._busy_moving = True
+            self._begin(self._move(alias), partial(self._move_later, alias))
+
+    def _begin(
+        self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool = False
+    ) -> None:
+        self._advance(_Talk(talk, failed, urgent=urgent), talk.__next__)
+
+    def _resume(self, ask_id: int, answer: Answer | None) -> None:
+        """Go on with an answer; None: there is none to be had."""
+        talk = self._talks.pop(ask_id, None)
+        if talk is None:
+            return
+        if answer is None:
+            self._advance(talk, partial(talk.talk.throw, Unanswered()))
+        else:
+            self._advance(talk, partial(talk.talk.send, answer))
+
+    def _advance(self, talk: _Talk, step: Callable[[], Question | Pause]) -> None:
+        """Let a conversation go on to its next question or its end."""
+        try:
+            question = step()
+        except StopIteration:
+            return
+        except Unanswered:
+            talk.failed()
+            return
+        if isinstance(question, Pause):
+            self._paused.append((self._now.monotonic_ns + _ns(question.seconds), talk))
+            return
+        ask_id = next(self._ids)
+        self._talks[ask_id] = talk
+        self._effects.append(Ask(ask_id, question, talk.urgent or _is_quick(question)))
+
+    def _live_failed(self, event: CoreEvent) -> None:
+        """The index could not be read: what waits keeps its place and is tried again."""
+        self._live.appendleft(event)
+        self._busy_live = False
+        self._retry_live_ns = self._now.monotonic_ns + _ns(self._options.ask_retry_seconds)
+
+    def _given_failed(self) -> None:
+        self._busy_given = False
+
+    def _take_live(self, event: CoreEvent) -> Conversation[None]:
+        match event:
+            case Started(sources):
+                yield from self._load(sources)
+            case Arrived(batch, origin, now):
+                yield from self._load(dict.fromkeys(sample.source for sample in batch))
+                batch = self._within_limit(batch, origin)
+                if len(batch):
+                    self._engine_takes(BatchReceived(batch, origin, now))
+            case EpochDeclared(source):
+                yield from self._load((source,))
+                yield from self._declare(event)
+            case HeartbeatReceived(source):
+                yield from self._load((source,))
+                self._engine_takes(event)
+            case BatchRefused(refused):
+                yield from self._load(dict.fromkeys(source for source, _ in refused))
+                self._engine_takes(event)
+            case _:
+                raise AssertionError(f"{event} is no live event")
+        self._busy_live = False
+
+    def _load(self, sources: Iterable[SourceId]) -> Conversation[None]:
+        unknown = tuple(self._engine.unknown(sources))
+        if not unknown:
+            return
+        loaded = yield from answer_of(LoadSources(unknown), SourcesFound)
+        for source in unknown:
+            self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
+
+    def _within_limit(self, batch: SampleBatch, origin: Origin) -> SampleBatch:
+        live = origin in (Origin.LIVE, Origin.NATIVE)
+        admitted = self._admission.admit(batch, self._current if live else None)
+        self.refused += len(batch) - len(admitted)
+        return admitted
+
+    def _current(self, source: SourceId) -> int:
+        return self._engine.known(source).current
+
+    def _declare(self, event: EpochDeclared) -> Conversation[None]:
+        """Take a token; which incarnation an epoch is must be durable before samples under it."""
+        known = self._engine.known(event.source)
+        incarnation = event.incarnation
+        if incarnation and known.of_incarnation(incarnation) is None:
+            epoch = known.epoch_for(event.epoch, incarnation)
+            instead_of = known.current if known.can_adopt(epoch) else None
+            declaration = Declaration(event.source, epoch, incarnation, instead_of)
+            yield from answer_of(Keep(declaration), Done)
+        self._engine_takes(event)
+
+    def _take_given(self, event: CoreEvent) -> Conversation[None]:
+        try:
+            match event:
+                case Arrived():
+                    yield from self._take_from_others(event)
+                case FetchEnded():
+                    self._engine_takes(event)
+                case Inquired(inquiry_id, _, failed):
+                    if not failed:
+                        yield from self._agreement.answered(inquiry_id)
+                case _:
+                    raise AssertionError(f"{event} is nothing that others gave")
+        finally:
+            self._take_agreements()
+            self._busy_given = False
+
+    def _take_from_others(self, event: Arrived) -> Conversation[None]:
+        sources = [*dict.fromkeys(sample.source for sample in event.batch)]
+        yield from self._load(sources)
+        pinned = [self._engine.known(source) for source in sources]
+        for known in pinned:
+            known.pins += 1
+        try:
+            batch = yield from self._agreement.settle(event.batch, self._now)
+            removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
+            batch = above_floors(batch, removed.floors)
+            batch = self._within_limit(batch, event.origin)
+            if len(batch):
+                self._engine_takes(BatchReceived(batch, event.origin, self._now))
+        except Unanswered:
+            self.put_off += len(event.batch)
+            raise
+        finally:
+            for known in pinned:
+                known.pins -= 1
+
+    def _take_agreements(self) -> None:
+        agreement = self._agreement
+        for inquiry in agreement.inquiries:
+            self._effects.append(Inquire(*inquiry))
+        for alias in agreement.agreed:
+            self._engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))
+            self._effects.append(ReportEpochs(alias, are_one=True))
+            self._to_move.append(alias)
+        for alias in agreement.revoked:
+            self._engine_takes(EpochFreed(alias.source, alias.stored))
+            self._effects.append(ReportEpochs(alias, are_one=False))
+        agreement.inquiries, agreement.agreed, agreement.revoked = [], [], []
+
+    def _move(self, alias: Alias) -> Conversation[None]:
+        """Store anew what stands under an epoch that lost, then remove it there (ADR 0048).
+
+        Nothing is removed before the backend has its twin; a crash in between repeats work.
+        """
+        yield from answer_of(Keep(Agreed(alias)), Done)
+        some = yield from self._store_anew(alias)
+        for _ in range(self._options.move_polls):
+            if (yield from answer_of(IsMoved(alias), MovedSoFar)).all:
+                break
+            yield Pause(self._options.move_poll_seconds)
+        else:
+            raise Unanswered
+        right = not some or (yield from self._twins_everywhere(alias))
+        if right:
+            yield from answer_of(Forget(alias), Done)
+        else:
+            yield from answer_of(Keep(Disagreed(alias)), Done)
+            self._agreement.differ(alias.source, alias.epoch, alias.stored)
+            self._effects.append(ReportEpochs(alias, are_one=False))
+        if not right or alias.stored == EPOCH_UNKNOWN:
+            self._engine_takes(EpochFreed(alias.source, alias.stored))
+            self._agreement.release(alias.source)
+        self._busy_moving = False
+
+    def _renamed(self, alias: Alias, cursor: Cursor | None) -> Conversation[MovedPage]:
+        page = yield from answer_of(ReadToMove(alias, cursor), MovedPage)
+        renamed = (msgspec.structs.replace(sample, epoch=alias.epoch) for sample in page.batch)
+        return MovedPage(SampleBatch(renamed), page.cursor)
+
+    def _store_anew(self, alias: Alias) -> Conversation[bool]:
+        """Store what stands under the old epoch under the new one; tells whether there was any."""
+        cursor, some = None, False
+        while True:
+            page = yield from self._renamed(alias, cursor)
+            if len(page.batch):
+                some = True
+                yield from self._load((alias.source,))
+                self._engine_takes(BatchReceived(page.batch, Origin.REFILED, self._now))
+            cursor = page.cursor
+            if cursor is None:
+                return some
+
+    def _twins_everywhere(self, alias: Alias) -> Conversation[bool]:
+        """Tell whether nothing would be lost: no number has another content under the other."""
+        cursor = None
+        while True:
+            page = yield from self._renamed(alias, cursor)
+            looked = yield from answer_of(Lookup(tuple(page.batch.samples)), NumbersLooked)
+            for sample, stored, removed in looked.found:
+                if not removed and not (stored is not None and are_twins(sample, stored)):
+                    return False
+            cursor = page.cursor
+            if cursor is None:
+                return True
+
+    def _move_later(self, alias: Alias) -> None:
+        self._to_move.appendleft(alias)
+        self._busy_moving = False
+        self._move_ns = self._now.monotonic_ns + _ns(self._options.move_poll_seconds)
+
+    def _engine_takes(self, event: Event) -> None:
+        for output in self._engine.handle(event):
+            self._put_out(output)
+
+    def _put_out(self, output: Output) -> None:
+        match output:
+            case (
+                Append()
+                | SendAck()
+                | Fetch()
+                | Verify()
+                | ReportMiss()
+                | ReportConflict()
+                | ReportAbsent()
+            ):
+                self._effects.append(output)
+            case Learned(alias):
+                self._to_move.append(alias)
+            case Declared():
+                return  # `_declare` kept it before the engine was told
+            case _:
+                assert_never(output)
+
+
+def _is_quick(question: Question) -> bool:
+    """Tell whether the stream index alone answers a question."""
+    return isinstance(question, LoadSources | Floors | Keep)
+
+
+def _first_moved(alias: Alias) -> tuple[bool, int]:
+    """An epoch may go to another that goes to a third: then the last goes first."""
+    return alias.stored != EPOCH_UNKNOWN, -alias.stored
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * _SECOND_NS)

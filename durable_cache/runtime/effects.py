@@ -1,0 +1,158 @@
+"""What goes into a cache's core and what comes out; frozen values, no behaviour.
+
+Every effect that asks for something has an answer and a failure:
+
+| effect | answer | failure |
+|---|---|---|
+| `Append` | `Appended` | `AppendFailed` |
+| `Verify` | `Verified` | `VerifyFailed` |
+| `Fetch` | `Arrived` for what came, then `FetchEnded` | `FetchEnded(failed=True)` |
+| `Inquire` | `Arrived` for what came, then `Inquired` | `Inquired(failed=True)` |
+| `Ask` | `Answered` | `AskFailed` |
+
+The others (`SendAck`, `ReportMiss`, `ReportConflict`, `ReportAbsent`, `ReportEpochs`) need none: an
+acknowledgement that is lost is *unknown* to its publisher, as the protocol allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.sample import SampleBatch, SourceId
+from durable_cache.protocol.cache.events import (
+    Alias,
+    Append,
+    Appended,
+    AppendFailed,
+    BatchRefused,
+    EpochDeclared,
+    Fetch,
+    FetchEnded,
+    HeartbeatReceived,
+    Origin,
+    ReportAbsent,
+    ReportConflict,
+    ReportMiss,
+    SendAck,
+    Tick,
+    Verified,
+    Verify,
+    VerifyFailed,
+)
+from durable_cache.protocol.cache.questions import Answer, Question
+
+__all__ = [
+    "AskFailed",
+    "Answered",
+    "Arrived",
+    "Ask",
+    "CoreEvent",
+    "Effect",
+    "Inquire",
+    "Inquired",
+    "ReportEpochs",
+    "Started",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The cache begins: go on recovering what was awaited in these sources when it last ended."""
+
+    sources: tuple[SourceId, ...]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Samples came in, by whichever way; nothing of them was looked at yet."""
+
+    batch: SampleBatch
+    origin: Origin
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Inquired:
+    """What others hold under other names came in before; or they could not all be asked."""
+
+    inquiry_id: int
+    now: Moment
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to an `Ask`."""
+
+    ask_id: int
+    answer: Answer
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class AskFailed:
+    """An `Ask` could not be answered; nothing is known."""
+
+    ask_id: int
+    now: Moment
+
+
+CoreEvent = (
+    Started
+    | Arrived
+    | Inquired
+    | Answered
+    | AskFailed
+    | BatchRefused
+    | EpochDeclared
+    | HeartbeatReceived
+    | FetchEnded
+    | Appended
+    | AppendFailed
+    | Verified
+    | VerifyFailed
+    | Tick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the storage; `urgent` questions hold up live samples and read no backend."""
+
+    ask_id: int
+    question: Question
+    urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inquire:
+    """Ask every cache for these numbers, whatever they call the epoch, then say `Inquired`."""
+
+    inquiry_id: int
+    source: SourceId
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEpochs:
+    """Two epochs of a source were taken for one, or are two after all."""
+
+    alias: Alias
+    are_one: bool
+
+
+Effect = (
+    Append
+    | SendAck
+    | Fetch
+    | Verify
+    | Ask
+    | Inquire
+    | ReportMiss
+    | ReportConflict
+    | ReportAbsent
+    | ReportEpochs
+)
