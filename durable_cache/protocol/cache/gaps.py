@@ -113,10 +113,15 @@ class Gaps:
 
     def ended(self, fetch_id: int, now_ns: int, *, failed: bool = False) -> None:
         """A fetch is over: ask again at once where it brought some, else after a pause."""
+        filled: set[int] = set()
         for gap in self._fetching.pop(fetch_id, ()):
             gap.answered |= not failed
             if gap.narrow():
                 self._ask_again(gap, now_ns)
+            else:
+                filled.add(id(gap))
+        if filled:
+            self._gaps = [gap for gap in self._gaps if id(gap) not in filled]
 
     def _ask_again(self, gap: Gap, now_ns: int) -> None:
         progress = gap.missing < gap.missing_when_asked
