@@ -103,8 +103,8 @@ class ReliabilityCache:
         self.cache_id = self.store.index.cache_id
         self.own_zid = zid_of(session)
         self.decoder = Decoder(self.own_zid, options.payload_bytes_max)
-        self._own_pool = Pool(options.name, threads_max=options.pool_threads) if not pool else None
-        self._pool = pool or self._own_pool or Pool(options.name, threads_max=1)
+        self._pool = pool or Pool(options.name, threads=options.pool_threads)
+        self._owns_pool = pool is None
         self._lanes: list[Lane] = []
         self._reading = self._lane("read", running_max=options.pool_threads, waiting_max=4096)
         self._answering = self._lane(
@@ -377,8 +377,8 @@ class ReliabilityCache:
             self._refuse_next("the cache is closing")
         self.store.stop_drain()
         left += self._loops.join(max(0.1, deadline - time.monotonic()))
-        if self._own_pool is not None:
-            left += self._own_pool.close(max(0.1, deadline - time.monotonic()))
+        if self._owns_pool:
+            left += self._pool.close(max(0.1, deadline - time.monotonic()))
         try:
             self.store.drain_all(max(0.0, deadline - time.monotonic() - 0.5))
         finally:

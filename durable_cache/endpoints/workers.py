@@ -50,7 +50,7 @@ class Lane:
             if self.closed or (within_bound and len(self.waiting) >= self.waiting_max):
                 return False
             self.waiting.append(task)
-            self._pool.wake()
+            self._pool.changed.notify_all()
         return True
 
     def every(self, seconds: float, task: Task) -> None:
@@ -77,18 +77,17 @@ class Lane:
 
 
 class Pool:
-    """A few threads that run the tasks of all lanes, fairly; started when first needed."""
+    """A few threads that run the tasks of all lanes, fairly."""
 
-    def __init__(self, name: str, *, threads_max: int) -> None:
-        self._name = name
-        self._threads_max = threads_max
+    def __init__(self, name: str, *, threads: int) -> None:
         self.changed = Condition()
-        self._threads: list[Thread] = []
         self._lanes: deque[Lane] = deque()
         self._later: list[tuple[float, int, float, Lane, Task]] = []
         self._ids = count()
-        self._idle = 0
         self._stopped = False
+        self._threads = [
+            start_thread(self._run, f"{PREFIX}{name}-pool-{at}") for at in range(threads)
+        ]
 
     def lane(self, name: str, *, running_max: int, waiting_max: int) -> Lane:
         """Open a lane; `running_max` 1 makes its tasks run one after the other."""
@@ -97,19 +96,12 @@ class Pool:
             self._lanes.append(lane)
         return lane
 
-    def wake(self) -> None:
-        """Let a thread look for work; the caller holds `changed`."""
-        if not self._idle and len(self._threads) < self._threads_max and not self._stopped:
-            name = f"{PREFIX}{self._name}-pool-{len(self._threads)}"
-            self._threads.append(start_thread(self._run, name))
-        self.changed.notify_all()
-
     def later(self, seconds: float, lane: Lane, task: Task) -> None:
         """Submit a task every so often."""
         with self.changed:
             due = time.monotonic() + seconds
             heapq.heappush(self._later, (due, next(self._ids), seconds, lane, task))
-            self.wake()
+            self.changed.notify_all()
 
     def forget(self, lane: Lane) -> None:
         """Drop a closed lane; the caller holds `changed`."""
@@ -124,8 +116,7 @@ class Pool:
         with self.changed:
             self._stopped = True
             self.changed.notify_all()
-            threads = list(self._threads)
-        return _join(threads, deadline)
+        return _join(self._threads, deadline)
 
     def _run(self) -> None:
         while (taken := self._next()) is not None:
@@ -148,11 +139,7 @@ class Pool:
                     if lane.waiting and lane.running < lane.running_max:
                         lane.running += 1
                         return lane, lane.waiting.popleft()
-                self._idle += 1
-                try:
-                    self.changed.wait(self._pause())
-                finally:
-                    self._idle -= 1
+                self.changed.wait(self._pause())
         return None
 
     def _submit_due(self) -> None:
