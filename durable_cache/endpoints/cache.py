@@ -324,6 +324,7 @@ class ReliabilityCache:
         troubles = (
             self._error,
             ingest.error,
+            ingest.full,
             ingest.fetching.error,
             self.store.backend_error,
             self._retention_error,

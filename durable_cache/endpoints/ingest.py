@@ -107,6 +107,7 @@ class Ingest:
             aliases=index.aliases(),
             agreements=index.agreements(),
             streams=(info.stream for info in index.all_infos()) if limited else (),
+            screen=store.wildcards.admit,
         )
         self.epochs = self._core.epochs
         self.acknowledging = Acknowledging(
@@ -136,6 +137,20 @@ class Ingest:
     def refused(self) -> int:
         """Samples there was no room for, or of a stream beyond `resources_limit`."""
         return self._refused_here + self._core.refused
+
+    @property
+    def full(self) -> str:
+        """Which limit has kept samples out, for people; empty when none has."""
+        if self._core.streams_refused:
+            limit = self._options.resources_limit
+            return f"resources_limit = {limit} streams reached; new streams are refused"
+        if self._core.refused:
+            limit = self._store.options.wildcard_updates_max
+            return (
+                f"wildcard_updates_max = {limit} or wildcard_bytes_max reached; new wildcard "
+                "updates are refused: raise it under limits, or purge"
+            )
+        return ""
 
     @property
     def gaps_open(self) -> int:

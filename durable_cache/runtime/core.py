@@ -136,7 +136,11 @@ class _Talk:
 
 
 class CacheCore:
-    """One cache's decisions; owned by one thread. `epochs` may be read by any."""
+    """One cache's decisions; owned by one thread. `epochs` may be read by any.
+
+    `aliases`, `agreements` and `streams` are what the index knows; `screen(batch)` leaves out what
+    the storage has no place for, as wildcard updates beyond their bound.
+    """
 
     def __init__(
         self,
@@ -145,6 +149,7 @@ class CacheCore:
         aliases: Iterable[Alias] = (),
         agreements: Iterable[Alias] = (),
         streams: Iterable[Stream] = (),
+        screen: Callable[[SampleBatch], SampleBatch] | None = None,
     ) -> None:
         self._options = options or CoreOptions()
         agreements = tuple(agreements)
@@ -152,6 +157,7 @@ class CacheCore:
         self._engine = CacheEngine(self._options.engine, epochs=self.epochs)
         self._agreement = Agreement(self._engine.known, agreements)
         self._admission = Admission(self._options.resources_limit, streams)
+        self._screen = screen
         self._live: deque[CoreEvent] = deque()
         self._given: deque[CoreEvent] = deque()
         self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=_first_moved))
@@ -164,7 +170,9 @@ class CacheCore:
         self._now = Moment(0, 0)
         self.counts = self._engine.counts
         self.refused = 0
-        """Samples of streams beyond `resources_limit`."""
+        """Samples that `screen` or `resources_limit` kept out."""
+        self.streams_refused = 0
+        """Those of them that `resources_limit` kept out."""
         self.put_off = 0
         """Samples that others gave and that could not be judged: they are asked for again."""
 
@@ -318,8 +326,10 @@ class CacheCore:
 
     def _within_limit(self, batch: SampleBatch, origin: Origin) -> SampleBatch:
         live = origin in (Origin.LIVE, Origin.NATIVE)
-        admitted = self._admission.admit(batch, self._current if live else None)
+        screened = batch if self._screen is None else self._screen(batch)
+        admitted = self._admission.admit(screened, self._current if live else None)
         self.refused += len(batch) - len(admitted)
+        self.streams_refused += len(screened) - len(admitted)
         return admitted
 
     def _current(self, source: SourceId) -> int:
