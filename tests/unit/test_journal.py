@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from durable_cache.errors import StorageCorrupt, StorageFull
+from durable_cache.errors import StorageCorrupt, StorageError, StorageFull
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.storage.journaled.journal import Journal
 
@@ -96,3 +96,78 @@ def test_refused_samples_are_kept_with_their_reason(tmp_path: Path) -> None:
     again = Journal(tmp_path / "journal.db")
     assert (again.dead_letters, again.samples) == (1, 0)
     again.close()
+
+
+class FailingSync:
+    """A database whose disk fails once, and would do well ever after."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self.failing = True
+
+    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        if self.failing and statement.startswith("INSERT INTO entries"):
+            self.failing = False
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return self._database.execute(statement, *values)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def test_nothing_is_committed_behind_a_failed_fsync(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    journal._db = FailingSync(journal._db)  # type: ignore[assignment,arg-type]
+    for _ in range(2):
+        with pytest.raises(StorageError) as caught:
+            journal.commit(batch(0, 2))
+        assert caught.value.fatal
+    journal.close()
+    again = Journal(tmp_path / "journal.db")
+    assert again.entries == 0
+    assert again.commit(batch(0, 2)) == 1
+    again.close()
+
+
+def test_a_full_disk_is_not_fatal_and_damage_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", bytes_max=1)
+    journal.commit(batch(0, 2))
+    with pytest.raises(StorageFull) as full:
+        journal.commit(batch(0, 2))
+    assert not full.value.fatal
+    journal.close()
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("UPDATE entries SET data = zeroblob(9)")
+    database.close()
+    journal = Journal(tmp_path / "journal.db")
+    with pytest.raises(StorageCorrupt) as corrupt:
+        list(journal.replay())
+    assert corrupt.value.fatal
+    with pytest.raises(StorageCorrupt):
+        journal.commit(batch(2, 2))
+    journal.close()
+
+
+def test_a_journal_keeps_its_identity_and_facts(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    identity = journal.identity
+    assert journal.span() == (1, 0)
+    journal.keep("kind", {"a": "1", "b": "2"})
+    journal.keep("kind", {"a": "3"}, gone=["b"])
+    for sn in range(3):
+        journal.commit(batch(sn, 1))
+    journal.trim(2)
+    journal.flush()
+    assert journal.span() == (3, 3)
+    journal.trim(3)
+    journal.flush()
+    journal.close()
+    journal = Journal(tmp_path / "journal.db")
+    assert journal.identity == identity
+    assert journal.kept("kind") == {"a": "3"}
+    assert journal.kept("other") == {}
+    assert journal.span() == (4, 3)
+    journal.close()
+    assert Journal(tmp_path / "another.db").identity != identity

@@ -24,8 +24,8 @@ from durable_cache.storage.journaled.journal import Entry
 __all__ = ["Backlog"]
 
 _READ_BACK_ENTRIES = 16
-_NUMBERINGS_MAX = 10_000
-"""Numberings whose spilled numbers are known without reading: as many as windows in memory."""
+_NUMBERINGS_MAX = 4_000
+"""Numberings whose spilled numbers are known without reading: 3 MB. Beyond, they are read back."""
 
 
 class _Numbers(NamedTuple):

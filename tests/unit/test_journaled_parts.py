@@ -1,0 +1,317 @@
+"""Do journal, index and backend find out that they do not belong together, and lose nothing?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from durable_cache.errors import StorageUnavailable
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.cache.events import Alias
+from durable_cache.storage.contract import (
+    AppendResult,
+    Capabilities,
+    Durability,
+    Floor,
+    Refusal,
+    Retention,
+)
+from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
+from durable_cache.storage.memory import MemoryStorage
+
+SOURCE = SourceId("ab", 1)
+ONE, TWO = Stream("a/1", SOURCE, 3), Stream("a/2", SOURCE, 3)
+OPTIONS = JournalOptions(retry_seconds_max=0.1)
+
+
+class Backend(MemoryStorage):
+    """A backend that outlives its handles, remembers calls, and can be away or picky."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.calls: list[str] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(Durability.DISK, ordered_reads=False, append_samples=64)
+
+    def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
+        if self.away:
+            raise StorageUnavailable("away")
+        self.calls.append("append")
+        bad = [sample for sample in batch if sample.payload == b"bad"]
+        result = super().append(SampleBatch(s for s in batch if s.payload != b"bad"), skips)
+        return AppendResult(result.new, refused=tuple(Refusal(s, "it is bad") for s in bad))
+
+    def purge(self, floors: Iterable[Floor]) -> int:
+        if self.away:
+            raise StorageUnavailable("away")
+        return super().purge(floors)
+
+    def close(self) -> None:
+        """It goes on without us."""
+
+
+def opened(
+    folder: Path, backend: Backend, options: JournalOptions = OPTIONS
+) -> closing[JournaledStorage]:
+    return closing(JournaledStorage(backend, folder, options=options))
+
+
+def batch(stream: Stream, *sns: int, payload: bytes = b"x") -> SampleBatch:
+    return SampleBatch(Sample(*stream, sn, payload, ntp64=sn + 1) for sn in sns)
+
+
+def sns(store: JournaledStorage) -> list[int]:
+    return sorted(s.sn for page in store.pages(Selection(), 7) for s in page)
+
+
+def held(store: JournaledStorage) -> RangeSet:
+    states, _ = store.load(SOURCE)
+    return states[0].held if states else RangeSet()
+
+
+def away(folder: Path, name: str) -> None:
+    for path in folder.glob(f"{name}.db*"):
+        path.unlink()
+
+
+def filled(folder: Path, backend: Backend, count: int = 10) -> None:
+    with opened(folder, backend) as store:
+        for sn in range(count):
+            store.commit(batch(ONE, sn))
+            store.drain()
+
+
+def test_what_belongs_together_is_no_finding(tmp_path: Path) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, 10))
+    with opened(tmp_path, backend) as store:
+        assert not store.findings
+        assert store.backlog.samples == 1
+        assert sns(store) == [*range(11)]
+
+
+def test_a_new_journal_is_said_and_drained_from_its_first_entry_on(tmp_path: Path) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    away(tmp_path, "journal")
+    with opened(tmp_path, backend) as store:
+        assert len(store.findings) == 1
+        assert "journal" in store.findings[0]
+        store.commit(batch(ONE, 10))
+    with opened(tmp_path, backend) as store:
+        assert not store.findings
+        assert store.drain_all(5)
+        assert sns(store) == [*range(11)]
+
+
+def test_an_older_copy_of_the_journal_is_said_and_drained_again(tmp_path: Path) -> None:
+    backend, copy = Backend(), tmp_path / "copy.db"
+    folder = tmp_path / "state"
+    filled(folder, backend, 2)
+    shutil.copy(folder / "journal.db", copy)
+    filled(folder, backend, 10)
+    away(folder, "journal")
+    shutil.copy(copy, folder / "journal.db")
+    with opened(folder, backend) as store:
+        assert "older copy" in store.findings[0]
+        store.commit(batch(ONE, 10))
+    with opened(folder, backend) as store:
+        assert store.drain_all(5)
+        assert sns(store) == [*range(11)]
+
+
+def test_a_lost_index_comes_back_with_what_no_backend_gives_back(tmp_path: Path) -> None:
+    backend = Backend()
+    alias, agreement = Alias(SOURCE, 0, 4, 3), Alias(SOURCE, 9, 0, 3)
+    with opened(tmp_path, backend) as store:
+        cache_id, generation = store.index.cache_id, store.index.generation
+        store.commit(batch(ONE, *range(10)))
+        assert store.drain_all(5)
+        store.index.learn(alias)
+        store.index.agree(agreement)
+        store.index.agree(Alias(SOURCE, 8, 0, 3))
+        store.index.disagree(Alias(SOURCE, 8, 0, 3))
+        assert store.purge([Floor(ONE, 4)]) == 4
+    away(tmp_path, "index")
+    with opened(tmp_path, backend) as store:
+        assert store.index.cache_id == cache_id
+        assert store.index.generation != generation
+        assert store.index.aliases() == [alias]
+        assert store.index.agreements() == [agreement]
+        assert store.index.infos([ONE])[ONE].purged == 4
+        assert held(store).clip(4, 99) == RangeSet([(4, 9)])
+
+
+def test_an_older_copy_of_the_index_is_read_anew(tmp_path: Path) -> None:
+    backend, copy = Backend(), tmp_path / "copy.db"
+    folder = tmp_path / "state"
+    filled(folder, backend, 2)
+    shutil.copy(folder / "index.db", copy)
+    filled(folder, backend, 10)
+    with opened(folder, backend) as store:
+        store.commit(batch(ONE, 10))
+        store.drain()
+        store.journal.flush()  # type: ignore[union-attr]
+    away(folder, "index")
+    shutil.copy(copy, folder / "index.db")
+    with opened(folder, backend) as store:
+        assert "stream index" in store.findings[0]
+        assert held(store) == RangeSet([(0, 10)])
+
+
+def test_what_a_backend_lost_is_claimed_no_more(tmp_path: Path) -> None:
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, *range(10)), (Skip(SOURCE, 3, 20, 21),))
+        store.commit(batch(TWO, *range(10, 16)))
+        assert store.drain_all(5)
+        store.trim(Retention(samples_max=5), 0)
+        store.purge([Floor(TWO, 12)])
+        store.journal.flush()  # type: ignore[union-attr]
+    another = Backend()
+    another.append(batch(ONE, 6), ())
+    with opened(tmp_path, another) as store:
+        assert "backend" in store.findings[0]
+        infos = store.index.infos([ONE, TWO])
+        assert [(info.held, info.floor, info.purged) for info in infos.values()] == [
+            (RangeSet([(6, 6)]), 5, 0),
+            (RangeSet(), 12, 12),
+        ]
+        # What was removed on purpose counts as held: nobody is to give it again.
+        assert held(store) == RangeSet([(0, 4), (6, 6), (10, 11)])
+        assert store.index.streams == 2
+    with opened(tmp_path, another) as store:
+        assert not store.findings
+
+
+def test_what_the_journal_still_has_fills_a_backend_that_lost_it(tmp_path: Path) -> None:
+    filled(tmp_path, Backend())
+    with opened(tmp_path, Backend()) as store:
+        assert store.drain_all(5)
+        assert sns(store) == [9]  # the last entry is let go of with the next commit
+
+
+def test_a_backend_that_is_away_at_the_start_is_compared_before_it_is_drained_to(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path, Backend())
+
+    class Away(Backend):
+        def read(self, *args, **named):  # type: ignore[no-untyped-def]
+            if self.away:
+                raise StorageUnavailable("away")
+            return super().read(*args, **named)
+
+    backend = Away()
+    backend.away = True
+    with opened(tmp_path, backend) as store:
+        assert store.backend_error
+        backend.away = False
+        store.commit(batch(ONE, 10))
+        store.drain()
+        assert "backend" in store.findings[0]
+        assert held(store).clip(0, 8) == RangeSet()
+
+
+def test_a_purge_covers_what_is_on_its_way_and_what_is_spilled(tmp_path: Path) -> None:
+    backend = Backend()
+    backend.away = True
+    options = JournalOptions(tail_bytes_max=2_000)
+    with opened(tmp_path, backend, options) as store:
+        for sn in range(20):
+            store.commit(batch(ONE, sn))
+        assert store.backlog.spilled
+        with pytest.raises(StorageUnavailable):
+            store.purge([Floor(ONE, 12)])
+        assert sns(store) == [*range(12, 20)]
+        store.commit(batch(ONE, 20))
+    with opened(tmp_path, backend, options) as store:
+        assert sns(store) == [*range(12, 21)]
+        backend.away = False
+        assert store.drain_all(5)
+        store.drain()
+        assert sorted(s.sn for s in backend.read(Selection(), 99).samples) == [*range(12, 21)]
+
+
+def test_a_purge_that_failed_is_carried_out_by_the_next_drain(tmp_path: Path) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    backend.away = True
+    with opened(tmp_path, backend) as store, pytest.raises(StorageUnavailable):
+        store.purge([Floor(ONE, 8)])
+    backend.away = False
+    with opened(tmp_path, backend) as store:
+        store.drain()
+        assert sns(store) == [8, 9]
+
+
+def test_what_the_backend_never_takes_is_skipped_and_said(tmp_path: Path) -> None:
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, 0, 1))
+        store.commit(batch(ONE, 2, payload=b"bad"))
+        assert store.drain_all(5)
+        assert [tuple(skip) for skip in backend.skips()] == [(SOURCE, 3, 2, 2)]
+        ((state,), _) = store.load(SOURCE)
+        assert (state.held, state.skipped) == (RangeSet([(0, 1)]), RangeSet([(2, 2)]))
+        assert store.refused_total == 1
+        assert "it is bad" in store.findings[0]
+        assert store.journal is not None
+        assert store.journal.dead_letters == 1
+
+
+def test_a_lookup_that_does_not_find_what_is_claimed_is_a_finding(tmp_path: Path) -> None:
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, *range(5)))
+        assert store.drain_all(5)
+        MemoryStorage.purge(backend, [Floor(ONE, 3)])  # behind our back
+        asked = batch(ONE, 2, 4, 7).samples
+        found = store.find(asked)
+        missing = [sample for sample, stored in found if stored is None]
+        assert [sample.sn for sample in store.lost(missing)] == [2]
+        assert "number 2" in store.findings[0]
+        assert held(store) == RangeSet([(0, 1), (3, 4)])
+        assert store.lost(missing) == []
+
+
+def test_the_index_is_recorded_after_the_backend_and_before_the_journal_is_trimmed(
+    tmp_path: Path,
+) -> None:
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        journal = store.journal
+        assert journal is not None
+        record, trim = store.index.record, journal.trim
+        store.index.record = lambda *given: (backend.calls.append("record"), record(*given))[1]  # type: ignore[method-assign]
+        journal.trim = lambda entry_id: (backend.calls.append("trim"), trim(entry_id))[1]  # type: ignore[method-assign]
+        store.commit(batch(ONE, 0))
+        store.drain()
+        assert backend.calls == ["append", "record", "trim"]
+
+
+def test_what_the_backend_does_not_take_stays_in_the_journal(tmp_path: Path) -> None:
+    backend = Backend()
+    backend.away = True
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, 0))
+        with pytest.raises(StorageUnavailable):
+            store.drain()
+        assert store.index.drained() == 0
+        store.commit(batch(ONE, 1))
+        assert store.journal is not None
+        assert store.journal.entries == 2
+        assert not store.drain_all(5)
+        assert store.backend_error == "away"
+        assert sns(store) == [0, 1]
