@@ -1,0 +1,446 @@
+"""A cache on the simulated network: the real composition, with everything around it played.
+
+What a cache decides is in `composition.Composition`; here are its process, its media, its queue,
+and the network's side of its questions and answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from durable_cache.errors import DurableCacheError, StorageError
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.cache.events import EngineOptions, Origin, ReportMiss, SendAck
+from durable_cache.protocol.wire import Ack, PackedAnswer, decode_packed, encode_packed
+from durable_cache.storage.contract import Durability, Floor, Retention
+from durable_cache.storage.journaled.storage import JournalOptions
+from durable_cache.testing.simulation.composition import Composition
+from durable_cache.testing.simulation.media import BackendState, JournalState, Medium
+from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
+from durable_cache.testing.simulation.publishers import Listener, PublisherToken, SimPublisher
+from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
+from durable_cache.testing.simulation.world import START_NS, World
+
+__all__ = ["CachePlan", "SimCache"]
+
+_PAGE_SAMPLES = 256
+_WAKE_SECONDS_MIN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """How a cache is set."""
+
+    name: str
+    key_expr: KeyExpression = KeyExpression("**")
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    journal: JournalOptions = field(default_factory=JournalOptions)
+    retention: Retention = field(default_factory=Retention)
+    retention_seconds: float = 10.0
+    queue_samples_max: int = 1 << 30
+    """Samples that wait; beyond it they are refused."""
+    given_samples_max: int = 10_000
+    """Samples that others gave and that wait."""
+    resources_limit: int | None = None
+    journal_entries_max: int = 1 << 30
+    answer_samples_max: int = 64
+    """The rest is for the next page."""
+    fetch_timeout_seconds: float = 2.0
+    level: Durability = Durability.DISK
+
+
+class SimCache(Listener):
+    """One cache; what it holds outlives its processes."""
+
+    def __init__(self, world: World, network: Network, truth: Truth, plan: CachePlan) -> None:
+        super().__init__(world, network, plan.name)
+        self.truth, self.plan, self.key_expr = truth, plan, plan.key_expr
+        self.journal = Medium(world, f"{plan.name} journal", JournalState())
+        self.index: Medium[bytes] = Medium(world, f"{plan.name} index", b"")
+        self.backend = Medium(world, f"{plan.name} backend", BackendState())
+        self.process: Composition | None = None
+        self.held_ns: dict[Publication, int] = {}
+        """Since when each publication is durable here and can be read, as the truth has it."""
+        self.named: dict[tuple[SourceId, int], Numbering] = {}
+        """Which numbering it calls by an epoch, as what it stores shows."""
+        self.removed: set[Publication] = set()
+        """What retention or a purge took away."""
+        self.purged: list[Floor] = []
+        """What an operator was told is gone for good."""
+        self.on_miss: list[Callable[[SimCache, ReportMiss], None]] = []
+        self.on_ack: list[Callable[[SimCache, SendAck], None]] = []
+        self.on_answer: list[Callable[[SimCache, Question, list[Sample]], None]] = []
+        self.reads_troubled_ns = -1
+        """When a read of the backend last failed."""
+        self.troubled_ns = -1
+        """When this cache last failed at something of its own."""
+        self._queue: deque[Sample] = deque()
+        self._events: deque[Callable[[], None]] = deque()
+        self._refused: list[Sample] = []
+        self._stepping = False
+        self._wake_ns: int | None = None
+
+    @property
+    def media(self) -> tuple[Medium[JournalState], Medium[bytes], Medium[BackendState]]:
+        return self.journal, self.index, self.backend
+
+    def start(self) -> None:
+        """Begin a process on what the media hold; one that cannot is tried again."""
+        if self.running:
+            return
+        self.life += 1
+        self.running, self.since_ns = True, self.world.now_ns
+        self.guard(self._open)
+        if self.process is None and self.running:
+            self.died("could not open")
+
+    def _open(self) -> None:
+        try:
+            process = Composition(self)
+        except StorageError as error:
+            self.world.occur("start failed")
+            if self.world.tracing:
+                self.world.say(f"{self.name} cannot start: {error}")
+            self.world.at(2.0, self.start)
+            return
+        self.process = process
+        self._survey()
+        if self.world.tracing:
+            self.world.say(f"{self.name} starts with {len(self.held_ns)} samples")
+        self.network.show_all(self.name)
+        self.network.declare(Token(self.name, "history"))
+        process.begin()
+        self._schedule_wake()
+        self.later(0.1, self._drain)
+        if not self.plan.retention.unlimited:
+            self.later(self.plan.retention_seconds, self._retain)
+
+    def died(self, how: str) -> None:
+        """End the process; media keep what they keep."""
+        if not self.running:
+            return
+        if self.world.tracing:
+            self.world.say(f"{self.name} ended: {how}")
+        self.running, self.since_ns = False, self.world.now_ns
+        self.life += 1
+        if self.process is not None:
+            self.process.save()
+        self.process = None
+        self._queue.clear()
+        self._events.clear()
+        self._refused.clear()
+        self._stepping, self._wake_ns = False, None
+        for medium in self.media:
+            medium.crash_in = None
+        self.network.withdraw(self.name)
+
+    def _survey(self) -> None:
+        """Look at the media: what is held now?"""
+        now = self.world.now_ns
+        found: set[Publication] = set()
+        samples = [s for held in self.backend.state.streams.values() for s in held.values()]
+        for entry in self.journal.state.entries.values():
+            samples += entry.batch.samples
+        for sample in samples:
+            publication = self.truth.of(sample)
+            if publication is None:
+                self.world.fail(f"{self.name} holds what nobody published: {sample}")
+            else:
+                found.add(publication)
+                self.named[sample.source, sample.epoch] = publication.numbering
+        self.held_ns = {one: self.held_ns.get(one, now) for one in found}
+
+    def committed(self, samples: Iterable[Sample]) -> None:
+        """Hear from the composition that samples are durable."""
+        for sample in samples:
+            publication = self.truth.of(sample)
+            if publication is None:
+                self.world.fail(f"{self.name} stores what nobody published: {sample}")
+            else:
+                self.held_ns.setdefault(publication, self.world.now_ns)
+                self.named[sample.source, sample.epoch] = publication.numbering
+
+    def numbering_of(self, source: SourceId, epoch: int, incarnation: str = "") -> Numbering | None:
+        """Return which of a source's numberings this cache calls by an epoch."""
+        if incarnation:
+            return self.truth.incarnations[incarnation]
+        found = self.named.get((source, epoch))
+        if found is None and self.process is not None:
+            for _, named, called in self.process.index.incarnations([source]):
+                if named == epoch:
+                    return self.truth.incarnations[called]
+        return found
+
+    def arrived(self, sample: Sample) -> None:
+        """Take a live sample off the network; a full queue refuses it visibly."""
+        sample = msgspec.structs.replace(sample, epoch=0, received_ns=self.unix_ns)
+        if len(self._queue) >= self.plan.queue_samples_max:
+            self.world.occur("queue full")
+            self._refused.append(sample)
+        else:
+            self._queue.append(sample)
+        self._step_soon()
+
+    def offer(self, samples: list[Sample], origin: Origin) -> None:
+        """Queue what others gave."""
+        if samples:
+            self.tell(lambda: self._process.received(samples, origin))
+
+    def tell(self, event: Callable[[], None]) -> None:
+        """Queue what is no live sample."""
+        self._events.append(event)
+        self._step_soon()
+
+    def token_changed(self, token: Token, alive: bool) -> None:
+        value = token.value
+        if isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
+            self._seen(value, alive)
+
+    def _seen(self, token: PublisherToken, alive: bool) -> None:
+        if alive:
+            self.follows(token.source, token.run)
+            self.tell(lambda: self._process.declared(token))
+
+    @property
+    def unix_ns(self) -> int:
+        return START_NS + self.world.now_ns + self.skew_ns
+
+    @property
+    def _process(self) -> Composition:
+        assert self.process is not None
+        return self.process
+
+    def _step_soon(self) -> None:
+        if not self._stepping:
+            self._stepping = True
+            pause = self.world.random.random() * 0.005 + self.journal.seconds
+            self.later(pause, self._step)
+
+    def _step(self) -> None:
+        """Hand in the oldest of what waits; what is live waits until the core is ready."""
+        self._stepping = False
+        process = self._process
+        if self._events:
+            self._events.popleft()()
+        elif self._queue and process.core.ready:
+            batch = [self._queue.popleft() for _ in range(min(256, len(self._queue)))]
+            if len({sample.source for sample in batch}) > 1:
+                self.world.occur("batch of several sources")
+            process.received(batch, Origin.LIVE)
+        if self._refused:
+            refused, self._refused = self._refused, []
+            process.refused(refused)
+        self._schedule_wake()
+        if self._events or (self._queue and process.core.ready):
+            self._step_soon()
+
+    def failed(self, what: str) -> None:
+        """Remember that this cache could not do something itself just now."""
+        self.world.occur(f"{what} failed")
+        if self.world.tracing:
+            self.world.say(f"{self.name}: {what} failed")
+        self.troubled_ns = self.world.now_ns
+
+    def check_bounds(self) -> None:
+        """Compare what the core holds with the options that bound it."""
+        core, engine = self._process.core, self.plan.engine
+        if core.gaps_open > engine.gaps_open_max:
+            self.world.fail(f"{self.name} waits for {core.gaps_open} gaps")
+        if core.doubtful > engine.doubtful_samples_max:
+            self.world.fail(f"{self.name} holds {core.doubtful} doubtful samples")
+        if core.given_waiting > self.plan.given_samples_max:
+            self.world.fail(f"{self.name} holds {core.given_waiting} that others gave")
+
+    def _schedule_wake(self) -> None:
+        process = self.process
+        wake_ns = None if process is None else process.core.wake_ns()
+        if wake_ns is None or (self._wake_ns is not None and self._wake_ns <= wake_ns):
+            return
+        self._wake_ns = wake_ns
+        # What is due already is looked at again a little later, as a thread that was woken would.
+        pause = max(_WAKE_SECONDS_MIN, (wake_ns - self.world.now_ns) / 1e9)
+        self.later(pause, lambda: self._wake(wake_ns))
+
+    def _wake(self, wake_ns: int) -> None:
+        if self._wake_ns != wake_ns:
+            return  # something earlier came in between
+        self._wake_ns = None
+        self._process.tick()
+        self._schedule_wake()
+        if self._queue:
+            self._step_soon()
+
+    def _drain(self) -> None:
+        self.later(0.2 + self.backend.seconds, self._drain)
+        self._process.drain()
+
+    def _retain(self) -> None:
+        self.later(self.plan.retention_seconds, self._retain)
+        self._process.trim(self.plan.retention)
+
+    def purge(self, floors: list[Floor]) -> None:
+        """Let an operator remove what is below."""
+        self.tell(lambda: self._purge(floors))
+
+    def _purge(self, floors: list[Floor]) -> None:
+        if self._process.purge(floors):
+            self.purged += floors
+
+    def lost(self, before: set[Publication]) -> None:
+        """Compare with what was here: what went by retention or purge is no loss."""
+        self._survey()
+        self.removed |= before - self.held_ns.keys()
+
+    def acknowledge(self, ack: SendAck, cache_id: str) -> None:
+        """Send an acknowledgement to the publisher, wherever it is."""
+        for hear in self.on_ack:
+            hear(self, ack)
+        runs = tuple((run.first, run.last) for run in ack.runs)
+        message = Ack(cache_id, int(self.plan.level), ack.source, ack.epoch, runs, ack.incarnation)
+        for node in self.network.nodes.values():
+            if isinstance(node, SimPublisher) and node.source == ack.source:
+                self.network.tell(self.name, node.name, _acknowledged(node, message))
+
+    def fetch(
+        self, source: SourceId, first: int, last: int | None, ended: Callable[[bool], None]
+    ) -> None:
+        """Ask caches and publishers' own caches, page by page; `ended(failed)` comes last."""
+        self._fetch_page(Question(self.key_expr, source, first, last), ended)
+
+    def _fetch_page(
+        self, question: Question, ended: Callable[[bool], None], *, failed: bool = False
+    ) -> None:
+        heard = Heard(question)
+
+        def end(outcome: Outcome) -> None:
+            self.offer(_asked(question, heard.samples), Origin.RECOVERED)
+            cut = heard.cut_after
+            bad = failed or bool(outcome.errors)
+            if cut is not None and cut != question.after:
+                self._fetch_page(replace(question, after=cut), ended, failed=bad)
+            else:
+                self._fetch_native(replace(question, after=None, native=True), ended, failed=bad)
+
+        self._ask(question, heard.hear, end)
+
+    def _fetch_native(
+        self, question: Question, ended: Callable[[bool], None], *, failed: bool
+    ) -> None:
+        heard = Heard(question)
+
+        def end(outcome: Outcome) -> None:
+            self.offer(_asked(question, heard.samples), Origin.NATIVE)
+            self.tell(lambda: ended(failed or bool(outcome.errors)))
+
+        self._ask(question, heard.hear, end)
+
+    def _ask(
+        self, question: Question, hear: Callable[[bytes], None], end: Callable[[Outcome], None]
+    ) -> None:
+        if self.world.tracing:
+            self.world.say(f"{self.name} asks {question}")
+        answerers = answerers_of(self.network, question)
+        self.network.ask(self, answerers, self.plan.fetch_timeout_seconds, hear, end)
+
+    def answer(self, question: Question) -> Iterator[bytes]:
+        """Answer a question; raises what the storage raised."""
+        process = self.process
+        if process is None:
+            return
+        found: list[Sample] = []
+        cursor = None if question.after is None else question.selection.place(question.after)
+        waiting: list[Sample] = []
+        bound = min(self.plan.answer_samples_max, question.samples_max)
+        try:
+            while True:
+                page = process.read(question.selection, _PAGE_SAMPLES, cursor)
+                cursor = page.cursor
+                if waiting:
+                    yield encode_packed(SampleBatch(waiting), False)
+                waiting = list(page.samples)
+                found += waiting
+                if cursor is None or len(found) >= bound:
+                    break
+        except DurableCacheError:
+            self.reads_troubled_ns = self.world.now_ns
+            raise
+        more = cursor is not None
+        try:
+            absent = process.store.absences(question.selection, self.plan.retention.samples_max)
+            sources = {sample.source for sample in found}
+            sources |= set() if question.source is None else {question.source}
+            names = process.index.incarnations(sources)
+        except DurableCacheError:
+            self.reads_troubled_ns = self.world.now_ns
+            raise
+        if not more:
+            for check in self.on_answer:
+                check(self, question, found)
+        yield encode_packed(SampleBatch(waiting), more, absent, names)
+
+    def power_cut(self) -> None:
+        """End the process and lose what was not synced."""
+        self.died("power cut")
+        lost = [medium.name for medium in self.media if medium.cut_power()]
+        if lost:
+            self.world.occur("power cut that loses writes")
+
+    @property
+    def excused(self) -> bool:
+        """Whether a medium lied or was put back: what was acknowledged before may be gone."""
+        return any(medium.lied for medium in self.media)
+
+
+class Heard:
+    """What the answers to one question hold together."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self.parts: list[PackedAnswer] = []
+        self.cut_after: Sample | None = None
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for part in self.parts for sample in part.samples]
+
+    def hear(self, frame: bytes) -> None:
+        """Take one packed frame."""
+        answer = decode_packed(frame)
+        self.parts.append(answer)
+        if answer.more and answer.samples:
+            last = answer.samples.samples[-1]
+            last = msgspec.structs.replace(last, payload=b"", attachment=None)
+            place = self._question.selection.place
+            if self.cut_after is None or place(last) < place(self.cut_after):
+                self.cut_after = last
+
+
+def answerers_of(
+    network: Network, question: Question
+) -> list[tuple[Node, Callable[[], Iterator[bytes]]]]:
+    """Return who answers a question: caches and our publishers, or foreign publishers."""
+    return [
+        (node, _answering(node, question))
+        for node in network.nodes.values()
+        if (isinstance(node, SimCache) and not question.native)
+        or (isinstance(node, SimPublisher) and node.plan.declared is not question.native)
+    ]
+
+
+def _answering(node: SimCache | SimPublisher, question: Question) -> Callable[[], Iterator[bytes]]:
+    return lambda: node.answer(question)
+
+
+def _acknowledged(publisher: SimPublisher, ack: Ack) -> Callable[[], None]:
+    return lambda: publisher.acknowledged(ack)
+
+
+def _asked(question: Question, samples: list[Sample]) -> list[Sample]:
+    """Leave out what was not asked for."""
+    return [sample for sample in samples if question.names(sample)]

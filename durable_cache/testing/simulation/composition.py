@@ -1,0 +1,261 @@
+"""One process of a cache: the real core and storage, with a shell that waits in virtual time.
+
+As `endpoints.ingest` carries out a core's effects with threads, this does without: what is urgent
+is done at once, the rest a little later, and every answer comes back as an event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, assert_never
+
+from durable_cache.errors import DurableCacheError, StorageError
+from durable_cache.model.clock import Moment
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.sequence import frame
+from durable_cache.protocol.cache.events import (
+    Append,
+    Appended,
+    AppendFailed,
+    BatchRefused,
+    EpochDeclared,
+    Fetch,
+    FetchEnded,
+    Origin,
+    ReportAbsent,
+    ReportConflict,
+    ReportMiss,
+    SendAck,
+    Tick,
+    Verified,
+    Verify,
+    VerifyFailed,
+)
+from durable_cache.runtime.answering import answer, look_up
+from durable_cache.runtime.core import CacheCore, CoreOptions
+from durable_cache.runtime.effects import (
+    Answered,
+    Arrived,
+    Ask,
+    AskFailed,
+    CoreEvent,
+    Effect,
+    Inquire,
+    Inquired,
+    ReportEpochs,
+    Started,
+)
+from durable_cache.storage.contract import Floor, Page, Retention
+from durable_cache.storage.journaled.backlog import Backlog
+from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.testing.simulation.media import SimBackend, SimIndex, SimJournal
+from durable_cache.testing.simulation.publishers import PublisherToken
+
+if TYPE_CHECKING:
+    from durable_cache.testing.simulation.caches import SimCache
+
+__all__ = ["Composition"]
+
+_FRESH_FRAMES = 3
+"""As the shell of the real thing has it."""
+_HAND_SECONDS = 0.01
+"""How long the pool takes for what is not urgent, at most; slow media add to it."""
+
+
+class Composition:
+    """Core and journaled storage of one process; gone with it."""
+
+    def __init__(self, cache: SimCache) -> None:
+        self._cache = cache
+        plan = cache.plan
+        self.index = SimIndex(cache.index, cache.world.random)
+        self.store = _store(cache, self.index)
+        self.cache_id = self.index.cache_id
+        limited = plan.resources_limit is not None
+        self.core = CacheCore(
+            CoreOptions(plan.engine, plan.resources_limit),
+            aliases=self.index.aliases(),
+            agreements=self.index.agreements(),
+            streams=[info.stream for info in self.index.all_infos()] if limited else (),
+        )
+        self._began_ns = cache.unix_ns
+        self.index.keep_by(plan.retention)
+
+    @property
+    def now(self) -> Moment:
+        return self._cache.world.moment(self._cache.skew_ns)
+
+    def begin(self) -> None:
+        """Go on recovering what was awaited when the last process ended."""
+        sources = self.index.sources_with_holes(self._cache.plan.engine.sources_max)
+        self.handle(Started(tuple(sources), self.now))
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.handle(Tick(self.now))
+
+    def received(self, samples: Sequence[Sample], origin: Origin) -> None:
+        """Hand in samples; what others gave finds no room beyond the bound."""
+        bound = self._cache.plan.given_samples_max
+        if origin is not Origin.LIVE and self.core.given_waiting + len(samples) > bound:
+            self._cache.failed("room for what others gave")
+            return
+        self.handle(Arrived(SampleBatch(samples), origin, self.now))
+
+    def refused(self, samples: Sequence[Sample]) -> None:
+        """Say that live samples found no room."""
+        runs: dict[SourceId, RangeSet] = {}
+        for sample in samples:
+            runs.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
+        ranges = tuple((source, run) for source, held in runs.items() for run in held)
+        self.handle(BatchRefused(ranges, self.now))
+
+    def declared(self, token: PublisherToken) -> None:
+        """Say that a publisher's token came into sight."""
+        now = self.now
+        since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
+        fresh = token.epoch >= frame(since_ns)
+        self.handle(EpochDeclared(token.source, token.epoch, fresh, now, token.incarnation))
+
+    def handle(self, event: CoreEvent) -> None:
+        """Carry effects out in order; what an answer leads to comes before what follows it."""
+        todo = deque(self.core.handle(event))
+        while todo:
+            answered = self._do(todo.popleft())
+            if answered is not None:
+                todo.extendleft(reversed(self.core.handle(answered)))
+        self._cache.check_bounds()
+
+    def _do(self, effect: Effect) -> CoreEvent | None:
+        cache = self._cache
+        match effect:
+            case Append():
+                return self._commit(effect)
+            case SendAck():
+                cache.acknowledge(effect, self.cache_id)
+            case Ask():
+                if effect.urgent:
+                    return self._answer(effect)
+                self._by_hand(lambda: self._answer(effect))
+            case Verify():
+                cache.world.occur("look-up")
+                self._by_hand(lambda: self._verify(effect))
+            case Fetch(fetch_id, source, _, first, last):
+                cache.fetch(
+                    source,
+                    first,
+                    last,
+                    lambda failed: self.handle(FetchEnded(fetch_id, self.now, failed)),
+                )
+            case Inquire(inquiry_id, source, first, last):
+                cache.world.occur("cache asks for other names")
+                cache.fetch(
+                    source,
+                    first,
+                    last,
+                    lambda failed: self.handle(Inquired(inquiry_id, self.now, failed)),
+                )
+            case ReportMiss():
+                for report in cache.on_miss:
+                    report(cache, effect)
+            case ReportConflict():
+                cache.world.occur("conflict")
+            case ReportAbsent():
+                cache.world.occur("held but not found")
+            case ReportEpochs():
+                cache.world.occur("epochs agreed" if effect.are_one else "epochs differ")
+            case _:
+                assert_never(effect)
+        return None
+
+    def _by_hand(self, work: Callable[[], CoreEvent]) -> None:
+        """Do something a little later, as the pool does."""
+        cache = self._cache
+        pause = cache.world.random.random() * _HAND_SECONDS + cache.backend.seconds
+        cache.later(pause, lambda: cache.tell(lambda: self.handle(work())))
+
+    def _answer(self, ask: Ask) -> Answered | AskFailed:
+        try:
+            answered = answer(self.store, ask.question)
+        except DurableCacheError:
+            self._cache.failed("question")
+            return AskFailed(ask.ask_id, self.now)
+        return Answered(ask.ask_id, answered, self.now)
+
+    def _verify(self, verify: Verify) -> Verified | VerifyFailed:
+        try:
+            found = look_up(self.store, verify.samples)
+        except DurableCacheError:
+            self._cache.failed("look-up")
+            return VerifyFailed(verify.verify_id, self.now)
+        return Verified(verify.verify_id, found, self.now)
+
+    def _commit(self, append: Append) -> Appended | AppendFailed:
+        try:
+            self.store.commit(append.batch, append.skips)
+        except StorageError:
+            self._cache.failed("commit")
+            return AppendFailed(self.now)
+        self._cache.committed(append.batch.samples)
+        return Appended(self.now)
+
+    def drain(self) -> None:
+        """Move what waits into the backend, as far as it takes it."""
+        try:
+            while self.store.drain():
+                pass
+        except DurableCacheError:
+            self._cache.world.occur("drain failed")
+
+    def trim(self, retention: Retention) -> None:
+        """Apply retention."""
+        self._remove(lambda: self.store.trim(retention, self.now.unix_ns))
+
+    def purge(self, floors: Sequence[Floor]) -> bool:
+        """Remove what is below the floors for good; tells whether that was said to be done."""
+        return self._remove(lambda: self.store.purge(floors))
+
+    def _remove(self, remove: Callable[[], object]) -> bool:
+        before = set(self._cache.held_ns)
+        try:
+            remove()
+        except StorageError:
+            return False
+        finally:
+            self._cache.lost(before)
+        return True
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
+        """Read as an answer to a query does."""
+        page = self.store.read(selection, limit, cursor)
+        samples_max = self._cache.plan.retention.samples_max
+        if samples_max is not None:
+            floors = self.store.history_floor([*page.samples.by_stream], samples_max)
+            kept = [sample for sample in page.samples if sample.sn >= floors[sample.stream]]
+            page = Page(SampleBatch(kept), page.cursor)
+        return Page(self.core.epochs.canonical_batch(page.samples), page.cursor)
+
+    def save(self) -> None:
+        """Leave the index to the next process, as its file does."""
+        self.index.save()
+
+
+def _store(cache: SimCache, index: SimIndex) -> JournaledStorage:
+    """Assemble a journaled storage on simulated media."""
+    plan = cache.plan
+    store = JournaledStorage(
+        SimBackend(cache.backend), None, level=plan.level, options=plan.journal
+    )
+    journal = SimJournal(cache.journal, entries_max=plan.journal_entries_max)
+    store.index, store.journal = index, journal  # type: ignore[assignment]
+    store.backlog = Backlog(store.options.tail_bytes_max, journal.entries_after)
+    store._restore_index()
+    drained = index.drained()
+    journal.trim(drained)
+    for entry in journal.replay():
+        if entry.entry_id > drained:
+            store.backlog.push(entry)
+    return store

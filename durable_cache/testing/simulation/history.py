@@ -1,0 +1,337 @@
+"""How a seed becomes a history, and what must hold at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from random import Random
+
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.cache.events import EngineOptions, ReportMiss, SendAck
+from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.storage.journaled.storage import JournalOptions
+from durable_cache.testing.simulation.caches import CachePlan, SimCache
+from durable_cache.testing.simulation.network import Conditions, Network
+from durable_cache.testing.simulation.promises import Finding, SubscriberPromise, available
+from durable_cache.testing.simulation.publishers import PublisherPlan, SimPublisher
+from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.subscribers import SimSubscriber, SubscriberPlan
+from durable_cache.testing.simulation.truth import Publication, Truth
+from durable_cache.testing.simulation.world import SECOND_NS, World
+
+__all__ = ["History", "run_history"]
+
+_SETTLE_SECONDS = 45.0
+_REVEAL_SECONDS = 30.0
+_QUIET_SECONDS = 20.0
+_SPILL = 0.0
+_ENGINE = EngineOptions(
+    window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
+)
+_DELIVERY = DeliveryOptions(gap_timeout_seconds=10.0, window_size_samples=2000)
+
+
+class History:
+    """One seeded history; `run` plays it and returns what went wrong."""
+
+    def __init__(self, seed: int, *, tracing: bool = False, without: Collection[str] = ()) -> None:
+        self.world = world = World(seed, tracing=tracing)
+        self.without = frozenset(without)
+        """Kinds of trouble that this history is to be spared, to find out what it takes."""
+        self.network = Network(world)
+        self.truth = Truth()
+        self.random: Random = world.random
+        self.caches: list[SimCache] = []
+        self.publishers: list[SimPublisher] = []
+        self.subscribers: list[SimSubscriber] = []
+        self.network.conditions = self._draw_conditions()
+        if "network" in self.without:
+            self.network.conditions = Conditions()
+        for at in range(self.random.choice((1, 2, 2))):
+            self._add_cache(at)
+        for at in range(self.random.randint(1, 3)):
+            self._add_publisher(at)
+        for at in range(self.random.randint(1, 2)):
+            self._add_subscriber(at, late=False)
+
+    def _draw_conditions(self) -> Conditions:
+        random = self.random
+        bad = random.random() < 0.8
+        return Conditions(
+            loss=random.choice((0.0, 0.02, 0.1)) if bad else 0.0,
+            duplication=random.choice((0.0, 0.05, 0.2)) if bad else 0.0,
+            delay_seconds=random.choice((0.002, 0.02, 0.1)),
+            reordering=random.choice((0.0, 0.02, 0.2)) if bad else 0.0,
+            query_loss=random.choice((0.0, 0.02, 0.1)) if bad else 0.0,
+            query_detour=random.choice((0.0, 0.02, 0.1)) if bad else 0.0,
+        )
+
+    def _maybe(self, kind: str, probability: float) -> bool:
+        """Draw whether something is so, unless this history is to be spared it."""
+        drawn = self.random.random() < probability
+        return drawn and kind not in self.without
+
+    def _add_cache(self, at: int) -> None:
+        random = self.random
+        engine = _ENGINE
+        if self._maybe("few sources", 0.2):
+            engine = replace(engine, sources_max=random.choice((1, 2)))
+        journal = JournalOptions(drain_samples_max=random.choice((8, 64)))
+        if self._maybe("spill", _SPILL):
+            journal = replace(journal, tail_bytes_max=2000)
+        plan = CachePlan(
+            f"cache{at}",
+            engine=engine,
+            journal=journal,
+            queue_samples_max=random.choice((8, 64))
+            if self._maybe("small queue", 0.2)
+            else 1 << 30,
+            answer_samples_max=4 if self._maybe("short answers", 0.2) else 1000,
+        )
+        cache = SimCache(self.world, self.network, self.truth, plan)
+        cache.on_miss.append(self._cache_missed)
+        cache.on_ack.append(self._acknowledges)
+        cache.on_answer.append(self._answered)
+        self.caches.append(cache)
+        cache.start()
+
+    def _add_publisher(self, at: int) -> None:
+        random = self.random
+        keys = random.choice((("a/1",), ("a/2",), ("b/1",), ("a/1", "a/2", "a/3")))
+        plan = PublisherPlan(
+            f"pub{at}",
+            f"{at + 1:x}f",
+            keys,
+            pinned=random.random() < 0.6,
+            history=random.choice((4, 1000)),
+            first_sn=self._maybe("wrap", 0.15) * (SOURCE_SN_MODULUS - 20),
+            times_back=self._maybe("times back", 0.15),
+        )
+        publisher = SimPublisher(self.world, self.network, self.truth, plan)
+        self.publishers.append(publisher)
+        self.world.at(random.random() * 3, publisher.start)
+
+    def _add_subscriber(self, at: int, *, late: bool) -> None:
+        random = self.random
+        delivery = _DELIVERY
+        if self._maybe("small pending", 0.2):
+            delivery = replace(delivery, pending_samples_max=16)
+        if self._maybe("few sources", 0.15):
+            delivery = replace(delivery, sources_max=2)
+        plan = SubscriberPlan(
+            f"sub{at}",
+            KeyExpression(random.choice(("**", "a/*", "a/1", "b/**"))),
+            delivery,
+            history=random.choice((None, 0, 0, 3)) if late else None,
+            consumer_seconds=0.3 * self._maybe("slow consumer", 0.2),
+            waiting_max=4 if self._maybe("slow consumer", 0.3) else 1 << 30,
+        )
+        promise = SubscriberPromise(self.world, self.truth, self.caches)
+        subscriber = SimSubscriber(self.world, self.network, plan, promise)
+        self.subscribers.append(subscriber)
+        subscriber.start()
+
+    def run(self) -> list[str]:
+        """Play the history, heal, and return what broke the promise."""
+        every: list[tuple[float, str, Callable[[], None]]] = [
+            (30, "publish", self._publish),
+            (10, "burst", self._burst),
+            (4, "part", self._part),
+            (4, "crash", self._crash),
+            (3, "power cut", self._power_cut),
+            (4, "medium", self._break_medium),
+            (3, "restart", self._restart_publisher),
+            (2, "clock", self._jump_clock),
+            (2, "join", self._join),
+        ]
+        steps = [(weight, do) for weight, name, do in every if name not in self.without]
+        weights = [weight for weight, _ in steps]
+        for _ in range(self.random.randint(20, 45)):
+            self.random.choices(steps, weights)[0][1]()
+            self.world.run(self.random.choice((0.01, 0.1, 0.5, 2.0, 6.0)))
+        self._heal()
+        self.world.run(_SETTLE_SECONDS)
+        for publisher in self.publishers:
+            for key in publisher.plan.keys:
+                publisher.put(2, key)
+        self.world.run(_REVEAL_SECONDS)
+        before = self.network.questions
+        self.world.run(_QUIET_SECONDS)
+        self._check(self.network.questions - before)
+        return self.world.wrong
+
+    def _publish(self) -> None:
+        self.random.choice(self.publishers).put(self.random.randint(1, 3))
+
+    def _burst(self) -> None:
+        self.world.occur("burst")
+        for publisher in self.random.sample(self.publishers, min(2, len(self.publishers))):
+            publisher.put(self.random.randint(4, 12))
+
+    def _part(self) -> None:
+        one, two = self.random.sample(sorted(self.network.nodes), 2)
+        self.network.block(one, two)
+        if self.random.random() < 0.6:
+            self.network.block(two, one)
+
+        def mend() -> None:
+            self.network.unblock(one, two)
+            self.network.unblock(two, one)
+
+        self.world.at(self.random.choice((0.3, 3.0, 20.0)), mend)
+
+    def _crash(self) -> None:
+        cache = self.random.choice(self.caches)
+        if self.random.random() < 0.6:
+            medium = self.random.choice(cache.media)
+            medium.crash_in = self.random.randint(1, 4)
+        elif cache.running:
+            self.world.occur("cache killed")
+            cache.died("killed")
+        self.world.at(self.random.choice((0.5, 3.0, 12.0)), self._start_all)
+
+    def _start_all(self) -> None:
+        for cache in self.caches:
+            cache.start()
+        for publisher in self.publishers:
+            if not publisher.running:
+                publisher.start()
+
+    def _power_cut(self) -> None:
+        cache = self.random.choice(self.caches)
+        if self.random.random() < 0.5:
+            self.world.occur("medium lies")
+            self.random.choice(cache.media).lying = True
+            return
+        self.world.occur("power cut")
+        cache.power_cut()
+        for medium in cache.media:
+            medium.lying = False
+        self.world.at(self.random.choice((0.5, 3.0)), self._start_all)
+
+    def _break_medium(self) -> None:
+        medium = self.random.choice(self.random.choice(self.caches).media)
+        medium.fault = self.random.choice(("unavailable", "full", "unknown", "unreadable"))
+        if self.random.random() < 0.3:
+            self.world.occur("medium slow")
+            medium.seconds = 0.5
+
+        def mend() -> None:
+            medium.fault, medium.seconds = "", 0.0
+
+        self.world.at(self.random.choice((0.2, 2.0, 10.0)), mend)
+
+    def _restart_publisher(self) -> None:
+        publisher = self.random.choice(self.publishers)
+        if publisher.running:
+            pinned = "pinned" if publisher.plan.pinned else "new"
+            self.world.occur(f"publisher restarts, {pinned} zid")
+            publisher.died("restart")
+        self.world.at(self.random.choice((0.1, 1.0, 12.0)), self._start_all)
+
+    def _jump_clock(self) -> None:
+        self.world.occur("clock jumps")
+        node = self.random.choice([*self.publishers, *self.caches])
+        node.skew_ns += round(self.random.uniform(-100, 100) * SECOND_NS)
+
+    def _join(self) -> None:
+        self.world.occur("subscriber joins")
+        self._add_subscriber(len(self.subscribers), late=True)
+
+    def _heal(self) -> None:
+        self.world.healed = True
+        for one, two in sorted(self.network.blocked):
+            self.network.unblock(one, two)
+        for cache in self.caches:
+            for medium in cache.media:
+                medium.mend()
+        self._start_all()
+
+    def _cache_missed(self, cache: SimCache, miss: ReportMiss) -> None:
+        """What a cache gives up was published, and nobody within reach has it."""
+        self.world.occur("cache gives up")
+        numbering = cache.numbering_of(miss.source, miss.epoch)
+        if numbering is None:
+            return
+        since_ns = self.world.now_ns - round(cache.plan.engine.gap_timeout_seconds * SECOND_NS)
+        if cache.troubled_ns >= since_ns:
+            return
+        for sn in range(miss.first, miss.last + 1):
+            publication = numbering.published.get(sn)
+            finding = Finding(numbering, sn)
+            if publication is None:
+                self.world.fail(f"{cache.name} missed what never was: {finding}")
+                return
+            where = available(self.network, cache.name, self.caches, publication, since_ns)
+            if where:
+                self.world.fail(f"{cache.name} missed what {where} has: {finding}")
+                return
+
+    def _acknowledges(self, cache: SimCache, ack: SendAck) -> None:
+        """What is acknowledged is durable at this moment."""
+        numbering = cache.numbering_of(ack.source, ack.epoch, ack.incarnation)
+        if numbering is None:
+            return
+        for first, last in ack.runs:
+            for sn, publication in numbering.published.items():
+                if first <= sn <= last and not self._durable(cache, publication):
+                    finding = Finding(numbering, sn)
+                    self.world.fail(f"{cache.name} acknowledged what it has not: {finding}")
+                    return
+
+    def _durable(self, cache: SimCache, publication: Publication) -> bool:
+        return publication in cache.held_ns or publication in cache.removed or cache.excused
+
+    def _answered(self, cache: SimCache, question: Question, found: list[Sample]) -> None:
+        """An answer that does not say it is cut holds all that is there."""
+        if question.after is not None or question.newest is not None or cache.excused:
+            return
+        given = {self.truth.of(sample) for sample in found}
+        for publication in cache.held_ns:
+            if publication not in given and question.names(publication.sample):
+                finding = Finding(publication.numbering, publication.sample.sn)
+                self.world.fail(f"{cache.name} leaves out of a whole answer: {finding}")
+                return
+
+    def _check(self, questions: int) -> None:
+        for subscriber in self.subscribers:
+            subscriber.promise.check()
+        for cache in self.caches:
+            self._check_cache(cache)
+        if questions:
+            self.world.fail(f"{questions} questions after everything had settled")
+
+    def _check_cache(self, cache: SimCache) -> None:
+        if not cache.running:
+            self.world.fail(f"{cache.name} does not run")
+            return
+        found = {self.truth.of(s) for s in self._readable(cache)}
+        for publisher in self.publishers:
+            for (numbering, cache_id), sns in publisher.acked.items():
+                if cache_id != cache.name or cache.excused:
+                    continue
+                for sn in sorted(sns):
+                    publication = numbering.published.get(sn)
+                    if publication is None:
+                        self.world.fail(f"{cache.name} acknowledged {Finding(numbering, sn)}")
+                    elif publication not in found and publication not in cache.removed:
+                        self.world.fail(f"{cache.name} lost {Finding(numbering, sn)}")
+
+    def _readable(self, cache: SimCache) -> list[Sample]:
+        process = cache.process
+        assert process is not None
+        found: list[Sample] = []
+        cursor = None
+        while True:
+            page = process.read(Question(KeyExpression("**")).selection, 64, cursor)
+            found += page.samples
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+
+def run_history(seed: int, *, without: Collection[str] = ()) -> list[str]:
+    """Play one history; returns what went wrong, empty when everything held."""
+    return History(seed, without=without).run()

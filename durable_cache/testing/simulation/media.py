@@ -1,0 +1,345 @@
+"""Disks and servers that fail, lie and forget: what a simulated cache writes to.
+
+A medium keeps the state its process sees, and the states that are not synced yet. While it lies, a
+power cut may bring back any state since it began to. A process may end before or after the effect
+of any call; a medium that is away raises, with or without having done what was asked.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Generic, TypeVar
+
+from durable_cache.errors import StorageFull, StorageUnavailable
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.cache.events import Alias, NumberingState
+from durable_cache.storage.contract import (
+    AppendResult,
+    Capabilities,
+    Durability,
+    Floor,
+    Held,
+    Page,
+    Retention,
+)
+from durable_cache.storage.journaled.index import StreamIndex
+from durable_cache.storage.journaled.index_rows import set_meta
+from durable_cache.storage.journaled.journal import Entry
+from durable_cache.storage.memory import MemoryStorage
+from durable_cache.testing.simulation.world import Crash, World
+
+__all__ = ["BackendState", "JournalState", "Medium", "SimBackend", "SimIndex", "SimJournal"]
+
+StateT = TypeVar("StateT")
+_UNSYNCED_MAX = 64
+_FAULTS = ("unavailable", "full", "unknown", "unreadable")
+
+
+class Medium(Generic[StateT]):
+    """One durable thing of one cache, with its faults."""
+
+    def __init__(self, world: World, name: str, empty: StateT) -> None:
+        self.world, self.name = world, name
+        self.state = empty
+        self.fault = ""
+        """What every call meets now: "", unavailable, full, unknown (done and an error) or
+        unreadable (only reads fail)."""
+        self.lying = False
+        """Whether writes are said to be synced and are not."""
+        self.lied = False
+        """Whether a power cut has ever taken back what was said to be synced, or an older copy
+        was put in place: then what was acknowledged may be gone."""
+        self.crash_in: int | None = None
+        """A crash comes with this call from now."""
+        self.seconds = 0.0
+        """How long each call takes now."""
+        self._unsynced: list[StateT] = []
+        self._copy: StateT | None = None
+
+    def write(self, copy: Callable[[StateT], StateT], effect: Callable[[], object]) -> object:
+        """Do one writing call, as the faults of this moment have it."""
+        self.begin(lambda: copy(self.state))
+        result = effect()
+        self.end()
+        return result
+
+    def begin(self, copy: Callable[[], StateT]) -> None:
+        """Begin a writing call; `copy` gives the state before it."""
+        self._enter(writing=True)
+        if self.lying:
+            if len(self._unsynced) < _UNSYNCED_MAX:
+                self._unsynced.append(copy())
+        elif self._unsynced:
+            self._unsynced.clear()
+
+    def read(self) -> None:
+        """Do one reading call, as far as faults go."""
+        self._enter(writing=False)
+
+    def _enter(self, *, writing: bool) -> None:
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in == 0:
+                self.crash_in = None
+                raise Crash(f"crash before a call of the {self.kind}")
+        match self.fault:
+            case "unavailable":
+                self.world.occur(f"{self.kind} away")
+                raise StorageUnavailable(f"{self.name} is away")
+            case "full" if writing:
+                self.world.occur(f"{self.kind} full")
+                raise StorageFull(f"{self.name} is full")
+            case "unreadable" if not writing:
+                self.world.occur(f"{self.kind} unreadable")
+                raise StorageUnavailable(f"{self.name} cannot be read")
+
+    def end(self) -> None:
+        """End a writing call that was done."""
+        if self.crash_in == 1:
+            self.crash_in = None
+            raise Crash(f"crash after a call of the {self.kind}")
+        if self.fault == "unknown":
+            self.world.occur(f"{self.kind} unknown outcome")
+            raise StorageUnavailable(f"{self.name}: no answer")
+
+    @property
+    def kind(self) -> str:
+        return self.name.rpartition(" ")[2]
+
+    def cut_power(self) -> bool:
+        """Lose what is not synced; tell whether that was anything."""
+        if not self._unsynced:
+            return False
+        self.state = self.world.random.choice(self._unsynced)
+        self._unsynced.clear()
+        self.lied = True
+        return True
+
+    def back_up(self, copy: Callable[[StateT], StateT]) -> None:
+        """Keep a copy to be put in place later."""
+        self._copy = copy(self.state)
+
+    def put_back(self, copy: Callable[[StateT], StateT]) -> bool:
+        """Put the copy in place; False where there is none."""
+        if self._copy is None:
+            return False
+        self.state, self.lied = copy(self._copy), True
+        self._unsynced.clear()
+        return True
+
+    def wipe(self, empty: StateT) -> None:
+        """Lose everything."""
+        self.state, self.lied = empty, True
+        self._unsynced.clear()
+
+    def mend(self) -> None:
+        """End every fault."""
+        self.fault, self.lying, self.crash_in, self.seconds = "", False, None, 0.0
+        self._unsynced.clear()
+
+
+class JournalState:
+    """What a journal's file holds."""
+
+    __slots__ = ("dead", "entries", "last_id")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.dead: list[Sample] = []
+        self.last_id = 0
+
+    def copy(self) -> JournalState:
+        other = JournalState()
+        other.entries, other.dead = dict(self.entries), list(self.dead)
+        other.last_id = self.last_id
+        return other
+
+
+class SimJournal:
+    """A journal in one medium; the face of `storage.journal.Journal`."""
+
+    def __init__(self, medium: Medium[JournalState], *, entries_max: int = 1 << 30) -> None:
+        self._medium = medium
+        self._entries_max = entries_max
+        self._trim_to = 0
+        self.path = Path(medium.name)
+        medium.read()
+
+    @property
+    def entries(self) -> int:
+        return len(self._medium.state.entries)
+
+    @property
+    def samples(self) -> int:
+        return sum(len(entry.batch) for entry in self._medium.state.entries.values())
+
+    @property
+    def dead_letters(self) -> int:
+        return len(self._medium.state.dead)
+
+    def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
+        state = self._medium.state
+        if len(state.entries) >= self._entries_max:
+            self._medium.world.occur("journal at its bound")
+            raise StorageFull(f"{self._medium.name} has reached its bound")
+
+        def effect() -> int:
+            state.last_id += 1
+            for gone in [at for at in state.entries if at <= self._trim_to]:
+                del state.entries[gone]
+            state.entries[state.last_id] = Entry(state.last_id, batch, skips)
+            return state.last_id
+
+        result = self._medium.write(JournalState.copy, effect)
+        assert isinstance(result, int)
+        return result
+
+    def entries_after(self, entry_id: int, limit: int = 64) -> list[Entry]:
+        self._medium.read()
+        state = self._medium.state
+        found = sorted(at for at in state.entries if at > entry_id)
+        return [state.entries[at] for at in found[:limit]]
+
+    def replay(self) -> Iterator[Entry]:
+        last = 0
+        while entries := self.entries_after(last):
+            yield from entries
+            last = entries[-1].entry_id
+
+    def trim(self, entry_id: int) -> None:
+        self._trim_to = max(self._trim_to, entry_id)
+
+    def flush(self) -> None:
+        state = self._medium.state
+
+        def effect() -> None:
+            for gone in [at for at in state.entries if at <= self._trim_to]:
+                del state.entries[gone]
+
+        self._medium.write(JournalState.copy, effect)
+
+    def bury(self, batch: SampleBatch, reason: str) -> None:
+        self._medium.write(JournalState.copy, lambda: self._medium.state.dead.extend(batch.samples))
+
+    def size_bytes(self) -> int:
+        return sum(entry.batch.size for entry in self._medium.state.entries.values())
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class BackendState(MemoryStorage):
+    """What a backend holds, copied when a fault may need it."""
+
+    def copy(self) -> BackendState:
+        other = BackendState()
+        other._streams = {stream: dict(held) for stream, held in self._streams.items()}
+        for skip in self._skips:
+            other._skips.add(skip, RangeSet())
+        return other
+
+    @property
+    def streams(self) -> dict[Stream, dict[int, Sample]]:
+        """What is held, to be looked at from outside."""
+        return self._streams
+
+
+class SimBackend(MemoryStorage):
+    """A backend in one medium that claims to be as durable as a disk."""
+
+    def __init__(self, medium: Medium[BackendState]) -> None:
+        super().__init__()
+        self._medium = medium
+        medium.read()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(Durability.DISK, ordered_reads=False, append_samples=64)
+
+    def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
+        medium = self._medium
+        result = medium.write(BackendState.copy, lambda: medium.state.append(batch, skips))
+        assert isinstance(result, AppendResult)
+        return result
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        self._medium.read()
+        return self._medium.state.read(selection, limit, cursor)
+
+    def held(self) -> Iterator[Held]:
+        self._medium.read()
+        return self._medium.state.held()
+
+    def skips(self) -> Iterator[Skip]:
+        self._medium.read()
+        return self._medium.state.skips()
+
+    def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
+        medium = self._medium
+        floors = medium.write(
+            BackendState.copy, lambda: MemoryStorage.trim(medium.state, retention, now_ns)
+        )
+        assert isinstance(floors, list)
+        return floors
+
+    def purge(self, floors: Iterable[Floor]) -> int:
+        medium, listed = self._medium, list(floors)
+        removed = medium.write(BackendState.copy, lambda: MemoryStorage.purge(medium.state, listed))
+        assert isinstance(removed, int)
+        return removed
+
+    def close(self) -> None:
+        """The server goes on without us."""
+
+
+class SimIndex(StreamIndex):
+    """The real stream index, in memory, with the faults of a medium at its transactions."""
+
+    def __init__(self, medium: Medium[bytes], random: Random) -> None:
+        self._medium: Medium[bytes] | None = None
+        self._random = random
+        super().__init__(None)
+        if medium.state:
+            database = self._open()
+            database.deserialize(medium.state)
+            self._cache.clear()
+            self.streams = int(self._rows("SELECT count(*) FROM streams")[0][0])
+            self.generation = self._once("generation")
+            self.cache_id = self._once("cache_id")
+        self._medium = medium
+
+    def _once(self, name: str) -> str:
+        value = self._get(name)
+        if value is None:
+            value = f"{self._random.getrandbits(64):016x}"
+            with self._transaction() as database:
+                set_meta(database, name, value)
+        return value
+
+    def save(self) -> None:
+        """Leave what the file holds to the next process."""
+        if self._medium is not None and self._db is not None:
+            self._medium.state = self._db.serialize()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        medium = self._medium
+        if medium is None:
+            with super()._transaction() as database:
+                yield database
+            return
+        medium.begin(lambda: self._open().serialize())
+        with super()._transaction() as database:
+            yield database
+        medium.end()
+
+    def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
+        if self._medium is not None:
+            self._medium.read()
+        return super().load(source)

@@ -1,0 +1,253 @@
+"""What is promised to a subscriber and of a cache, compared with the truth as it happens.
+
+Published = delivered once, in the order of its source, or reported as missed, or still pending for
+a reason that the history knows: a publisher that ended before anybody who can still be asked heard
+of its last samples. Nothing is reported that could be had from a cache that was within reach, and
+could be read, for as long as a gap is waited for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.testing.simulation.questions import holds
+from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
+from durable_cache.testing.simulation.world import SECOND_NS, World
+
+if TYPE_CHECKING:
+    from durable_cache.testing.simulation.caches import SimCache
+    from durable_cache.testing.simulation.network import Network
+    from durable_cache.testing.simulation.publishers import PublisherToken
+    from durable_cache.testing.simulation.subscribers import SimSubscriber
+
+__all__ = ["Finding", "SubscriberPromise", "available"]
+
+
+class Finding(NamedTuple):
+    """A number that was neither delivered nor reported, or was reported without need."""
+
+    numbering: Numbering
+    sn: int
+
+    def __str__(self) -> str:
+        numbering = self.numbering
+        return f"{numbering.source} run {numbering.at} (epoch {numbering.epoch}) number {self.sn}"
+
+
+class SubscriberPromise:
+    """What one subscriber was given, and what it should have been."""
+
+    def __init__(self, world: World, truth: Truth, caches: list[SimCache]) -> None:
+        self._world, self._truth, self._caches = world, truth, caches
+        self._delivered: dict[Publication, int] = {}
+        self._reported: dict[Numbering, RangeSet] = defaultdict(RangeSet)
+        self._reported_unnamed: dict[SourceId, RangeSet] = defaultdict(RangeSet)
+        self._named: dict[tuple[SourceId, int], Numbering] = {}
+        self._first: dict[Numbering, int] = {}
+        """The lowest number that is owed, where that is settled."""
+        self._newest: dict[SourceId, Numbering] = {}
+        self._highest: dict[Numbering, int] = {}
+        self._saw: dict[Numbering, int] = {}
+        self.wait_seconds = 10.0
+        self._subscriber: SimSubscriber | None = None
+        self.delivered_count = self.reported_count = 0
+
+    def began(self, subscriber: SimSubscriber) -> None:
+        """Begin to be owed something."""
+        self._subscriber = subscriber
+        self.wait_seconds = subscriber.plan.delivery.gap_timeout_seconds
+
+    def ended(self) -> None:
+        """Be owed nothing any more."""
+        self._subscriber = None
+
+    def saw(self, token: PublisherToken) -> None:
+        """Hear that the subscriber saw a token."""
+        self._saw.setdefault(self._truth.incarnations[token.incarnation], self._world.now_ns)
+
+    def delivered(self, samples: Iterable[Sample]) -> None:
+        """Take what was delivered: once, genuine, asked for, in order."""
+        for sample in samples:
+            self.delivered_count += 1
+            publication = self._truth.of(sample)
+            if publication is None:
+                self._fail(f"was given what nobody published: {sample}")
+                continue
+            numbering = publication.numbering
+            self._trace(f"gets {numbering.source} run {numbering.at} {sample.sn}")
+            if not holds(self._key_expr, sample.key):
+                self._fail(f"was given another key: {Finding(numbering, sample.sn)}")
+            if publication in self._delivered:
+                self._fail(f"was given twice: {Finding(numbering, sample.sn)}")
+            self._delivered[publication] = self._world.now_ns
+            self._named.setdefault((sample.source, sample.epoch), numbering)
+            newest = self._newest.get(sample.source)
+            if newest is not None and newest.at > numbering.at:
+                self._fail(f"was given a run after its successor: {Finding(numbering, sample.sn)}")
+            elif newest is None or newest.at < numbering.at:
+                self._switched(newest, numbering)
+            if self._highest.get(numbering, -1) >= sample.sn:
+                self._fail(f"was given out of order: {Finding(numbering, sample.sn)}")
+            if sample.sn in self._reported[numbering]:
+                self._fail(
+                    f"was given what was reported as missed: {Finding(numbering, sample.sn)}"
+                )
+            if numbering not in self._first:
+                self._first[numbering] = self._owed_from(numbering, sample.sn, newest)
+            self._highest[numbering] = sample.sn
+
+    def missed(self, source: SourceId, epoch: int, first: int, last: int) -> None:
+        """Take a report: it names what was published, and cannot be had."""
+        self.reported_count += last - first + 1
+        self._trace(f"misses {source} epoch {epoch} {first}..{last}")
+        numbering = self._named.get((source, epoch)) or next(
+            (n for n in self._truth.numberings[source] if n.epoch == epoch), None
+        )
+        if numbering is None:
+            numbering = self._newest.get(source)
+        if numbering is None:
+            self._reported_unnamed[source].add(first, last)
+            return
+        self._reported[numbering].add(first, last)
+        top = max(numbering.published, default=-1)
+        if last > top or first < numbering.offset:
+            # Numbers before the first of a numbering that began within sight do not exist either.
+            self._fail(
+                f"was told of numbers that never were: {Finding(numbering, last)}, top {top}"
+            )
+        for sn in range(max(first, numbering.offset), min(last, top) + 1):
+            publication = numbering.published[sn]
+            if publication in self._delivered:
+                self._fail(f"was told to miss what it had: {Finding(numbering, sn)}")
+            elif not holds(self._key_expr, publication.sample.key):
+                where = self._had_at(publication)
+                if where:
+                    self._fail(f"was told to miss another key, {where}: {Finding(numbering, sn)}")
+            elif where := self._had_at(publication):
+                self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
+
+    def _had_at(self, publication: Publication) -> str:
+        subscriber = self._subscriber
+        if subscriber is None:
+            return ""
+        since_ns = self._world.now_ns - round(self.wait_seconds * SECOND_NS)
+        return available(subscriber.network, subscriber.name, self._caches, publication, since_ns)
+
+    def _switched(self, old: Numbering | None, new: Numbering) -> None:
+        """Before the first of a later run, everything of the one before is settled."""
+        self._newest[new.source] = new
+        if old is None or old not in self._first:
+            return
+        missing = [
+            publication
+            for publication in self._truth.wanted(old, self._key_expr)
+            if publication.sample.sn >= self._first[old]
+            and publication not in self._delivered
+            and publication.sample.sn not in self._reported[old]
+            and publication.sample.sn not in self._reported_unnamed[old.source]
+        ]
+        for publication in missing:
+            where = self._had_at(publication)
+            if where:
+                finding = Finding(old, publication.sample.sn)
+                self._fail(f"went on to the next run without what {where} has: {finding}")
+
+    def _owed_from(self, numbering: Numbering, sn: int, before: Numbering | None) -> int:
+        """Return the lowest number of a numbering that is owed, given the first that came."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            return sn
+        if before is not None and numbering.began_ns > subscriber.since_ns:
+            return numbering.offset
+        saw_ns = self._saw.get(numbering)
+        first = numbering.published[numbering.offset]
+        if saw_ns is not None and saw_ns < first.at_ns and numbering.began_ns > subscriber.since_ns:
+            return numbering.offset
+        return sn
+
+    def check(self) -> None:
+        """Compare at the end, when all is healed and quiet."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            return
+        for numberings in self._truth.numberings.values():
+            for numbering in numberings:
+                self._check_numbering(numbering)
+        if subscriber.plan.history == 0:
+            if not subscriber.history_complete:
+                self._fail("has history that is not complete")
+            self._check_history(subscriber.since_ns)
+
+    def _check_numbering(self, numbering: Numbering) -> None:
+        first = self._first.get(numbering)
+        if first is None:
+            if not numbering.ended and self._truth.wanted(numbering, self._key_expr):
+                last = max(numbering.published)
+                self._fail(f"was given nothing of {Finding(numbering, last)}")
+            return
+        reported = self._reported[numbering]
+        last = self._highest[numbering]
+        if reported.last is not None:
+            last = max(last, reported.last)
+        if not numbering.ended:
+            last = max(numbering.published)
+        for publication in self._truth.wanted(numbering, self._key_expr):
+            sn = publication.sample.sn
+            told = sn in reported or sn in self._reported_unnamed[numbering.source]
+            if first <= sn <= last and publication not in self._delivered and not told:
+                self._fail(f"was neither given nor told of {Finding(numbering, sn)}")
+
+    def _check_history(self, since_ns: int) -> None:
+        """What was published before a late joiner came and is still held is owed to it."""
+        for cache in self._caches:
+            for publication in cache.held_ns:
+                numbering, sn = publication.numbering, publication.sample.sn
+                if (
+                    publication.at_ns < since_ns
+                    and publication not in self._delivered
+                    and holds(self._key_expr, publication.sample.key)
+                    and sn not in self._reported[numbering]
+                    and sn not in self._reported_unnamed[numbering.source]
+                ):
+                    finding = Finding(numbering, sn)
+                    self._fail(f"was not given the history {cache.name} has: {finding}")
+
+    @property
+    def _key_expr(self) -> KeyExpression:
+        assert self._subscriber is not None
+        return self._subscriber.key_expr
+
+    @property
+    def name(self) -> str:
+        return "" if self._subscriber is None else self._subscriber.name
+
+    def _trace(self, text: str) -> None:
+        if self._world.tracing:
+            self._world.say(f"{self.name} {text}")
+
+    def _fail(self, finding: str) -> None:
+        self._world.fail(f"{self.name} {finding}")
+
+
+def available(
+    network: Network, asker: str, caches: list[SimCache], publication: Publication, since_ns: int
+) -> str:
+    """Return a cache that had a publication, could be reached and read, all the time since."""
+    if since_ns < 0:
+        return ""
+    for cache in caches:
+        held_ns = cache.held_ns.get(publication)
+        if (
+            held_ns is not None
+            and held_ns < since_ns
+            and cache.name != asker
+            and cache.reads_troubled_ns < since_ns
+            and network.calm(asker, cache.name, since_ns)
+        ):
+            return cache.name
+    return ""

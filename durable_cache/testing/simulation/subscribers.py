@@ -1,0 +1,226 @@
+"""A subscriber on the simulated network: the real engine, with everything around it played."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+import msgspec
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.subscriber.engine import SubscriberEngine
+from durable_cache.protocol.subscriber.events import (
+    Answer,
+    AnswererAppeared,
+    AnswerPart,
+    AskHistory,
+    Declared,
+    Deliver,
+    DeliveryOptions,
+    Event,
+    Fetch,
+    Fetched,
+    HistoryPage,
+    Missed,
+    Output,
+    Received,
+    TimePassed,
+)
+from durable_cache.testing.simulation.caches import Heard, answerers_of
+from durable_cache.testing.simulation.network import Network, Outcome, Token
+from durable_cache.testing.simulation.promises import SubscriberPromise
+from durable_cache.testing.simulation.publishers import Listener, PublisherToken
+from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.world import World
+
+__all__ = ["SimSubscriber", "SubscriberPlan"]
+
+_WAKE_SECONDS_MIN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberPlan:
+    """How a subscriber is set."""
+
+    name: str
+    key_expr: KeyExpression
+    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
+    history: int | None = None
+    """None asks for none, 0 for all there is, else for so many of each key."""
+    query_timeout_seconds: float = 2.0
+    consumer_seconds: float = 0.0
+    """How long each batch takes the consumer."""
+    waiting_max: int = 1 << 30
+    """Batches between the network and the consumer; beyond it samples are dropped, but the last
+    of each source."""
+
+
+class SimSubscriber(Listener):
+    """One subscriber; it runs once, from `start` to the end or to `died`."""
+
+    def __init__(
+        self, world: World, network: Network, plan: SubscriberPlan, promise: SubscriberPromise
+    ) -> None:
+        super().__init__(world, network, plan.name)
+        self.plan, self.key_expr, self.promise = plan, plan.key_expr, promise
+        self._engine = SubscriberEngine(plan.delivery, history=plan.history is not None)
+        self._inbox: list[Sample] = []
+        self._overrun: dict[SourceId, Sample] = {}
+        self._waiting: deque[Callable[[], Event]] = deque()
+        self._taking = self._working = False
+        self._wake_ns: int | None = None
+
+    def start(self) -> None:
+        """Declare it."""
+        self.life += 1
+        self.running, self.since_ns = True, self.world.now_ns
+        self.promise.began(self)
+        if self.plan.history is not None:
+            self.world.occur("late joiner asks for history")
+        self._do(self._engine.start(self._now))
+        self._schedule_wake()
+        self.network.show_all(self.name)
+
+    def died(self, how: str) -> None:
+        if self.running:
+            self.running, self.since_ns = False, self.world.now_ns
+            self.life += 1
+            self.promise.ended()
+
+    def arrived(self, sample: Sample) -> None:
+        """Take a live sample off the network."""
+        self._inbox.append(msgspec.structs.replace(sample, epoch=0, received_ns=self._now.unix_ns))
+        if not self._taking:
+            self._taking = True
+            self.later(self.world.random.random() * 0.002, self._take)
+
+    def _take(self) -> None:
+        self._taking = False
+        samples, self._inbox = [*self._overrun.values(), *self._inbox], []
+        if len(self._waiting) >= self.plan.waiting_max:
+            self.world.occur("slow consumer drops")
+            self._overrun = {sample.source: sample for sample in samples}
+            return
+        self._overrun = {}
+        if len({sample.source for sample in samples}) > 1:
+            self.world.occur("batch of several sources")
+        self._handle_soon(lambda: Received(samples, self._now))
+
+    def token_changed(self, token: Token, alive: bool) -> None:
+        value = token.value
+        if not alive:
+            return
+        if not isinstance(value, PublisherToken):
+            self._handle_soon(lambda: AnswererAppeared(self._now))
+        elif value.key_expr.intersects(self.key_expr):
+            self.follows(value.source, value.run)
+            self.promise.saw(value)
+            self._handle_soon(
+                lambda: Declared(value.source, value.epoch, value.incarnation, self._now)
+            )
+
+    def _handle_soon(self, event: Callable[[], Event]) -> None:
+        self._waiting.append(event)
+        if not self._working:
+            self._working = True
+            self.later(0.0001, self._work)
+
+    def _work(self) -> None:
+        self._working = False
+        if self._waiting:
+            self._do(self._engine.handle(self._waiting.popleft()()))
+        if self._waiting or self._overrun:
+            self._working = True
+            self.later(0.0001 + self.plan.consumer_seconds, self._work)
+        if self._overrun and not self._taking and len(self._waiting) < self.plan.waiting_max:
+            self._take()
+        self._schedule_wake()
+
+    def _schedule_wake(self) -> None:
+        wake_ns = self._engine.wake_ns()
+        if wake_ns is None or (self._wake_ns is not None and self._wake_ns <= wake_ns):
+            return
+        self._wake_ns = wake_ns
+        pause = max(_WAKE_SECONDS_MIN, (wake_ns - self.world.now_ns) / 1e9)
+        self.later(pause, lambda: self._wake(wake_ns))
+
+    def _wake(self, wake_ns: int) -> None:
+        if self._wake_ns != wake_ns:
+            return  # something earlier came in between
+        self._wake_ns = None
+        self._do(self._engine.handle(TimePassed(self._now)))
+        self._schedule_wake()
+
+    @property
+    def _now(self) -> Moment:
+        return self.world.moment(self.skew_ns)
+
+    @property
+    def history_complete(self) -> bool:
+        return self._engine.history_complete
+
+    def _do(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Deliver(samples):
+                    self.promise.delivered(samples)
+                case Missed(source, epoch, first, last):
+                    self.promise.missed(source, epoch, first, last)
+                case Fetch():
+                    self._fetch(output)
+                case AskHistory():
+                    self._ask_history(output)
+                case _:
+                    assert_never(output)
+
+    def _fetch(self, fetch: Fetch) -> None:
+        question = Question(self.key_expr, fetch.source, fetch.first, fetch.last)
+        heard = Heard(question)
+
+        def end(outcome: Outcome) -> None:
+            native = replace(question, native=True)
+            also = Heard(native)
+
+            def finish(_: Outcome) -> None:
+                answer = _answer(heard, outcome, also)
+                self._handle_soon(lambda: Fetched(fetch.fetch_id, answer, self._now))
+
+            self._ask(native, also, finish)
+
+        self._ask(question, heard, end)
+
+    def _ask_history(self, ask: AskHistory) -> None:
+        question = Question(
+            self.key_expr,
+            newest=self.plan.history or None,
+            after=ask.after,
+            in_time=True,
+            samples_max=ask.samples_max,
+        )
+        heard = Heard(question)
+
+        def end(outcome: Outcome) -> None:
+            answer = _answer(heard, outcome)
+            self._handle_soon(lambda: HistoryPage(ask.question_id, answer, self._now))
+
+        self._ask(question, heard, end)
+
+    def _ask(self, question: Question, heard: Heard, end: Callable[[Outcome], None]) -> None:
+        if self.world.tracing:
+            self.world.say(f"{self.name} asks {question}")
+        answerers = answerers_of(self.network, question)
+        self.network.ask(self, answerers, self.plan.query_timeout_seconds, heard.hear, end)
+
+
+def _answer(heard: Heard, outcome: Outcome, *others: Heard) -> Answer:
+    parts = [part for one in (heard, *others) for part in one.parts]
+    return Answer(
+        tuple(AnswerPart(tuple(p.samples), p.absent, p.incarnations) for p in parts),
+        outcome.whole,
+        not outcome.errors,
+        heard.cut_after,
+    )

@@ -1,0 +1,104 @@
+"""What was really published, and whether what everybody says of it is so.
+
+Each publication carries its number in the attachment, so that what is delivered, stored or answered
+is known again whatever epoch an observer gave it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SourceId
+
+__all__ = ["Numbering", "Publication", "Truth"]
+
+
+@dataclass(slots=True, eq=False)
+class Numbering:
+    """One run of a publisher's numbers."""
+
+    at: int
+    """The how-manieth of all numberings of its source."""
+    source: SourceId
+    epoch: int
+    """As its publisher declared it; 0 where it declared none."""
+    publisher: str
+    began_ns: int
+    incarnation: str = ""
+    offset: int = 0
+    """The number it begins with: that of the first publication."""
+    published: dict[int, Publication] = field(default_factory=dict)
+    ended: bool = False
+    """Whether another run of the same source followed, or the publisher is gone for good."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publication:
+    """One sample as it was published."""
+
+    at: int
+    numbering: Numbering
+    sample: Sample
+    at_ns: int
+
+
+class Truth:
+    """Every publication, by its own number and by its place."""
+
+    def __init__(self) -> None:
+        self.publications: list[Publication] = []
+        self.numberings: dict[SourceId, list[Numbering]] = defaultdict(list)
+        self.incarnations: dict[str, Numbering] = {}
+
+    def begin(
+        self, source: SourceId, epoch: int, publisher: str, incarnation: str, now_ns: int
+    ) -> Numbering:
+        """Begin a numbering of a source."""
+        numberings = self.numberings[source]
+        if numberings:
+            numberings[-1].ended = True
+        numbering = Numbering(len(numberings), source, epoch, publisher, now_ns, incarnation)
+        numberings.append(numbering)
+        if incarnation:
+            self.incarnations[incarnation] = numbering
+        return numbering
+
+    def mark(self) -> bytes:
+        """Return the attachment of the next publication."""
+        return b"%d" % len(self.publications)
+
+    def publish(self, numbering: Numbering, sample: Sample, now_ns: int) -> Publication:
+        """Take a publication."""
+        publication = Publication(len(self.publications), numbering, sample, now_ns)
+        if not numbering.published:
+            numbering.offset = sample.sn
+        numbering.published[sample.sn] = publication
+        self.publications.append(publication)
+        return publication
+
+    def of(self, sample: Sample) -> Publication | None:
+        """Return the publication that a sample is of; None where nobody published it so."""
+        mark = sample.attachment
+        if mark is None or not mark.isdigit() or int(mark) >= len(self.publications):
+            return None
+        publication = self.publications[int(mark)]
+        genuine = publication.sample
+        same = (
+            sample.key == genuine.key
+            and sample.source == genuine.source
+            and sample.sn == genuine.sn
+            and sample.kind == genuine.kind
+            and sample.payload == genuine.payload
+            and sample.ntp64 == genuine.ntp64
+        )
+        return publication if same else None
+
+    def wanted(self, numbering: Numbering, key_expr: KeyExpression) -> list[Publication]:
+        """Return what of a numbering is on a key expression, by number."""
+        return [
+            numbering.published[sn]
+            for sn in sorted(numbering.published)
+            if key_expr.matches(numbering.published[sn].sample.key)
+        ]
