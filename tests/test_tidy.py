@@ -29,7 +29,7 @@ NAMES_OF_OTHERS = {"BaseHTTPRequestHandler", "BaseException"}
 _LEFT_TO_DO = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 _BANNER = re.compile(r"^\s*#\s*([-=*#~_])\1{3,}")
 _MACHINE = re.compile(
-    r"(?<![\w.])/(?:home/(?!nonroot)\w|root/|work/|Users/\w)|[A-Za-z]:\\Users\\|/tmp/w/"
+    r"(?<![\w.>])/(?:home/(?!nonroot)\w|root/|work/|Users/\w)|[A-Za-z]:\\Users\\|/tmp/w/"
 )
 _REGISTRY = re.compile(
     r"--(?:extra-)?index-url|--find-links|--trusted-host"
