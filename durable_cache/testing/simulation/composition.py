@@ -252,7 +252,8 @@ def _store(cache: SimCache, index: SimIndex) -> JournaledStorage:
     journal = SimJournal(cache.journal, entries_max=plan.journal_entries_max)
     store.index, store.journal = index, journal  # type: ignore[assignment]
     store.backlog = Backlog(store.options.tail_bytes_max, journal.entries_after)
-    store._restore_index()
+    if index.streams == 0 and next(iter(store.backend.held()), None) is not None:
+        index.rebuild(store.backend)
     drained = index.drained()
     journal.trim(drained)
     for entry in journal.replay():
