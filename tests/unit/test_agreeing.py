@@ -240,6 +240,44 @@ def test_what_is_of_two_runs_without_an_epoch_keeps_to_itself() -> None:
     assert cache.agreed == []
 
 
+def out_of_order() -> Cache:
+    """Return a cache that has 10 and 11 and was given 12, whose timestamp is earlier."""
+    cache = Cache()
+    cache.live(*samples(10, 11))
+    cache.now = 1.0
+    assert cache.given(sample(12, ntp64=5 << 32)) == 0
+    assert [(first, last) for _, first, last in cache.asked] == [(10, 11)]
+    return cache
+
+
+def test_a_number_in_common_shows_that_times_which_go_back_are_of_the_same_run() -> None:
+    cache = out_of_order()
+    cache.answered(*samples(11))
+    assert cache.given(sample(12, ntp64=5 << 32), sample(13, ntp64=4 << 32)) == 2
+
+
+def test_a_number_in_common_with_another_content_shows_that_they_are_of_another_run() -> None:
+    cache = out_of_order()
+    cache.answered(*samples(10), *samples(11, payload=b"older"))
+    cache.now += 200
+    assert cache.given(sample(12, ntp64=5 << 32)) == 0
+    cache.now += 200
+    assert cache.given(sample(12, ntp64=5 << 32)) == 1
+
+
+def test_without_an_answer_the_others_are_asked_again_and_after_half_a_minute_all_comes_in() -> (
+    None
+):
+    cache = out_of_order()
+    cache.answered()
+    assert cache.given(sample(12, ntp64=5 << 32)) == 0
+    cache.now += 11
+    assert cache.given(sample(12, ntp64=5 << 32)) == 0
+    assert len(cache.asked) == 2
+    cache.now += 20
+    assert cache.given(sample(12, ntp64=5 << 32)) == 1
+
+
 def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_rest_comes_in() -> (
     None
 ):

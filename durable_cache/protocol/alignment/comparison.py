@@ -22,7 +22,7 @@ from durable_cache.protocol.alignment.packing import (
     Entry,
     decode_entries,
 )
-from durable_cache.protocol.alignment.peer import Peer
+from durable_cache.protocol.alignment.peer import Peer, Tried
 from durable_cache.protocol.alignment.pulls import Items, Pulls
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.walk import Walk
@@ -42,6 +42,8 @@ from durable_cache.protocol.alignment.wire import (
 __all__ = ["Comparison"]
 
 _EXACT_TRIES = 3
+_PULLS_AT_ONCE = 2
+"""So often the same is pulled in comparisons that follow each other; then with growing pauses."""
 
 
 class Comparison:
@@ -70,10 +72,8 @@ class Comparison:
         self.cuts: OrderedDict[int, int] = OrderedDict()
         self.settled: dict[int, tuple[int, int]] = {}
         """Streams looked into without effect: (theirs, mine)."""
-        self.tried: dict[int, tuple[int, int]] = {}
-        """Streams something was pulled of: (theirs, mine)."""
-        self.stuck: dict[int, tuple[int, int]] = {}
-        """Streams that pulling did not change the last time."""
+        self.tried: dict[int, Tried] = {}
+        """Streams something was pulled of, or is to be pulled of after a pause."""
         self.content = ContentSearch(ledger, self.pulls, options.block)
         self.purges: list[tuple[Stream, int]] = []
         self.offers: list[tuple[str, SampleBatch]] = []
@@ -301,11 +301,14 @@ class Comparison:
             self.purges.append((stream, entry.purge))
             self.raised += 1
             acted = True
-        if lacking.want and self.peer.tried.get(place) == (theirs, mine):
-            self.stuck[place] = (theirs, mine)
-            return
         if lacking.want:
-            self.tried[place] = (theirs, mine)
+            before = self.peer.tried.get(place)
+            if before is None or before[:2] != (theirs, mine):
+                before = Tried(theirs, mine, 0)
+            if before.pulls >= _PULLS_AT_ONCE and not before.waited:
+                self.tried[place] = before._replace(waited=True)
+                return
+            self.tried[place] = Tried(theirs, mine, before.pulls + 1)
             fresh = record is None or not record.runs
             self.pulls.want(place, lacking.want, fresh=fresh)
             acted = True
@@ -353,13 +356,20 @@ class Comparison:
         known_differences = self.peer.known_differences[self.lane]
         for place, (theirs, mine) in self.settled.items():
             known_differences.add(place, theirs, mine)
-        expires_ns = now_ns + round(self.options.tried_seconds * 1e9)
-        for place, (theirs, mine) in self.stuck.items():
-            self.peer.tried.pop(place, None)
-            if theirs >= 0:
-                known_differences.add(place, theirs, mine, expires_ns)
-        self.peer.tried = self.tried
+        for place, tried in self.tried.items():
+            if tried.waited and tried.theirs >= 0:
+                expires_ns = now_ns + round(self._pause_seconds(tried.pulls) * 1e9)
+                known_differences.add(place, tried.theirs, tried.mine, expires_ns)
+        self.peer.pulled(self.tried)
         self.peer.complete = not self.missing
+
+    def _pause_seconds(self, pulls: int) -> float:
+        """Return how long a stream is left alone after so many pulls that changed nothing.
+
+        The storage may be away for a moment, or the door waits for the name of an epoch (ADR 0099).
+        """
+        seconds = self.options.slot_seconds << min(pulls - _PULLS_AT_ONCE + 1, 20)
+        return min(seconds, self.options.tried_seconds)
 
     def report(self, error: str) -> ComparisonEnded:
         """Return what the comparison did, for people and metrics."""

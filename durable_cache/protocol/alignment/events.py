@@ -106,7 +106,8 @@ class AlignerOptions:
     retry_seconds_max: float = 600.0
     """The longest pause after comparisons that failed or changed nothing."""
     tried_seconds: float = 3600.0
-    """When a difference that pulling did not settle is tried again."""
+    """The longest pause before what pulling did not settle is pulled again; the first is two slots,
+    and each is twice the one before."""
     announce_seconds: tuple[float, ...] = (15.0, 60.0, 240.0)
     """When an announcement is repeated, in case it was lost; then there is silence."""
     content_seconds: float = 600.0

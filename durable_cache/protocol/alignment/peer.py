@@ -12,7 +12,17 @@ from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Hello, Lane, Root
 
-__all__ = ["Peer", "Peers", "KnownDifferences"]
+__all__ = ["KnownDifferences", "Peer", "Peers", "Tried"]
+
+
+class Tried(NamedTuple):
+    """How often samples of a stream were pulled while both fingerprints stayed as they were."""
+
+    theirs: int
+    mine: int
+    pulls: int
+    waited: bool = False
+    """It was left alone since the last pull."""
 
 
 class _Difference(NamedTuple):
@@ -132,8 +142,8 @@ class Peer:
         self.hold_until_ns = 0
         self.failures = 0
         self.fruitless = 0
-        self.tried: dict[int, tuple[int, int]] = {}
-        """(theirs, mine) of the streams that the last comparison pulled something of."""
+        self.tried: OrderedDict[int, Tried] = OrderedDict()
+        """The streams something was pulled of since the two were equal last."""
         self.unrecoverable_asked = 0
         """The serial of the unrecoverable numbers this peer was asked about."""
         self.reask = True
@@ -142,6 +152,14 @@ class Peer:
         self.known_differences = {
             lane: KnownDifferences(self._known_differences_max) for lane in Lane
         }
+
+    def pulled(self, tried: dict[int, Tried]) -> None:
+        """Remember what a comparison pulled; beyond the bound the oldest counts as new."""
+        for place, found in tried.items():
+            self.tried[place] = found
+            self.tried.move_to_end(place)
+        while len(self.tried) > self._known_differences_max:
+            self.tried.popitem(last=False)
 
     def announced(self, root: Root, now_ns: int, views_max: int) -> None:
         """Take an announcement; one that was overtaken on the way counts for nothing."""

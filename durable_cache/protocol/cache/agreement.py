@@ -7,6 +7,10 @@ Then it is asked for everything that is here under the other name: one number wi
 says that they are two, of which one holds samples of the other by mistake. Otherwise the lower
 epoch stands, and one that says nothing (0) never does (ADR 0048).
 
+Where two caches have samples of a source without an epoch, numbers in common tell whether they are
+of one run, too (ADR 0098). Timestamps do not: a publisher chooses its own, and they may go back.
+They only give the occasion to ask.
+
 Pure: what is stored is asked for in conversations (`questions`); a question that stays unanswered
 puts the samples off that raised it, for they are given again.
 """
@@ -53,6 +57,12 @@ _NAMED_SECONDS = 300.0
 caches align with each of the others within a few minutes."""
 _APART_NTP64 = 1 << 32
 """Threads of one publisher invert timestamps by less than a second."""
+_UNDECIDED_SECONDS = 30.0
+"""How long samples without an epoch wait where no answer tells of which run they are: half of what
+the cache waits before it reports them missed."""
+_IN_COMMON_MAX = 1_000
+"""So many numbers next to those that others give are asked for, to see whether they are of one run:
+what both caches heard before they were parted is among them."""
 _SN_END = 1 << 36
 _NEIGHBOURS_MAX = 16
 """One number may be stored under several keys, where somebody forged it; a few tell enough."""
@@ -97,6 +107,7 @@ class Agreement:
         self._different: OrderedDict[_Pair, bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
+        self._undecided: OrderedDict[SourceId, float] = OrderedDict()
         self._agreed = {(alias.source, alias.stored): alias for alias in agreements}
         self.inquiries: list[Inquiry] = []
         self.agreed: list[Alias] = []
@@ -137,9 +148,14 @@ class Agreement:
         """Everything that others gave for an inquiry has come in: decide."""
         pair = self._asked.pop(inquiry_id, None)
         inquiry = None if pair is None else self._inquiries.get(pair)
-        if pair is None or inquiry is None or not inquiry.in_common or pair in self._different:
+        if pair is None or inquiry is None:
             return
         source, winner, loser = pair
+        if winner == loser:
+            self._nameless_answered(pair, inquiry)
+            return
+        if not inquiry.in_common or pair in self._different:
+            return
         known = self._known_of(source)
         lost = known.numberings.get(loser)
         if any(known.canonical(epoch, 0) != epoch for epoch in (winner, loser)):
@@ -193,30 +209,80 @@ class Agreement:
     ) -> Conversation[list[Sample]]:
         """Return what of samples without an epoch may come in: not what is here under one."""
         if self._now < self._held_back.get(source, 0.0):
+            yield from self._compare_nameless(source, known, samples)
             return []
         elsewhere: list[Numbering] = []
         for other in [*known.numberings.values()]:
             named = other.epoch != EPOCH_UNKNOWN
             elsewhere += [other] if named and (yield from self._compared(other, samples)) else []
-        waits = source not in self._waited_for
-        if waits and (elsewhere or (yield from self._of_another_run(known, samples))):
-            # The giver, or this cache, finds out how others call them: then they have a name.
-            _put(self._waited_for, source, True)
-            self._hold_back(source, _NAMED_SECONDS)
-            return []
+        if source not in self._waited_for:
+            same = yield from self._of_one_run(source, known, samples)
+            if elsewhere or same is False:
+                # The giver, or this cache, finds out how others call them: then they have a name.
+                self._await_name(source)
+                return []
+            if same is None:
+                return []
         for other in elsewhere:
             samples = [sample for sample in samples if sample.sn not in other.window.held]
         return samples
 
-    def _of_another_run(self, known: KnownSource, samples: list[Sample]) -> Conversation[bool]:
-        """Tell whether samples without an epoch belong to another run than ours without one."""
+    def _of_one_run(
+        self, source: SourceId, known: KnownSource, samples: list[Sample]
+    ) -> Conversation[bool | None]:
+        """Tell whether samples without an epoch belong to the run that is here without one.
+
+        None while others are asked for numbers in common.
+        """
         ours = known.numberings.get(EPOCH_UNKNOWN)
         if ours is None or not _own(known):
-            return False  # looked up once for a source: what comes in is of both from then on
-        for sample in (min(samples, key=_sn), max(samples, key=_sn)):
-            if (yield from self._out_of_order(ours.window.held, sample)):
-                return True
-        return (yield from self._compared(ours, samples)) is False
+            return True  # looked up once for a source: what comes in is of both from then on
+        same = yield from self._compared(ours, samples)
+        if same is not None:
+            return same
+        held = ours.window.held
+        lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
+        in_order = not (yield from self._out_of_order(held, lowest))
+        if in_order and not (yield from self._out_of_order(held, highest)):
+            return True
+        if source not in self._undecided:
+            _put(self._undecided, source, self._now + _UNDECIDED_SECONDS)
+        if self._now >= self._undecided[source]:
+            return True
+        below, above = held.clip(0, lowest.sn).last, held.clip(lowest.sn, _SN_END).first
+        if below is not None:
+            held = held.clip(max(0, below - _IN_COMMON_MAX + 1), below)
+        elif above is not None:
+            held = held.clip(above, above + _IN_COMMON_MAX - 1)
+        self._inquire((source, EPOCH_UNKNOWN, EPOCH_UNKNOWN), held, in_common=False)
+        return None
+
+    def _compare_nameless(
+        self, source: SourceId, known: KnownSource, samples: list[Sample]
+    ) -> Conversation[None]:
+        """Note whether what others give for an inquiry is what is here, without an epoch too."""
+        pair = (source, EPOCH_UNKNOWN, EPOCH_UNKNOWN)
+        inquiry, ours = self._inquiries.get(pair), known.numberings.get(EPOCH_UNKNOWN)
+        if inquiry is None or ours is None or pair in self._different:
+            return
+        same = yield from self._compared(ours, samples)
+        if same is False:
+            self._differ(pair)
+        inquiry.in_common |= same is True
+
+    def _nameless_answered(self, pair: _Pair, inquiry: _Asked) -> None:
+        """Let samples without an epoch in when they were shown to be of the run that is here."""
+        source = pair[0]
+        if pair in self._different:
+            self._await_name(source)
+        elif inquiry.in_common:
+            _put(self._waited_for, source, True)
+            if self._held_back.get(source, 0.0) <= inquiry.until:
+                self.release(source)
+
+    def _await_name(self, source: SourceId) -> None:
+        _put(self._waited_for, source, True)
+        self._hold_back(source, _NAMED_SECONDS)
 
     def _out_of_order(self, held: RangeSet, sample: Sample) -> Conversation[bool]:
         """Tell whether a neighbour by number without an epoch is none by time."""
