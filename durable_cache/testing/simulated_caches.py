@@ -67,6 +67,7 @@ class SimulatedCache:
         self.purges: dict[Stream, int] = {}
         self.conflicts: set[tuple[Stream, int]] = set()
         self.trimmed: set[tuple[Stream, int]] = set()
+        self.held_back_until_ns: dict[SourceId, int] = {}
         self.resurrected: list[tuple[Stream, int]] = []
         self.pulled = 0
         self.aligner: Aligner | None = None
@@ -195,7 +196,7 @@ class SimulatedCache:
                         self._carry(other, RootReceived(payload))
             case Offer(_, batch, held):
                 self.pulled += len(batch)
-                self.take(SampleBatch((*batch, *held)))
+                self.take(SampleBatch(s for s in (*batch, *held) if self._let_in(s.source)))
             case RaisePurge(_, floors):
                 self.purge(floors)
             case _:
@@ -283,6 +284,18 @@ class SimulatedCache:
                 stored.append(sample)
         if stored:
             self.feed(Appended(SampleBatch(stored)))
+
+    def _let_in(self, source: SourceId) -> bool:
+        """Tell whether what peers give of a source may come in now; never is it for ever."""
+        network = self.network
+        options, random = network.options, network.random
+        until_ns = self.held_back_until_ns.get(source)
+        if until_ns is None:
+            seconds = random.uniform(0.0, options.held_back_seconds_max)
+            holds = random.random() < options.held_back
+            until_ns = network.now_ns + round(seconds * SECOND_NS) if holds else 0
+            self.held_back_until_ns[source] = until_ns
+        return network.now_ns >= until_ns
 
     def floor(self, stream: Stream) -> int:
         """Return the number below which nothing is taken."""

@@ -48,6 +48,10 @@ class SimulationOptions:
     delay_seconds_max: float = 2.0
     append_failure: float = 0.02
     """How often a storage does not take what is offered to it."""
+    held_back: float = 0.3
+    """How often the door makes what peers give of a source wait, as it does where it must find out
+    of which of the source's runs that is."""
+    held_back_seconds_max: float = 40.0
     idle_tick_seconds: float = 5.0
     aligner: AlignerOptions = field(
         default_factory=lambda: AlignerOptions(
@@ -124,6 +128,8 @@ class Network(Generic[NodeT]):
 
     def block(self, source: str, target: str) -> None:
         """Cut one direction between two caches; the target loses sight of the source."""
+        if self.healed:
+            return
         self.blocked.add((source, target))
         gone, seer = self.caches[source], self.caches[target]
         seer.feed(PeerGone(source, gone.profile.incarnation))

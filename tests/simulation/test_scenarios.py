@@ -197,6 +197,12 @@ def cut_streams_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "entry", entry)
 
 
+def pulled_once_and_never_again(patch: pytest.MonkeyPatch) -> None:
+    """What the door did not let in at once is left alone for good."""
+    patch.setattr(Comparison, "_pause_seconds", lambda *_: 1e6)
+    patch.setattr("durable_cache.protocol.alignment.comparison._PULLS_AT_ONCE", 1)
+
+
 def a_forgotten_stream_stays_in_the_tree(patch: pytest.MonkeyPatch) -> None:
     def drop(ledger: Ledger, streams: Any) -> None:
         for stream in streams:
@@ -224,6 +230,7 @@ PLANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (other_roots_taken, "two_views_are_kept_apart"),
     (trees_never_rebuilt, "a_wrong_sum_heals"),
     (cut_streams_end, "many_runs_are_paged"),
+    (pulled_once_and_never_again, "P10"),
     (a_forgotten_stream_stays_in_the_tree, "an_epoch_is_moved_at_both"),
 ]
 

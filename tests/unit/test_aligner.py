@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -308,6 +309,30 @@ def test_views_are_named_alike_from_both_sides() -> None:
     assert common is not None
     assert common.holds("a/b")
     assert not common.holds("a/x/1")
+
+
+def test_what_was_not_taken_is_pulled_again_after_pauses_that_double() -> None:
+    one, two = Side("one"), Side("two", tried_seconds=100.0)
+    pair = Pair(one, two)
+    one.take(SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(1)))
+    offered: list[float] = []
+
+    def refuse(batch: SampleBatch) -> None:
+        offered.append(pair.now_ns / SECOND_NS)
+
+    two.take = refuse  # type: ignore[method-assign]
+    two.aligner.ledger.counted = False  # so that no comparison of content comes in between
+    pair.run(900)
+    pauses = [round(after - before) for before, after in pairwise(offered)]
+    assert len(one.store) == 1
+    assert pauses[0] < 20  # a slot, the settling time, and the pause after a comparison
+    assert pauses[1] < pauses[2] < pauses[3]
+    assert 80 <= pauses[4] < 100 <= pauses[5] < 140
+    del two.take  # type: ignore[method-assign]
+    pair.run(160)
+    assert two.store == one.store
+    status = two.aligner.status()[0]
+    assert (status.equal, status.known_differences) == (True, 0)
 
 
 def test_another_incarnation_begins_anew() -> None:

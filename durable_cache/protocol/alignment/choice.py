@@ -80,8 +80,8 @@ class Choice:
         if not peer.unequal(lane, self._ledger.slot):
             if lane is Lane.KNOWLEDGE:
                 peer.due_ns, peer.fruitless = None, 0
-                if not len(peer.known_differences[lane]):
-                    peer.tried.clear()
+            if not len(peer.known_differences[lane]):
+                peer.tried[lane].clear()
             return False
         if lane is Lane.CONTENT:
             return self._content_due(peer)

@@ -302,7 +302,7 @@ class Comparison:
             self.raised += 1
             acted = True
         if lacking.want:
-            before = self.peer.tried.get(place)
+            before = self.peer.tried[self.lane].get(place)
             if before is None or before[:2] != (theirs, mine):
                 before = Tried(theirs, mine, 0)
             if before.pulls >= _PULLS_AT_ONCE and not before.waited:
@@ -360,7 +360,7 @@ class Comparison:
             if tried.waited and tried.theirs >= 0:
                 expires_ns = now_ns + round(self._pause_seconds(tried.pulls) * 1e9)
                 known_differences.add(place, tried.theirs, tried.mine, expires_ns)
-        self.peer.pulled(self.tried)
+        self.peer.pulled(self.lane, self.tried)
         self.peer.complete = not self.missing
 
     def _pause_seconds(self, pulls: int) -> float:

@@ -142,7 +142,7 @@ class Peer:
         self.hold_until_ns = 0
         self.failures = 0
         self.fruitless = 0
-        self.tried: OrderedDict[int, Tried] = OrderedDict()
+        self.tried: dict[Lane, OrderedDict[int, Tried]] = {lane: OrderedDict() for lane in Lane}
         """The streams something was pulled of since the two were equal last."""
         self.unrecoverable_asked = 0
         """The serial of the unrecoverable numbers this peer was asked about."""
@@ -153,13 +153,14 @@ class Peer:
             lane: KnownDifferences(self._known_differences_max) for lane in Lane
         }
 
-    def pulled(self, tried: dict[int, Tried]) -> None:
+    def pulled(self, lane: Lane, tried: dict[int, Tried]) -> None:
         """Remember what a comparison pulled; beyond the bound the oldest counts as new."""
+        known = self.tried[lane]
         for place, found in tried.items():
-            self.tried[place] = found
-            self.tried.move_to_end(place)
-        while len(self.tried) > self._known_differences_max:
-            self.tried.popitem(last=False)
+            known[place] = found
+            known.move_to_end(place)
+        while len(known) > self._known_differences_max:
+            known.popitem(last=False)
 
     def announced(self, root: Root, now_ns: int, views_max: int) -> None:
         """Take an announcement; one that was overtaken on the way counts for nothing."""
