@@ -196,7 +196,8 @@ class SimulatedCache:
                         self._carry(other, RootReceived(payload))
             case Offer(_, batch, held):
                 self.pulled += len(batch)
-                self.take(SampleBatch(s for s in (*batch, *held) if self._let_in(s.source)))
+                let_in = [sample for sample in batch if self._let_in(sample.source)]
+                self.take(SampleBatch((*let_in, *held)))
             case RaisePurge(_, floors):
                 self.purge(floors)
             case _:
