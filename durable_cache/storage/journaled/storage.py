@@ -152,10 +152,11 @@ class JournaledStorage:
             self._purges = Purges()
         else:
             self.index.keep_copies(journal)
+            unmet = self.index.journal() is None  # by this journal, or by any that keeps purges
             finding, self._index_is_older = journal_finding(journal, self.index)
             self._report(finding)
             self._purges = Purges(journal, journal.span()[0])
-            if finding:
+            if finding or unmet:
                 self._purge_again()
             self.backlog = Backlog(self.options.tail_bytes_max, self._entries_after)
             self.backlog.last_id = journal.span()[1]
