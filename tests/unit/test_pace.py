@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durable_cache.storage.journaled.pace import Pace
+from durable_cache.storage.journaled.pace import Pace, RetryPause
 
 
 def test_the_first_append_is_a_small_one_and_a_fast_backend_gets_all_it_asks_for() -> None:
@@ -29,3 +29,11 @@ def test_near_a_deadline_half_of_the_time_left_is_used() -> None:
     assert pace.samples(4.0) == 4_000
     assert pace.samples(0.0004) == 0
     assert pace.samples(-1.0) == 0
+
+
+def test_a_backend_that_fails_is_left_alone_ever_longer() -> None:
+    pause = RetryPause(1.0)
+    assert [pause.failed() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert pause.failed(7.0) == 7.0
+    pause.succeeded()
+    assert pause.failed() == 0.1

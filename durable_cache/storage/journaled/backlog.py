@@ -118,6 +118,13 @@ class Backlog:
         self.bytes += waiting.bytes
         self._in_memory += 1
 
+    def _return(self, entry: Entry) -> None:
+        """Take an entry that was spilled; something may have been purged from it meanwhile."""
+        waiting = self._waiting[self._in_memory]
+        self.samples -= waiting.samples - len(entry.batch)
+        waiting.samples, waiting.bytes = len(entry.batch), entry.batch.held_bytes
+        self._take(waiting, entry)
+
     def _note_spilled(self, batch: SampleBatch) -> None:
         known = self._spilled_numbers
         if known is None:
@@ -188,13 +195,14 @@ class Backlog:
             wanted = self._next_spilled()
         while wanted is not None and self._read_back is not None:
             entries = self._read_back(wanted - 1, _READ_BACK_ENTRIES)
-            if not entries:
-                break
+            before = wanted
             with self._changed:
                 for entry in entries:
                     if self._next_spilled() == entry.entry_id:
-                        self._take(self._waiting[self._in_memory], entry)
+                        self._return(entry)
                 wanted = self._next_spilled()
+            if wanted == before:
+                return
 
     def _next_spilled(self) -> int | None:
         """Return the entry to be read back next, while there is room for it."""

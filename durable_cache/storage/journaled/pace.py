@@ -1,14 +1,17 @@
-"""How many samples one append to the backend may have, so that nobody waits for it too long."""
+"""How large the next append to the backend is, and how long a backend that failed is left alone."""
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
+__all__ = ["Pace", "RetryPause"]
+
+_FIRST_PAUSE_SECONDS = 0.1
 
 _APPEND_SECONDS = 2.5
 """How long an append should take at most: a cache that is closed waits for the one under way."""
 _SMALLEST_SHARE = 8
-"""An append is never cut below this part of what the backend asks for, for its fixed cost would
-then be most of it; only a deadline cuts further."""
+_SMALLEST_SAMPLES = 2_500
+"""An append is never cut below this many samples, or this part of what the backend asks for: its
+fixed cost would then be most of it. Only a deadline cuts further."""
 
 
 class Pace:
@@ -28,7 +31,8 @@ class Pace:
 
         The first is a small one, for nothing is known of the backend yet.
         """
-        fitting = smallest = max(1, self._most // _SMALLEST_SHARE)
+        smallest = max(self._most // _SMALLEST_SHARE, min(_SMALLEST_SAMPLES, self._most))
+        fitting = smallest
         if self._seconds_each:
             fitting = max(smallest, min(self._most, int(_APPEND_SECONDS / self._seconds_each)))
         if left_seconds is None:
@@ -36,3 +40,21 @@ class Pace:
         if self._seconds_each:
             return max(0, min(fitting, int(left_seconds / 2 / self._seconds_each)))
         return fitting if left_seconds > 0 else 0
+
+
+class RetryPause:
+    """How long to wait before a backend that failed is tried again: ever longer, up to a bound."""
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self._seconds = _FIRST_PAUSE_SECONDS
+
+    def failed(self, asked_seconds: float = 0.0) -> float:
+        """Return the pause after a failure, at least what the backend asked for."""
+        pause = self._seconds
+        self._seconds = min(2 * pause, self._seconds_max)
+        return max(pause, asked_seconds)
+
+    def succeeded(self) -> None:
+        """Begin with a short pause next time."""
+        self._seconds = _FIRST_PAUSE_SECONDS

@@ -46,7 +46,7 @@ from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
 from durable_cache.storage.journaled.merged import MergedReading
-from durable_cache.storage.journaled.pace import Pace
+from durable_cache.storage.journaled.pace import Pace, RetryPause
 from durable_cache.storage.journaled.purges import Purges
 from durable_cache.storage.shared.wildcards import WildcardUpdates
 
@@ -56,7 +56,6 @@ _log = logging.getLogger(__name__)
 _STREAMS_COMPARED_MAX = 4096
 """Streams of a source that are looked at for one question: 0.05 s of work."""
 _FINDINGS_MAX = 100
-_FIRST_PAUSE_SECONDS = 0.1
 _NOTHING = RangeSet()
 
 
@@ -282,7 +281,7 @@ class JournaledStorage:
 
     def run_drain(self) -> None:
         """Drain until `stop_drain`; a backend that fails is tried again with growing pauses."""
-        pause = _FIRST_PAUSE_SECONDS
+        pause = RetryPause(self.options.retry_seconds_max)
         while not self._stop.is_set():
             linger = self.options.drain_linger_seconds
             waiting = self.backlog.wait(self.options.drain_samples_max, linger)
@@ -296,11 +295,10 @@ class JournaledStorage:
             except DurableCacheError as error:
                 self.backend_error = str(error)
                 asked = error.retry_after_seconds if isinstance(error, StorageUnavailable) else 0
-                self._stop.wait(max(pause, asked))
-                pause = min(pause * 2, self.options.retry_seconds_max)
+                self._stop.wait(pause.failed(asked))
             else:
                 self.backend_error = ""
-                pause = _FIRST_PAUSE_SECONDS
+                pause.succeeded()
 
     def stop_drain(self) -> None:
         """End `run_drain` after the batch it is at."""
