@@ -24,6 +24,7 @@ from durable_cache.storage.contract import (
     Floor,
     Held,
     Page,
+    Refusal,
     Retention,
     Storage,
 )
@@ -37,6 +38,7 @@ from durable_cache_delta.log import Added, TableLog
 from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.places import FlushFailed, Place
 from durable_cache_delta.read import read_page
+from durable_cache_delta.rows import refusal
 from durable_cache_delta.scanner import Scanner
 from durable_cache_delta.skips import SkipTable
 from durable_cache_delta.trim import as_floors, floors_of, identities, plan_removal, states_after
@@ -95,6 +97,9 @@ class DeltaStorage(Storage):
             append_samples=100_000,
             append_linger_seconds=2.0,
         )
+
+    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
+        return [Refusal(s, reason) for s in batch if (reason := refusal(s)) is not None]
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         with self.lock:

@@ -15,6 +15,7 @@ from durable_cache.storage.contract import (
     Floor,
     Held,
     Page,
+    Refusal,
     Retention,
     Storage,
 )
@@ -24,6 +25,7 @@ from durable_cache_influxdb.client import Client
 from durable_cache_influxdb.index import Measurements, StreamIndex, load
 from durable_cache_influxdb.lease import WriterLease
 from durable_cache_influxdb.line_writer import DeadLetters, LineWriter
+from durable_cache_influxdb.lines import refusal_of
 from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.read import is_by_number, plan_by_number, read_by_meta, read_planned
 from durable_cache_influxdb.typed_fields import TypedFields
@@ -89,6 +91,9 @@ class InfluxDbStorage(Storage):
         self._skips = skips.load_skips(self._client, self._where.skips)
         self._skips.settle(self._index)
         self._unsure_skips = False
+
+    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
+        return [Refusal(s, reason) for s in batch if (reason := refusal_of(s)) is not None]
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         with self._lock:

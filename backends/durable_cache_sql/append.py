@@ -6,7 +6,7 @@ held already does a second way look up what is held and sort out duplicates and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, select, update
@@ -19,7 +19,7 @@ from durable_cache_sql.dictionary import ZID_BYTES, Dictionary
 from durable_cache_sql.skips import write_skips
 from durable_cache_sql.tables import samples, streams
 
-__all__ = ["append_batch"]
+__all__ = ["append_batch", "refusals"]
 
 STATEMENT_BYTES_MAX = 64 << 20
 INTEGER_MAX = (1 << 63) - 1
@@ -51,7 +51,7 @@ def append_batch(
     given_skips: Sequence[Skip],
 ) -> AppendResult:
     """Store a batch within the caller's transaction; see `Storage.append`."""
-    refused = _refused(batch, dictionary)
+    refused = refusals(batch, dictionary.zids)
     kept = batch
     if refused:
         unwanted = {id(refusal.sample) for refusal in refused}
@@ -86,9 +86,10 @@ def _as_given(batch: SampleBatch, dictionary: Dictionary) -> _Offers:
     return _Offers(batch.samples, [dictionary.streams[sample.stream] for sample in batch])
 
 
-def _refused(batch: SampleBatch, dictionary: Dictionary) -> list[Refusal]:
+def refusals(batch: SampleBatch, known: Collection[str] = ()) -> list[Refusal]:
+    """Return what no table can ever hold; `known` timestamp ids are in a table already."""
     found: list[Refusal] = []
-    stamps = {sample.timestamp_id for sample in batch} - dictionary.zids.keys()
+    stamps = {sample.timestamp_id for sample in batch}.difference(known)
     bad = {text for text in stamps if len(text) > 2 * ZID_BYTES or not _HEX.issuperset(text)}
     if bad:
         found += [

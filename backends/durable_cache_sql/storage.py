@@ -17,10 +17,11 @@ from durable_cache.storage.contract import (
     Floor,
     Held,
     Page,
+    Refusal,
     Retention,
     Storage,
 )
-from durable_cache_sql.append import append_batch
+from durable_cache_sql.append import append_batch, refusals
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import Dictionary, find_storage, make_storage
 from durable_cache_sql.gaps import is_gap, read_gap
@@ -58,6 +59,9 @@ class SqlStorage(Storage):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(self._database.durability)
+
+    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
+        return refusals(batch)
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         with self._writing() as connection:

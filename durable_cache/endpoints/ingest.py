@@ -107,7 +107,7 @@ class Ingest:
             aliases=index.aliases(),
             agreements=index.agreements(),
             streams=(info.stream for info in index.all_infos()) if limited else (),
-            screen=store.wildcards.admit,
+            screen=store.admit,
         )
         self.epochs = self._core.epochs
         self.acknowledging = Acknowledging(
@@ -144,6 +144,8 @@ class Ingest:
         if self._core.streams_refused:
             limit = self._options.resources_limit
             return f"resources_limit = {limit} streams reached; new streams are refused"
+        if self._store.unstorable_total:
+            return f"{self._store.unstorable_total} samples were refused that no backend can take"
         if self._core.refused:
             limit = self._store.options.wildcard_updates_max
             return (

@@ -35,12 +35,15 @@ class Backend(MemoryStorage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.away = False
+        self.away = self.tells = False
         self.calls: list[str] = []
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(Durability.DISK, ordered_reads=False, append_samples=64)
+
+    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
+        return [Refusal(s, "it is bad") for s in batch if self.tells and s.payload == b"bad"]
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         if self.away:
@@ -269,6 +272,19 @@ def test_what_the_backend_never_takes_is_skipped_and_said(tmp_path: Path) -> Non
         assert "it is bad" in store.findings[0]
         assert store.journal is not None
         assert store.journal.dead_letters == 1
+
+
+def test_what_can_be_told_never_to_fit_is_refused_before_it_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    backend = Backend()
+    backend.tells = True
+    with opened(tmp_path, backend) as store:
+        good, bad = batch(ONE, 0, 1), batch(ONE, 2, payload=b"bad")
+        assert store.admit(good) is good
+        assert store.admit(SampleBatch([*good, *bad])) == good
+        assert store.unstorable_total == 1
+        assert "it is bad" in store.findings[0]
 
 
 def test_a_lookup_that_does_not_find_what_is_claimed_is_a_finding(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ class JournaledStorage:
         self.conflicts_total = 0
         self.refused_total = 0
         """Samples that were acknowledged and that the backend can never take."""
+        self.unstorable_total = 0
+        """Samples that were refused before they were acknowledged."""
         self.drained_samples = 0
         self._pace = Pace(self.options.drain_samples_max)
         self.level = min(level, storage.capabilities.durability)
@@ -204,9 +206,23 @@ class JournaledStorage:
             self.findings.append(finding)
             _log.warning(finding)
 
-    def check(self, batch: SampleBatch) -> Sequence[Refusal]:
-        """Return the samples that the backend can never take: refuse them before they are acked."""
-        return self.backend.check(batch)
+    def admit(self, batch: SampleBatch) -> SampleBatch:
+        """Return a batch without what can never be stored, before anybody is told that it is safe.
+
+        That is what the backend has no place for, which is reported, and wildcard updates beyond
+        their bound.
+        """
+        refused = self.backend.check(batch)
+        if refused:
+            sample, reason = refused[0]
+            self.unstorable_total += len(refused)
+            self._report(
+                f"{len(refused)} samples are refused, for the backend can never take them; the "
+                f"first is number {sample.sn} of {sample.source} on {sample.key[:80]!r}: {reason}"
+            )
+            gone = {id(refusal.sample) for refusal in refused}
+            batch = SampleBatch(sample for sample in batch if id(sample) not in gone)
+        return self.wildcards.admit(batch)
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> None:
         """Make samples and skips durable at `level`; raises `StorageError` when it is not known.

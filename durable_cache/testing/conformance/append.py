@@ -106,6 +106,13 @@ class AppendTests(StorageHooks):
         assert all(refused.reason for refused in result.refused)
         assert read_all(storage) == [sample(0), sample(1)]
 
+    def test_what_can_be_told_to_be_refused_is_no_more_than_what_is(self, storage: Storage) -> None:
+        refusable = self.unstorable()
+        assert not storage.check(batch(run(0, 9)))
+        if refusable is not None:
+            checked = storage.check(batch(sample(0), refusable, sample(1)))
+            assert [refused.sample for refused in checked] in ([], [refusable])
+
     def test_samples_may_come_in_any_order(self, storage: Storage) -> None:
         backwards = run(0, 20)[::-1]
         storage.append(batch(backwards[::2]))
