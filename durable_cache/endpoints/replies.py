@@ -47,6 +47,8 @@ __all__ = ["AnswerBounds", "Asked", "Form", "Refused", "answer", "form_of", "par
 
 _OURS = frozenset({"_sn", "_time", "_max", "_pack", "_order", "_limit", "_store", "_anyke"})
 _PAGE_SAMPLES = 2_000
+_PAGE_SAMPLES_PACKED = 10_000
+"""Read at once: backends without an index look through all they hold for each page."""
 
 
 class Form(Enum):
@@ -192,12 +194,13 @@ def answer(
     """
     deadline = time.monotonic() + bounds.seconds_max
     samples_max = min(bounds.samples_max, asked.samples_max or bounds.samples_max)
+    page_samples = _PAGE_SAMPLES_PACKED if asked.packed else _PAGE_SAMPLES
     sent = size = 0
     cursor = asked.cursor
     waiting = SampleBatch()
     sources: set[SourceId] = set()
     while True:
-        limit = min(_PAGE_SAMPLES, samples_max - sent)
+        limit = min(page_samples, samples_max - sent)
         page = read(asked.selection, limit, cursor)
         cursor = page.cursor
         batch = page.samples

@@ -10,7 +10,7 @@ from durable_cache.errors import Closed, StorageLocked
 from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, sample_digest
-from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
+from durable_cache.model.selection import Cursor, Order, Selection, SnBounds, TimeBounds
 from durable_cache.storage import contract
 from durable_cache.storage.contract import AppendResult, Conflict, Floor, Held, Page, Retention
 from durable_cache.storage.shared.paging import held_of, page_of
@@ -72,6 +72,7 @@ class MemoryStorage(contract.Storage):
     def _candidates(self, selection: Selection, limit: int, cursor: Cursor | None) -> list[Sample]:
         """Copy the samples of a selection, where it is in order of identity no more than a page."""
         paged = selection.order is Order.IDENTITY and selection.newest is None
+        whole = selection.sns == SnBounds() and selection.times == TimeBounds()
         found: list[Sample] = []
         with self._lock:
             self._check()
@@ -79,11 +80,14 @@ class MemoryStorage(contract.Storage):
                 if paged and cursor is not None and stream.order < cursor[:4]:
                     continue
                 after = cursor if paged else None
-                found += (
-                    sample
-                    for sample in _within(self._streams[stream], selection.sns)
-                    if selection.holds(sample) and (after is None or sample.order > after)
-                )
+                if whole and after is None:  # the stream's name was compared already
+                    found += self._streams[stream].values()
+                else:
+                    found += (
+                        sample
+                        for sample in _within(self._streams[stream], selection.sns)
+                        if selection.holds(sample) and (after is None or sample.order > after)
+                    )
                 if paged and len(found) > limit:
                     break
         return found
