@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -45,6 +46,7 @@ __all__ = [
     "encode_journal",
     "encode_packed",
     "encode_place",
+    "incarnation_after",
     "is_incarnation",
     "own_key",
     "parse_publisher_token",
@@ -465,6 +467,11 @@ class PublisherToken(NamedTuple):
     key_expr: KeyExpression
     incarnation: str = ""
     """Eight hex digits, drawn anew for every numbering; empty in tokens of earlier versions."""
+
+
+def incarnation_after(incarnation: str) -> str:
+    """Return what a publisher calls its numbering after a wrap, so that others know it for one."""
+    return blake2b(incarnation.encode(), digest_size=INCARNATION_DIGITS // 2).hexdigest()
 
 
 def is_incarnation(text: str) -> bool:

@@ -20,7 +20,7 @@ from durable_cache.protocol.subscriber.events import (
     HistoryPage,
     TimePassed,
 )
-from durable_cache.protocol.wire import AbsenceReason, Incarnation
+from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
 
 # Gaps
@@ -377,3 +377,17 @@ def test_whatever_is_lost_delayed_or_repeated_each_sample_comes_once_or_is_repor
     begun = min(reader.delivered)
     assert missed | set(reader.delivered) == set(range(begun, end))
     assert not missed & set(reader.delivered)
+
+
+def test_a_declared_wrap_is_known_by_its_incarnation() -> None:
+    top = SOURCE_SN_MODULUS - 1
+    for incarnation, wanted in (
+        (incarnation_after("0000000a"), (top - 2, top)),
+        ("0000000b", None),
+    ):
+        reader = Reader()
+        reader.declared(EPOCH, "0000000a")
+        reader.live(sample(top - 4, at=1), sample(top - 3, at=1))
+        reader.declared(FRESH, incarnation)
+        reader.live(sample(0, at=2))
+        assert reader.wanted == [wanted or (top - 2, None)]

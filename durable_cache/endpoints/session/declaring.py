@@ -37,6 +37,7 @@ __all__ = [
     "source_of",
     "take_heartbeats",
     "take_token_changes",
+    "tokens_now",
     "undeclare",
     "watch_tokens",
     "watch_tokens_polled",
@@ -153,6 +154,14 @@ def watch_tokens_polled(session: Session, key_expr: str) -> ZenohSubscriber:
     """
     channel: handlers.RingChannel[zenoh.Sample] = handlers.RingChannel(_CHANGES_KEPT_MAX)
     return session.liveliness().declare_subscriber(key_expr, channel, history=True)
+
+
+def tokens_now(session: Session, key_expr: str, timeout_seconds: float) -> set[str]:
+    """Ask which tokens there are at this moment; what does not answer in time is not there."""
+    replies = session.liveliness().get(
+        key_expr, handlers.FifoChannel(1024), timeout=timeout_seconds
+    )
+    return {str(reply.ok.key_expr) for reply in replies if reply.ok is not None}
 
 
 def take_token_changes(watch: ZenohSubscriber) -> list[tuple[str, bool]]:

@@ -24,6 +24,7 @@ from durable_cache.endpoints.session import (
     Decoder,
     Origins,
     Session,
+    ZError,
     close_at_exit,
     declare_heartbeats_polled,
     declare_subscriber,
@@ -31,6 +32,7 @@ from durable_cache.endpoints.session import (
     start_thread,
     take_heartbeats,
     take_token_changes,
+    tokens_now,
     undeclare,
     watch_tokens_polled,
     zid_of,
@@ -61,6 +63,8 @@ from durable_cache.protocol.wire import own_key, parse_publisher_token
 __all__ = ["Miss", "MissListener", "ReliableSubscriber", "declare_reliable_subscriber"]
 
 _log = logging.getLogger(__name__)
+_TOKENS_SECONDS_MAX = 1.0
+"""How long routers are waited for that say which caches there are; they answer within a trip."""
 _IDLE_SECONDS = 0.1
 """How often tokens and heartbeats are looked at while nothing else comes."""
 
@@ -164,7 +168,10 @@ class ReliableSubscriber:
         self._threads: list[Thread] = []
         self._warned = False
         self._publishers = watch_tokens_polled(session, own_key(domain, "pub", "**"))
+        self._session = session
         self._caches = watch_tokens_polled(session, own_key(domain, "history", "**"))
+        self._known_caches: set[str] = set()
+        """The tokens of the caches that were there when history was first asked for."""
         self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
         self._subscriber = declare_subscriber(
             session, str(key_expr), Origins.ANY, options.channel_samples
@@ -271,7 +278,11 @@ class ReliableSubscriber:
             return
 
     def _run(self) -> None:
-        self._do(self._engine.start(_now()))
+        pattern = own_key(self._domain, "history", "**")
+        with suppress(ZError):  # the session is closing
+            self._known_caches = tokens_now(self._session, pattern, _TOKENS_SECONDS_MAX)
+        in_reach = any(map(self._may_answer, self._known_caches))
+        self._do(self._engine.start(_now(), answerers_known=in_reach))
         while not self._stopped.is_set():
             wake = self._engine.wake_ns()
             pause = _IDLE_SECONDS
@@ -298,11 +309,21 @@ class ReliableSubscriber:
             token = parse_publisher_token(key, self._domain)
             if alive and token is not None and token.key_expr.intersects(self.key_expr):
                 yield Declared(token.source, token.epoch, token.incarnation, _now())
-        for _, alive in take_token_changes(self._caches):
-            if alive:
+        for key, alive in take_token_changes(self._caches):
+            if not alive:
+                self._known_caches.discard(key)
+            elif key not in self._known_caches and self._may_answer(key):
                 yield AnswererAppeared(_now())
         for source, source_sn in take_heartbeats(self._heartbeats):
             yield HeartbeatReceived(source, source_sn, _now())
+
+    def _may_answer(self, key: str) -> bool:
+        """Tell whether the token's cache stores what is subscribed to."""
+        rest = key.removeprefix(own_key(self._domain, "history", "")).split("/", 2)
+        try:
+            return len(rest) == 3 and KeyExpression(rest[2]).intersects(self.key_expr)
+        except ValueError:
+            return False
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Received):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from hashlib import blake2b
 from typing import assert_never
 
 from durable_cache.errors import LocalProtocolError
@@ -44,7 +43,7 @@ from durable_cache.protocol.publisher.events import (
     TokenFailed,
 )
 from durable_cache.protocol.publisher.history import History
-from durable_cache.protocol.wire import INCARNATION_DIGITS, Ack
+from durable_cache.protocol.wire import Ack, incarnation_after
 
 __all__ = ["PublisherEngine"]
 
@@ -186,7 +185,7 @@ class PublisherEngine:
         old = self._numbering
         if old.open:
             self._former.append(old)
-        named = blake2b(old.incarnation.encode(), digest_size=INCARNATION_DIGITS // 2).hexdigest()
+        named = incarnation_after(old.incarnation)
         self._numbering = _Numbering(next_epoch(now.unix_ns, old.epoch), named, 0)
 
     def _sent(self) -> list[Output]:

@@ -119,9 +119,13 @@ class SubscriberEngine:
         """How many sources wait for something missing."""
         return len(self._waiting)
 
-    def start(self, now: Moment) -> list[Output]:
-        """Begin; returns the first question for history, if there is one to ask."""
+    def start(self, now: Moment, *, answerers_known: bool = False) -> list[Output]:
+        """Begin; returns the first question for history, if there is one to ask.
+
+        `answerers_known`: there are caches, and one that does not answer may be restarting.
+        """
         self._began_ns = now.unix_ns
+        self._answerers_known = answerers_known
         if self._history is not None:
             self._history.start(now.monotonic_ns)
         return self._outputs.take()
@@ -314,7 +318,7 @@ class SubscriberEngine:
         if head.next_sn is None or not self._options.recovery:
             head.end_known = True
             return
-        if followed.is_wrap(head, self._options):
+        if followed.wraps(self._options):
             head.top, head.end_known = SOURCE_SN_MODULUS - 1, True
         head.advance(self._outputs, now_ns)
 
@@ -427,6 +431,8 @@ class SubscriberEngine:
             return
         followed.declared_ns = now.unix_ns
         self._steady.pop(source, None)
+        if self._history is not None and not self._history.active:
+            self._history.ask_again(now.monotonic_ns)
         early, followed.early = followed.early, []
         for sample in early:
             self._live(sample, now)

@@ -26,7 +26,7 @@ from durable_cache.protocol.subscriber.events import (
     Missed,
     Output,
 )
-from durable_cache.protocol.wire import AbsenceReason
+from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
 __all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs"]
 
@@ -393,7 +393,10 @@ class Followed:
             return before
         return newest
 
-    def is_wrap(self, numbering: Numbering, options: DeliveryOptions) -> bool:
-        """Tell whether a numbering is so near its last number that its successor follows a wrap."""
-        reached = max(numbering.top, (numbering.next_sn or 0) - 1)
+    def wraps(self, options: DeliveryOptions) -> bool:
+        """Tell whether the second numbering goes on where the numbers of the first ended."""
+        ended, begun = self.numberings[0], self.numberings[1]
+        if ended.incarnation and begun.incarnation:
+            return begun.incarnation == incarnation_after(ended.incarnation)
+        reached = max(ended.top, (ended.next_sn or 0) - 1)
         return reached >= SOURCE_SN_MODULUS - options.window_size_samples
