@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
+from durable_cache.model.newest import NewestPlaces
 from durable_cache.model.sample import (
     Sample,
     SampleBatch,
@@ -185,13 +186,13 @@ def _newest(
     newest: int,
 ) -> Iterator[_Row]:
     """Yield the newest rows of every key of a plan, their places in order of time."""
-    kept: dict[str, list[_Row]] = {}
+    kept: NewestPlaces[str, _Row] = NewestPlaces(newest)
     open_keys = list(wanted)
     order = sorted(range(len(files)), key=lambda at: files[at].ntp64.last, reverse=True)
     for at in order:
         last = files[at].ntp64.last
         open_keys = [
-            want for want in open_keys if not _is_settled(kept.get(want.stream.key), newest, last)
+            want for want in open_keys if not _is_settled(kept.oldest(want.stream.key), last)
         ]
         if not open_keys:
             break
@@ -201,13 +202,8 @@ def _newest(
         best_rows = _newest_rows(found.rows, newest)
         keys = best_rows.column("key_expr").to_pylist()
         for key, row in zip(keys, _time_rows(at, best_rows), strict=True):
-            best = kept.setdefault(key, [])
-            if len(best) < newest:
-                heapq.heappush(best, row)
-            elif best[0] < row:
-                heapq.heapreplace(best, row)
-    for best in kept.values():
-        yield from best
+            kept.offer(key, row)
+    yield from kept
 
 
 def _newest_rows(rows: pa.Table, newest: int) -> pa.Table:
@@ -241,11 +237,9 @@ def _is_tied(key: pa.Array, ntp64: pa.Array, last: pa.Array) -> pa.Array:
     return pc.and_(pc.equal(key.take(last), key), pc.equal(ntp64.take(last), ntp64))
 
 
-def _is_settled(best: list[_Row] | None, newest: int, last: int) -> bool:
+def _is_settled(oldest: _Row | None, last: int) -> bool:
     """Tell whether nothing at or before the time `last` can displace what a key has."""
-    if best is None or len(best) < newest:
-        return False
-    return last < _time_of(best[0])
+    return oldest is not None and last < _time_of(oldest)
 
 
 def _load(scanner: Scanner, files: Sequence[DataFile], page: Sequence[_Row]) -> list[Sample]:

@@ -13,6 +13,7 @@ from itertools import groupby, islice
 from threading import RLock
 from typing import NamedTuple
 
+from durable_cache.model.newest import NewestPlaces
 from durable_cache.model.sample import Sample, SampleBatch, timestamp_id_number
 from durable_cache.model.selection import SN_MAX, Cursor, Order, Selection, TimeBounds
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -185,15 +186,10 @@ def _groups(states: Iterable[StreamState]) -> Iterator[list[StreamState]]:
 def _newest(places: Iterable[_Place], newest: int | None) -> Iterable[_Place]:
     if newest is None:
         return places
-    keys: dict[str, list[tuple[Cursor, _Place]]] = {}
+    kept: NewestPlaces[str, tuple[Cursor, _Place]] = NewestPlaces(newest)
     for place in places:
-        heap = keys.setdefault(place.state.tags.key_id, [])
-        entry = (place.time_order, place)
-        if len(heap) < newest:
-            heapq.heappush(heap, entry)
-        elif heap[0][0] < entry[0]:
-            heapq.heapreplace(heap, entry)
-    return [place for heap in keys.values() for _, place in heap]
+        kept.offer(place.state.tags.key_id, (place.time_order, place))
+    return [place for _, place in kept]
 
 
 def _places(

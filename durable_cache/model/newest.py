@@ -14,17 +14,33 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import nlargest
+from heapq import heappush, heapreplace, nlargest
 from operator import attrgetter
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from durable_cache.model.key_expression import KeyExpression, parse_update
 from durable_cache.model.sample import Kind, Sample, key_bytes
 
-__all__ = ["NamingUpdates", "is_update", "latest_values", "newest_per_key", "values_of"]
+__all__ = [
+    "NamingUpdates",
+    "NewestPlaces",
+    "is_update",
+    "latest_values",
+    "newest_per_key",
+    "values_of",
+]
 
 _TIME_ORDER = attrgetter("time_order")
+
+
+class _Place(Protocol):
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+KeyT = TypeVar("KeyT")
+PlaceT = TypeVar("PlaceT", bound=_Place)
 
 
 def is_update(key: str) -> bool:
@@ -42,6 +58,34 @@ def newest_per_key(samples: Iterable[Sample], newest: int | None) -> Iterable[Sa
     return [
         sample for group in keys.values() for sample in nlargest(newest, group, key=_TIME_ORDER)
     ]
+
+
+class NewestPlaces(Generic[KeyT, PlaceT]):
+    """The newest `newest` places of each key, of places that come in any order, one at a time.
+
+    For who reads columns and not samples: a place compares as `Sample.time_order` does.
+    """
+
+    def __init__(self, newest: int) -> None:
+        self._newest = newest
+        self._kept: dict[KeyT, list[PlaceT]] = {}
+
+    def offer(self, key: KeyT, place: PlaceT) -> None:
+        """Keep a place while it is among the newest of its key."""
+        kept = self._kept.setdefault(key, [])
+        if len(kept) < self._newest:
+            heappush(kept, place)
+        elif kept[0] < place:
+            heapreplace(kept, place)
+
+    def oldest(self, key: KeyT) -> PlaceT | None:
+        """Return what a place must be newer than to be kept; None while any is."""
+        kept = self._kept.get(key)
+        return kept[0] if kept is not None and len(kept) == self._newest else None
+
+    def __iter__(self) -> Iterator[PlaceT]:
+        for kept in self._kept.values():
+            yield from kept
 
 
 def values_of(own: Sequence[Sample], updates: Sequence[Sample], newest: int) -> list[Sample]:

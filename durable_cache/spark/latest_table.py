@@ -14,6 +14,7 @@ from durable_cache.spark.failures import spark_errors
 from durable_cache.spark.outputs import check_apart
 from durable_cache.spark.predicates import named_by
 from durable_cache.spark.table import SAMPLE_COLUMNS, is_delta, open_table
+from durable_cache.spark.updates import is_update, newest_updates, with_updates
 from durable_cache.spark.views import newest
 
 __all__ = ["follow_latest", "read_latest", "update_latest"]
@@ -25,6 +26,8 @@ _ORDER = (
     "struct({0}.ntp64, lpad({0}.timestamp_id, 32, '0'), {0}.key_expr, "
     "lpad({0}.source_zid, 32, '0'), {0}.source_eid, {0}.epoch, {0}.sn)"
 )
+_SAME = "held.key_expr = new.key_expr and (not contains(new.key_expr, '*') or held.kind = new.kind)"
+"""Of an expression with wildcards its newest put and its newest delete are kept."""
 
 
 def update_latest(
@@ -61,10 +64,11 @@ def follow_latest(
 
 
 def read_latest(spark: SparkSession, target: str | Path) -> DataFrame:
-    """Return the newest sample of each key that is not deleted, from a latest-table."""
+    """Return the newest value of each key that is not deleted, from a latest-table."""
     _check_kind(spark, str(target))
     with spark_errors(str(target)):
-        return spark.read.format("delta").load(str(target)).where("kind = 'PUT'")
+        rows = spark.read.format("delta").load(str(target))
+        return with_updates(rows.where(~is_update()), rows.where(is_update()))
 
 
 def _start(
@@ -75,7 +79,7 @@ def _start(
     progress: Callable[[int], None],
     every_seconds: float | None,
 ) -> StreamingQuery:
-    wanted = named_by(key_expr)
+    wanted = named_by(key_expr) | is_update()  # any update may name a key that is wanted
     found = open_table(spark, table)
     place = check_apart(found, target)
     _create(spark, place)
@@ -83,7 +87,8 @@ def _start(
     def merge(batch: DataFrame, _: int) -> None:
         rows = batch.persist()
         try:
-            _merge(spark, place, newest(rows))
+            own = newest(rows.where(~is_update()))
+            _merge(spark, place, own.unionByName(newest_updates(rows)))
             progress(rows.count())
         finally:
             rows.unpersist()
@@ -129,7 +134,7 @@ def _merge(spark: SparkSession, place: str, rows: DataFrame) -> None:
     (
         DeltaTable.forPath(spark, place)
         .alias("held")
-        .merge(rows.alias("new"), "held.key_expr = new.key_expr")
+        .merge(rows.alias("new"), _SAME)
         .whenMatchedUpdateAll(condition=newer)
         .whenNotMatchedInsertAll()
         .execute()

@@ -15,6 +15,7 @@ from pyspark.sql import functions as fn
 from durable_cache.errors import ConfigError
 from durable_cache.spark.numbering import NUMBERING, STREAM, missing_ranges, runs
 from durable_cache.spark.table import Table, open_table
+from durable_cache.spark.updates import is_update, newest_updates, time_order, with_updates
 
 __all__ = [
     "VIEWS",
@@ -51,19 +52,6 @@ def _samples(spark: SparkSession, table: Table) -> DataFrame:
     return table.samples(spark)
 
 
-def time_order() -> list[Column]:
-    """Return the columns that order samples by time on every backend: HLC, its id, identity."""
-    return [
-        fn.col("ntp64"),
-        fn.lpad("timestamp_id", 32, "0"),
-        fn.col("key_expr"),
-        fn.lpad("source_zid", 32, "0"),
-        fn.col("source_eid"),
-        fn.col("epoch"),
-        fn.col("sn"),
-    ]
-
-
 def newest(samples: DataFrame) -> DataFrame:
     """Return the newest sample of each key by `time_order`, deletes included.
 
@@ -77,8 +65,9 @@ def newest(samples: DataFrame) -> DataFrame:
 
 
 def latest(spark: SparkSession, table: Table) -> DataFrame:
-    """Return each key's newest sample; a key whose newest is a DELETE has none."""
-    return newest(table.samples(spark)).where("kind = 'PUT'")
+    """Return each key's newest value, wildcard updates applied; a deleted key has none."""
+    samples = table.samples(spark)
+    return with_updates(newest(samples.where(~is_update())), newest_updates(samples))
 
 
 def stream_runs(spark: SparkSession, table: Table) -> DataFrame:

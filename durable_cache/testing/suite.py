@@ -14,6 +14,7 @@ from durable_cache.testing.conformance.fields import FieldTests
 from durable_cache.testing.conformance.filters import FilterTests
 from durable_cache.testing.conformance.histories import HistoryTests
 from durable_cache.testing.conformance.lifetime import LifetimeTests
+from durable_cache.testing.conformance.newest import NewestTests
 from durable_cache.testing.conformance.paging import PagingTests
 from durable_cache.testing.conformance.removal import RemovalTests
 from durable_cache.testing.conformance.skips import SkipTests
@@ -27,6 +28,7 @@ class StorageTests(
     FilterTests,
     HistoryTests,
     LifetimeTests,
+    NewestTests,
     PagingTests,
     RemovalTests,
     SkipTests,
