@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from durable_cache.endpoints.cache import CacheStatus, ReliabilityCache, declare_reliability_cache
 from durable_cache.endpoints.options import CacheOptions
-from durable_cache.endpoints.publisher import ReliablePublisher, declare_reliable_publisher
-from durable_cache.endpoints.receipts import Receipt
+from durable_cache.endpoints.publisher import (
+    PublisherOptions,
+    Receipt,
+    ReliablePublisher,
+    declare_reliable_publisher,
+)
 from durable_cache.endpoints.session import Origins, open_session
 from durable_cache.endpoints.subscriber import (
     Miss,
@@ -24,6 +28,7 @@ __all__ = [
     "Kind",
     "Miss",
     "Origins",
+    "PublisherOptions",
     "Qos",
     "Receipt",
     "ReliabilityCache",

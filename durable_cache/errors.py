@@ -13,6 +13,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError      our own caller broke the rules
     │   └── RemoteProtocolError     a peer sent what the protocol does not allow
+    ├── Unacknowledged              put again once caches are in reach; nothing was published
     └── Closed                      the object was closed
 
 Driver errors never appear here: each backend translates its own at its edge.
@@ -38,6 +39,7 @@ __all__ = [
     "StorageFull",
     "StorageLocked",
     "StorageUnavailable",
+    "Unacknowledged",
     "map_errors",
 ]
 
@@ -127,6 +129,10 @@ class RemoteProtocolError(ProtocolError):
     def __init__(self, message: str, peer: str = "") -> None:
         self.peer = peer
         super().__init__(f"{message} (from {peer})" if peer else message)
+
+
+class Unacknowledged(DurableCacheError):
+    """Too many samples wait for acknowledgements; nothing was published: put again later."""
 
 
 class Closed(DurableCacheError):

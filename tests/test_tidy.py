@@ -15,7 +15,8 @@ from tests.tree import files as tree_files
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
-PUBLIC_NAMES_MAX = 20
+PUBLIC_NAMES_MAX = 24
+"""Twenty, and the options type of every declaration that takes one."""
 
 LONGER: dict[str, int] = {}
 """Modules that are longer than they may be, with their length: it may only shrink."""

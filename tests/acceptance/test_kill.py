@@ -13,8 +13,7 @@ import pytest
 
 from durable_cache import Kind, Qos, Sample, declare_reliable_publisher
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.publisher import ReliablePublisher
-from durable_cache.endpoints.receipts import Receipt
+from durable_cache.endpoints.publisher import Receipt, ReliablePublisher
 from durable_cache.endpoints.session import close_session, open_session, zid_of
 from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import free_port, wait_until
@@ -26,7 +25,7 @@ ENCODINGS = ("zenoh/bytes", "application/json;v1", "text/plain", "application/cd
 class Load:
     """Publishes varied samples until it is stopped, and keeps what it published."""
 
-    def __init__(self, publisher: ReliablePublisher, seed: int) -> None:
+    def __init__(self, publisher: ReliablePublisher[Receipt], seed: int) -> None:
         self._publisher = publisher
         self._chance = random.Random(seed)
         self._stop = Event()

@@ -6,7 +6,7 @@ need are re-exported.
 
 from __future__ import annotations
 
-from zenoh import Config, KeyExpr, Publisher, Query, Session, ZError, ext, handlers
+from zenoh import Config, KeyExpr, Publisher, Query, Session, Timestamp, ZError, ext, handlers
 
 from durable_cache.endpoints.session.arguments import (
     IntoBytes,
@@ -34,6 +34,7 @@ from durable_cache.endpoints.session.declaring import (
     Queryable,
     Token,
     ZenohSubscriber,
+    answer_at_once,
     declare_heartbeats,
     declare_heartbeats_polled,
     declare_own_publisher,
@@ -41,6 +42,7 @@ from durable_cache.endpoints.session.declaring import (
     declare_subscriber,
     declare_token,
     hear,
+    hear_at_once,
     hear_queries,
     is_matched,
     is_zenoh_channel,
@@ -89,9 +91,11 @@ __all__ = [
     "Queryable",
     "Replies",
     "Session",
+    "Timestamp",
     "Token",
     "ZError",
     "ZenohSubscriber",
+    "answer_at_once",
     "ask",
     "ask_later",
     "ask_peer",
@@ -108,6 +112,7 @@ __all__ = [
     "handlers",
     "hear",
     "hear_queries",
+    "hear_at_once",
     "is_matched",
     "is_zenoh_channel",
     "new_timestamp",

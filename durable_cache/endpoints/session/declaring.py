@@ -20,6 +20,7 @@ __all__ = [
     "Queryable",
     "Token",
     "ZenohSubscriber",
+    "answer_at_once",
     "declare_heartbeats",
     "declare_heartbeats_polled",
     "declare_own_publisher",
@@ -28,6 +29,7 @@ __all__ = [
     "declare_token",
     "hear",
     "hear_queries",
+    "hear_at_once",
     "is_matched",
     "is_zenoh_channel",
     "put_own",
@@ -247,6 +249,34 @@ def _hand_on(channel: handlers.Handler[_ItemT], callback: Callable[[_ItemT], Non
                 _log.exception("a callback failed; the next event is handled all the same")
 
     start_thread(run, "zenoh-events")
+
+
+def hear_at_once(
+    session: Session, key_expr: str, callback: Callable[[bytes], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback(payload)` for each message of ours on Zenoh's own thread: it never waits."""
+
+    def heard(sample: zenoh.Sample) -> None:
+        callback(sample.payload.to_bytes())
+
+    return session.declare_subscriber(key_expr, _at_once(heard))
+
+
+def answer_at_once(
+    session: Session, key_expr: str, callback: Callable[[Query], None]
+) -> zenoh.Queryable[None]:
+    """Call `callback(query)` on Zenoh's own thread: it hands the query on and never waits."""
+    return session.declare_queryable(key_expr, _at_once(callback))
+
+
+def _at_once(callback: Callable[[_ItemT], None]) -> handlers.Callback[_ItemT]:
+    def guarded(item: _ItemT) -> None:
+        try:
+            callback(item)
+        except Exception:
+            _log.exception("a callback failed; the next event is handled all the same")
+
+    return handlers.Callback(guarded, indirect=False)
 
 
 class Listening:

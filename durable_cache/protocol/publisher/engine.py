@@ -118,6 +118,14 @@ class PublisherEngine:
     def handle(self, event: Event) -> list[Output]:
         """Take an event; return what is to be done, in this order."""
         match event:
+            case Put():
+                return self._put(event)
+            case Sent():
+                return self._sent()
+            case AckReceived(ack):
+                return self._acknowledged(ack)
+            case SendFailed():
+                return self._send_failed()
             case Started(now):
                 return [AskEpochs()] if self._options.ask_epochs else self._begin(0, now)
             case EpochsKnown(highest, now):
@@ -129,14 +137,6 @@ class PublisherEngine:
                 return []
             case TokenFailed():
                 return []
-            case Put():
-                return self._put(event)
-            case Sent():
-                return self._sent()
-            case SendFailed():
-                return self._send_failed()
-            case AckReceived(ack):
-                return self._acknowledged(ack)
             case _:
                 assert_never(event)
 
@@ -198,7 +198,7 @@ class PublisherEngine:
 
     def _waits(self, sample: Sample) -> bool:
         """Tell whether a sample waits for acknowledgements."""
-        return any(
+        return self.unacknowledged > 0 and any(
             numbering.epoch == sample.epoch and sample.sn in numbering.open
             for numbering in (self._numbering, *self._former)
         )

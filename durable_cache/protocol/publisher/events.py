@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.protocol.wire import Ack
@@ -105,9 +107,11 @@ class TokenFailed:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
-    """The program publishes a value, or that a key has none; stamped, not numbered yet."""
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """The program publishes a value, or that a key has none; stamped, not numbered yet.
+
+    A struct, as samples are: there is one of these and of `Send` for every sample.
+    """
 
     key: str
     kind: Kind
@@ -166,8 +170,7 @@ class Declare:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Send a sample; answered by `Sent` or `SendFailed` before the next `Put`."""
 
     sample: Sample

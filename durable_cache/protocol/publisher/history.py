@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import chain
 
+from durable_cache.model.newest import newest_per_key
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Cursor, Selection
 
@@ -57,9 +58,7 @@ class History:
     ) -> tuple[list[Sample], Cursor | None]:
         """Return a page in the selection's order, and where it ended if there is more."""
         found = [sample for sample in self._candidates(selection) if selection.holds(sample)]
-        if selection.newest is not None:
-            found = _newest(found, selection.newest)
-        found.sort(key=selection.place)
+        found = sorted(newest_per_key(found, selection.newest), key=selection.place)
         if cursor is not None:
             found = [sample for sample in found if selection.place(sample) > cursor]
         page = found[:limit]
@@ -86,13 +85,3 @@ class History:
             if part
             for edge in (next(iter(part)), next(reversed(part)))
         ]
-
-
-def _newest(samples: list[Sample], count: int) -> list[Sample]:
-    """Return the newest `count` of each key."""
-    of_key: dict[str, list[Sample]] = {}
-    for sample in sorted(samples, key=lambda sample: sample.time_order, reverse=True):
-        chosen = of_key.setdefault(sample.key, [])
-        if len(chosen) < count:
-            chosen.append(sample)
-    return list(chain.from_iterable(of_key.values()))

@@ -1,0 +1,71 @@
+"""How a reliable publisher is declared: typed by whether it wants acknowledgements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, Unpack, overload
+
+from durable_cache.endpoints.options import parse_key_expr
+from durable_cache.endpoints.publisher.options import PublisherOptions, PublisherSettings
+from durable_cache.endpoints.publisher.publisher import ReliablePublisher
+from durable_cache.endpoints.publisher.receipts import Receipt
+from durable_cache.endpoints.session import IntoKeyExpr, Session
+
+__all__ = ["declare_reliable_publisher"]
+
+
+@overload
+def declare_reliable_publisher(  # type: ignore[overload-overlap]  # 0 is an int: taken first
+    session: Session,
+    key_expr: IntoKeyExpr,
+    *,
+    acknowledgements: Literal[0] | None = None,
+    options: None = None,
+    **named: Unpack[PublisherSettings],
+) -> ReliablePublisher[None]: ...
+
+
+@overload
+def declare_reliable_publisher(
+    session: Session,
+    key_expr: IntoKeyExpr,
+    *,
+    acknowledgements: int,
+    options: PublisherOptions | None = None,
+    **named: Unpack[PublisherSettings],
+) -> ReliablePublisher[Receipt]: ...
+
+
+@overload
+def declare_reliable_publisher(
+    session: Session,
+    key_expr: IntoKeyExpr,
+    *,
+    acknowledgements: int | None = None,
+    options: PublisherOptions,
+    **named: Unpack[PublisherSettings],
+) -> ReliablePublisher[Receipt | None]: ...
+
+
+def declare_reliable_publisher(
+    session: Session,
+    key_expr: IntoKeyExpr,
+    *,
+    acknowledgements: int | None = None,
+    options: PublisherOptions | None = None,
+    **named: Unpack[PublisherSettings],
+) -> ReliablePublisher[Receipt] | ReliablePublisher[None] | ReliablePublisher[Receipt | None]:
+    """Declare a publisher whose samples can be recovered (RFC, "The ReliablePublisher").
+
+    `cache` keeps its newest `history` samples in this process for recovery. With
+    `acknowledgements` = k > 0 each put returns a receipt that is done when k caches hold the sample
+    at `level`. Samples that wait for acknowledgements are all kept, at most `unacknowledged_max`:
+    beyond, a put waits for `put_timeout_seconds` and then raises Unacknowledged. Every field of
+    `PublisherOptions` is a named argument; those given win over `options`. The default quality of
+    service blocks rather than drops. Raises ConfigError on a bad argument.
+    """
+    parsed = parse_key_expr(key_expr)
+    chosen = replace(options or PublisherOptions(), **named)
+    if acknowledgements is not None:
+        chosen = replace(chosen, acknowledgements=acknowledgements)
+    return ReliablePublisher(session, parsed, chosen.checked())

@@ -1,0 +1,116 @@
+"""What can be chosen of a reliable publisher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from durable_cache.endpoints.session import IntoEncoding, read_encoding
+from durable_cache.errors import ConfigError
+from durable_cache.model.sample import Qos
+from durable_cache.protocol.publisher.events import EngineOptions
+from durable_cache.storage.contract import Durability
+
+__all__ = ["PublisherOptions", "PublisherSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherOptions:
+    """A publisher's settings; each default carries its reason. Times in seconds."""
+
+    cache: bool = True
+    """Keep samples in this process for recovery."""
+    history: int = 1000
+    """Newest samples kept, besides those nobody acknowledged yet: a second of a fast sensor."""
+    acknowledgements: int = 0
+    """Caches that must hold a sample before its receipt is done; 0 wants no receipts."""
+    level: Durability | str = Durability.DISK
+    """At which level they must hold it."""
+    unacknowledged_max: int = 100_000
+    """Samples that wait for acknowledgements, all of them kept; further puts wait for room."""
+    receipts_max: int = 100_000
+    """The same bound by its earlier name: the smaller of the two counts."""
+    put_timeout_seconds: float = 5.0
+    """How long a put waits for room before it raises `Unacknowledged`; 0 raises at once."""
+    epochs_timeout_seconds: float = 0.5
+    """How long caches may take to say which epochs of this source they know; 0 asks none."""
+    queries_waiting_max: int = 256
+    """Questions for the publisher's own cache that wait; further ones go without an answer."""
+    acknowledgers_max: int = 256
+    """Caches whose acknowledgements are remembered; one forgotten costs time, no receipt."""
+    domain: str = "default"
+    """Caches, publishers and subscribers of one domain work together."""
+    qos: Qos | None = None
+    """Blocks rather than drops by default."""
+    encoding: IntoEncoding | None = None
+    """Of every put that names none."""
+
+    def checked(self) -> PublisherOptions:
+        """Return the options themselves; ConfigError names what no publisher can work with."""
+        if not isinstance(self.cache, bool):
+            raise ConfigError("cache is True or False; history=n sets how many samples it keeps")
+        counts = (
+            "history",
+            "receipts_max",
+            "unacknowledged_max",
+            "queries_waiting_max",
+            "acknowledgers_max",
+        )
+        for name in counts:
+            _check_number(name, getattr(self, name), 1, whole=True)
+        _check_number("acknowledgements", self.acknowledgements, 0, whole=True)
+        for name in ("put_timeout_seconds", "epochs_timeout_seconds"):
+            _check_number(name, getattr(self, name), 0, whole=False)
+        if not isinstance(self.domain, str) or not self.domain:
+            raise ConfigError(f"domain: expected a name, got {self.domain!r}")
+        if self.qos is not None and not isinstance(self.qos, Qos):
+            raise ConfigError(f"qos: expected a durable_cache.Qos, got {type(self.qos).__name__}")
+        if self.encoding is not None:
+            read_encoding(self.encoding)
+        self.durability  # noqa: B018  # raises where the level is none
+        return self
+
+    @property
+    def durability(self) -> Durability:
+        """The level as a number; ConfigError when it is none."""
+        level = self.level
+        if isinstance(level, Durability):
+            return level
+        if isinstance(level, str) and level.upper() in Durability.__members__:
+            return Durability[level.upper()]
+        raise ConfigError(f"level {level!r}: write memory, process or disk")
+
+    def engine_options(self) -> EngineOptions:
+        """Return what the pure engine needs to know of these."""
+        return EngineOptions(
+            history=self.history if self.cache else None,
+            acknowledgements=self.acknowledgements,
+            level=int(self.durability),
+            unacknowledged_max=min(self.unacknowledged_max, self.receipts_max),
+            acknowledgers_max=self.acknowledgers_max,
+            ask_epochs=self.epochs_timeout_seconds > 0,
+        )
+
+
+def _check_number(name: str, value: object, least: int, *, whole: bool) -> None:
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+        what = "whole number" if whole else "number of seconds"
+        raise ConfigError(f"{name}: expected a {what} of at least {least}, got {value!r}")
+
+
+class PublisherSettings(TypedDict, total=False):
+    """`PublisherOptions` as named arguments, `acknowledgements` aside."""
+
+    cache: bool
+    history: int
+    level: Durability | str
+    unacknowledged_max: int
+    receipts_max: int
+    put_timeout_seconds: float
+    epochs_timeout_seconds: float
+    queries_waiting_max: int
+    acknowledgers_max: int
+    domain: str
+    qos: Qos | None
+    encoding: IntoEncoding | None

@@ -1,0 +1,476 @@
+"""A publisher whose samples can be recovered: numbered, kept for a while, acknowledged on wish.
+
+The shell around `PublisherEngine`. Two locks, taken in this order: `_sending` keeps puts in the
+order of their numbers and is held while Zenoh sends; `changed` guards the engine and is never held
+while anything waits. Acknowledgements are counted on Zenoh's thread; one thread of ours answers the
+publisher's own cache and runs the program's callbacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from queue import SimpleQueue
+from threading import Condition, Lock, Thread, current_thread
+from types import TracebackType
+from typing import Generic, Self, TypeVar, assert_never, cast
+
+from durable_cache.endpoints.publisher.options import PublisherOptions
+from durable_cache.endpoints.publisher.receipts import Receipt
+from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
+from durable_cache.endpoints.session import (
+    Decoder,
+    IntoBytes,
+    IntoEncoding,
+    IntoKeyExpr,
+    Query,
+    Session,
+    Timestamp,
+    ZError,
+    answer_at_once,
+    ask,
+    close_at_exit,
+    declare_own_publisher,
+    declare_token,
+    hear_at_once,
+    is_matched,
+    new_timestamp,
+    query_parts,
+    raw_timestamp,
+    read_bytes,
+    read_encoding,
+    read_text,
+    reply_error,
+    send,
+    source_of,
+    start_thread,
+    undeclare,
+    zid_of,
+)
+from durable_cache.errors import (
+    Closed,
+    ConfigError,
+    DurableCacheError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Unacknowledged,
+)
+from durable_cache.model.clock import Moment
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Kind, Qos, Sample, SampleBatch, SourceId
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.publisher.engine import PublisherEngine
+from durable_cache.protocol.publisher.events import (
+    AckReceived,
+    AskEpochs,
+    Declare,
+    EpochsKnown,
+    EpochsUnknown,
+    Event,
+    Finished,
+    Full,
+    Output,
+    Put,
+    Send,
+    SendFailed,
+    Sent,
+    Standing,
+    Started,
+    TokenDeclared,
+    TokenFailed,
+)
+from durable_cache.protocol.wire import (
+    INCARNATION_DIGITS,
+    ack_key,
+    decode_ack,
+    decode_packed,
+    publisher_token,
+)
+from durable_cache.storage.contract import Page
+
+__all__ = ["ReliablePublisher"]
+
+ReceiptT_co = TypeVar("ReceiptT_co", bound=Receipt | None, covariant=True)
+"""What `put` returns: a Receipt where acknowledgements are wanted, else None."""
+_log = logging.getLogger(__name__)
+_SENT = Sent()
+_BOUNDS = AnswerBounds(
+    samples_max=100_000, bytes_max=64 << 20, seconds_max=8.0, packed_bytes_max=1 << 20
+)
+_UNDER_WAY_SECONDS_MAX = 1.0
+"""How long an answer waits for the put that is under way: a congested link holds it up."""
+_JOIN_SECONDS_MAX = 1.0
+_EPOCH_ANSWER_BYTES_MAX = 16 << 20
+
+
+class ReliablePublisher(Generic[ReceiptT_co]):
+    """A Zenoh publisher that stamps every sample with its source and number (RFC).
+
+    Any thread may put. A context manager; close it before its session.
+    """
+
+    def __init__(
+        self, session: Session, key_expr: KeyExpression, options: PublisherOptions
+    ) -> None:
+        self._session = session
+        self._options = options
+        qos = options.qos or Qos()
+        self._qos = qos.pack()
+        self._encoding = (
+            "zenoh/bytes" if options.encoding is None else read_encoding(options.encoding)
+        )
+        self._sending = Lock()
+        self._lock = Lock()
+        self.changed = Condition(self._lock)
+        self._reading = 0
+        """Answers that wait for the put that is under way."""
+        self.closed = False
+        self.key_expr = key_expr
+        self.query_errors = 0
+        """Questions to this publisher's own cache that could not be answered."""
+        self.callback_errors = 0
+        """What the program's own callbacks raised."""
+        self._callbacks: dict[Standing, list[tuple[Callable[[Receipt], object], Receipt]]] = {}
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        """Questions up to `queries_waiting_max`; callbacks up to the bound of receipts, for a put
+        waits while so many are not called yet."""
+        bounds = options.engine_options()
+        self._unacknowledged_max = bounds.unacknowledged_max
+        self._jobs_max = options.queries_waiting_max + bounds.unacknowledged_max
+        self._thread: Thread | None = None
+        self._token: object = None
+        self._declared: list[object] = []
+        self._publisher = declare_own_publisher(session, str(key_expr), qos, self._encoding)
+        self.source: SourceId = source_of(self._publisher)
+        """The EntityGlobalId every sample carries."""
+        incarnation = secrets.token_hex(INCARNATION_DIGITS // 2)
+        self._engine = PublisherEngine(self.source, incarnation, bounds)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        close_at_exit(self, session)
+
+    def _start(self) -> None:
+        session, options = self._session, self._options
+        self._do(self._tell(Started(_now())))
+        if options.acknowledgements:
+            key = ack_key(options.domain, self.source)
+            self._declared.append(hear_at_once(session, key, self._acknowledged))
+        if options.cache:
+            own = f"{self.source}/{self.key_expr}"
+            self._declared.append(answer_at_once(session, own, self._asked))
+        if self._declared:
+            self._thread = start_thread(self._run, "publisher")
+
+    @property
+    def epoch(self) -> int:
+        """The time frame in which the numbering began, or one above all that caches knew of it."""
+        return self._engine.epoch
+
+    @property
+    def incarnation(self) -> str:
+        """Names the numbering whatever the clock; a new one at start and at every wrap."""
+        return self._engine.incarnation
+
+    @property
+    def next_sn(self) -> int:
+        """The number the next sample will have."""
+        return self._engine.next_sn
+
+    @property
+    def unacknowledged(self) -> int:
+        """Samples that wait for the acknowledgements wanted."""
+        return self._engine.unacknowledged
+
+    @property
+    def matched(self) -> bool:
+        """Whether some subscriber or cache listens to this publisher now."""
+        return is_matched(self._publisher)
+
+    def put(
+        self,
+        payload: IntoBytes,
+        *,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoBytes | None = None,
+        key: IntoKeyExpr | None = None,
+    ) -> ReceiptT_co:
+        """Publish a value; returns a receipt when acknowledgements are wanted.
+
+        `key` names one key of a publisher with wildcards. Raises Closed; ConfigError on an argument
+        Zenoh cannot send; Unacknowledged when too many samples wait for acknowledgements; ZError
+        from Zenoh when the sample did not leave. Its number is not used then.
+        """
+        chosen = self._encoding if encoding is None else read_encoding(encoding)
+        return self._publish(Kind.PUT, read_bytes(payload, "payload"), chosen, attachment, key)
+
+    def delete(
+        self, *, attachment: IntoBytes | None = None, key: IntoKeyExpr | None = None
+    ) -> ReceiptT_co:
+        """Publish that the key has no value any more; numbered and stored like a put."""
+        return self._publish(Kind.DELETE, b"", "zenoh/bytes", attachment, key)
+
+    def kept(self) -> list[Sample]:
+        """Return the samples of the publisher's own cache, oldest first."""
+        with self.changed:
+            return self._engine.kept()
+
+    def _publish(
+        self,
+        kind: Kind,
+        payload: bytes,
+        encoding: str,
+        attached: IntoBytes | None,
+        named: IntoKeyExpr | None,
+    ) -> ReceiptT_co:
+        attachment = None if attached is None else read_bytes(attached, "attachment")
+        key = None if named is None else self._own_key(read_text(named, "key"))
+        if key is None and not self.key_expr.is_key:
+            raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
+        on = key or str(self.key_expr)
+        deadline: float | None = None
+        while True:
+            with self._sending:
+                if self.closed:
+                    raise Closed(f"the publisher on {self.key_expr} is closed")
+                stamp = new_timestamp(self._session)
+                raw = raw_timestamp(stamp)
+                event = Put(on, kind, payload, encoding, attachment, *raw, self._qos, _now())
+                outputs = self._tell(event) if self._jobs.qsize() <= self._jobs_max else []
+                if outputs and not isinstance(outputs[0], Full):
+                    standing = self._send(outputs, key, stamp)
+                    receipt = None if standing is None else Receipt(self, standing)
+                    return cast("ReceiptT_co", receipt)
+            # Not while `_sending` is held: whoever waits longest is not who must go first.
+            deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
+            self._await_room(deadline)
+
+    def _own_key(self, text: str) -> str:
+        """Return a key, or an expression for a wildcard update, that is the publisher's to use."""
+        if not self.key_expr.includes(_parse_key(text)):
+            raise ConfigError(f"key {text!r} is not one of {self.key_expr}")
+        return text
+
+    def _await_room(self, deadline: float) -> None:
+        def has_room() -> bool:
+            return self.closed or (
+                self._engine.unacknowledged < self._unacknowledged_max
+                and self._jobs.qsize() <= self._jobs_max
+            )
+
+        with self.changed:
+            left = 0.0 if current_thread() is self._thread else deadline - time.monotonic()
+            if left > 0 and self.changed.wait_for(has_room, left):
+                return
+            waiting = self._engine.unacknowledged
+        raise Unacknowledged(
+            f"{waiting} samples on {self.key_expr} wait for {self._options.acknowledgements} "
+            "acknowledgements each: is a cache in reach? unacknowledged_max and "
+            "put_timeout_seconds say how many may wait, and how long a put does"
+        )
+
+    def _send(self, outputs: list[Output], key: str | None, stamp: Timestamp) -> Standing | None:
+        """Carry out what a put needs; whatever it raises, the engine is told what became of it."""
+        standing = None
+        try:
+            for output in outputs:
+                if isinstance(output, Send):
+                    standing = output.standing
+                    send(self._session, self._publisher, output.sample, key, stamp)
+                else:
+                    self._do((output,))
+        except Exception:
+            self._ended(SendFailed())
+            raise
+        except BaseException:
+            # Ctrl-C is raised once the call into Zenoh is over: the sample may have left, and its
+            # number with it.
+            self._ended(_SENT)
+            raise
+        self._ended(_SENT)
+        return standing
+
+    def _ended(self, event: Sent | SendFailed) -> None:
+        with self._lock:
+            self._engine.handle(event)
+            if self._reading or isinstance(event, SendFailed):
+                self.changed.notify_all()
+
+    def _tell(self, event: Event) -> list[Output]:
+        with self._lock:
+            return self._engine.handle(event)
+
+    def _do(self, outputs: Iterable[Output]) -> None:
+        """Carry out everything but `Send` and `Full`, which are of the put that waits for them."""
+        for output in outputs:
+            match output:
+                case Declare(epoch, incarnation):
+                    self._declare(epoch, incarnation)
+                case AskEpochs():
+                    self._do(self._tell(self._ask_epochs()))
+                case Finished(standings):
+                    self._finished(standings)
+                case Send() | Full():
+                    raise LocalProtocolError("nothing is being put")
+                case _:
+                    assert_never(output)
+
+    def _declare(self, epoch: int, incarnation: str) -> None:
+        domain, on = self._options.domain, str(self.key_expr)
+        try:
+            token = declare_token(
+                self._session, publisher_token(domain, self.source, epoch, incarnation, on)
+            )
+        except BaseException:
+            self._tell(TokenFailed(incarnation))
+            raise
+        before, self._token = self._token, token
+        self._tell(TokenDeclared(incarnation))
+        if before is not None:
+            undeclare(before)
+
+    def _ask_epochs(self) -> Event:
+        """Ask which epochs of this source caches know: an earlier run may have had its zid.
+
+        Number 0 stands for a whole numbering: where it is not held, its absence is named.
+        """
+        highest = 0
+        selector = f"{self.source}/{self.key_expr}?_sn=0;_pack=1"
+        decoder = Decoder(zid_of(self._session), _EPOCH_ANSWER_BYTES_MAX)
+        timeout = self._options.epochs_timeout_seconds
+        try:
+            for reply in ask(self._session, selector, timeout_seconds=timeout, decoder=decoder):
+                if reply.sample is not None:
+                    highest = max(highest, _highest_epoch(reply.sample.payload, self.source))
+        except (DurableCacheError, ZError):
+            _log.debug("asking for the epochs of %s failed", self.source, exc_info=True)
+            return EpochsUnknown(_now())
+        return EpochsKnown(highest, _now())
+
+    def _acknowledged(self, payload: bytes) -> None:
+        try:
+            ack = decode_ack(payload)
+        except RemoteProtocolError:
+            return  # a damaged acknowledgement is no answer
+        self._do(self._tell(AckReceived(ack)))
+
+    def call_when_done(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
+        """Call `callback(receipt)` once when the receipt is done, on the publisher's thread."""
+        standing = receipt._standing
+        with self.changed:
+            self._callbacks.setdefault(standing, []).append((callback, receipt))
+        if standing.done:
+            self._finished((standing,))
+
+    def _finished(self, standings: Iterable[Standing]) -> None:
+        with self._lock:
+            self.changed.notify_all()
+        if not self._callbacks:
+            return
+        for standing in standings:
+            with self.changed:
+                callbacks = self._callbacks.pop(standing, ())
+            for callback, receipt in callbacks:
+                self._jobs.put(partial(self._call, callback, receipt))
+
+    def _call(self, callback: Callable[[Receipt], object], receipt: Receipt) -> None:
+        try:
+            callback(receipt)
+        except BaseException:
+            self.callback_errors += 1
+            _log.exception("a callback of a receipt failed")
+        with self.changed:
+            self.changed.notify_all()  # a put may wait for fewer callbacks
+
+    def _asked(self, query: Query) -> None:
+        if self._jobs.qsize() >= self._options.queries_waiting_max:
+            self.query_errors += 1
+            return  # without an answer: whoever asks knows, and asks again
+        self._jobs.put(partial(self._answer, query))
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _answer(self, query: Query) -> None:
+        with query:
+            try:
+                asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
+                answer(query, asked, self._read, _BOUNDS)
+            except Refused as error:
+                reply_error(query, str(error))
+            except ZError:
+                return  # the asker is gone
+            except Exception:
+                # One question that cannot be answered must not end recovery for all others.
+                self.query_errors += 1
+                _log.exception("a query to the publisher on %s failed", self.key_expr)
+
+    def _read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
+        with self.changed:
+            # Who asks after a sample left must find it: wait for the put that is under way.
+            if (sending := self._engine.under_way) is not None:
+                self._reading += 1
+                self.changed.wait_for(
+                    lambda: self._engine.under_way is not sending, _UNDER_WAY_SECONDS_MAX
+                )
+                self._reading -= 1
+            samples, after = self._engine.read(selection, limit, cursor)
+        return Page(SampleBatch(samples), after)
+
+    def close(self) -> None:
+        """Undeclare everything; idempotent. Receipts still open stay unknown."""
+        with self._sending:
+            with self.changed:
+                if self.closed:
+                    return
+                self.closed = True
+                self.changed.notify_all()
+        for declared in (self._token, *self._declared, self._publisher):
+            if declared is not None:
+                undeclare(declared)
+        self._jobs.put(None)
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(_JOIN_SECONDS_MAX)
+
+    undeclare = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic_ns(), time.time_ns())
+
+
+@lru_cache(maxsize=1024)
+def _parse_key(text: str) -> KeyExpression:
+    try:
+        return KeyExpression(text)
+    except ValueError as error:
+        raise ConfigError(f"key {error}") from error
+
+
+def _highest_epoch(payload: bytes, source: SourceId) -> int:
+    """Return the highest epoch of a source that a packed answer names; 0 for none."""
+    try:
+        found = decode_packed(payload)
+    except RemoteProtocolError:
+        return 0  # whatever answered, it is no cache of ours
+    epochs = [sample.epoch for sample in found.samples if sample.source == source]
+    epochs += [run.epoch for run in found.absent if run.source == source]
+    epochs += [named.epoch for named in found.incarnations if named.source == source]
+    return max(epochs, default=0)

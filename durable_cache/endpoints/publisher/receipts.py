@@ -1,0 +1,82 @@
+"""What a program is told of its puts: which caches have each, at which level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Condition
+from typing import Protocol
+
+from durable_cache.protocol.publisher.events import Standing
+from durable_cache.storage.contract import Durability
+
+__all__ = ["Receipt", "ReceiptOwner"]
+
+
+class ReceiptOwner(Protocol):
+    """The publisher as its receipts know it."""
+
+    changed: Condition
+    """Notified when something is acknowledged and when the publisher is closed."""
+    closed: bool
+
+    def call_when_done(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
+        """Call `callback(receipt)` once, on the publisher's thread."""
+
+
+class Receipt:
+    """What became of one `put` or `delete`; any thread may wait on it.
+
+    No answer means *unknown*, never *not stored*.
+    """
+
+    __slots__ = ("_owner", "_standing")
+
+    def __init__(self, owner: ReceiptOwner, standing: Standing) -> None:
+        self._owner = owner
+        self._standing = standing
+
+    def __repr__(self) -> str:
+        return f"Receipt(sn={self.sn}, done={self.done}, caches={dict(self.caches)!r})"
+
+    @property
+    def sn(self) -> int:
+        """The sample's number."""
+        return self._standing.sn
+
+    @property
+    def incarnation(self) -> str:
+        """Which numbering of the publisher the number belongs to."""
+        return self._standing.incarnation
+
+    @property
+    def caches(self) -> Mapping[str, Durability]:
+        """The caches known to hold the sample, by cache_id, with the level each named."""
+        return {
+            cache_id: Durability(min(max(level, 0), int(Durability.DISK)))
+            for cache_id, level in self._standing.caches.items()
+        }
+
+    @property
+    def done(self) -> bool:
+        """Whether as many caches as were wanted hold the sample at the wanted level."""
+        return self._standing.done
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until `done`; False when the time is over, or the publisher was closed before.
+
+        The outcome is unknown then.
+        """
+        standing, owner = self._standing, self._owner
+        if standing.done:
+            return True
+        with owner.changed:
+            owner.changed.wait_for(lambda: standing.done or owner.closed, timeout_seconds)
+        return standing.done
+
+    def on_done(self, callback: Callable[[Receipt], object]) -> None:
+        """Call `callback(receipt)` once when done, on the publisher's own thread.
+
+        What it raises is logged and counted. A put in it that finds no room raises at once: the
+        room is made on the same thread.
+        """
+        self._owner.call_when_done(self, callback)
