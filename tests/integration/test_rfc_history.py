@@ -78,7 +78,7 @@ def test_history_of_many_pages_is_whole_and_followed_by_what_came_meanwhile(
             numbered.put(600)
             wait_until(lambda: len(received) == 601)
             assert sns(received) == list(range(601))
-            assert subscriber.history_complete
+            wait_until(lambda: subscriber.history_complete)
             assert subscriber.missed == 0
 
 
