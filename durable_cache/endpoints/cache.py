@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,10 +24,10 @@ from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions, parse_key_expr
+from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.replies import (
     AnswerBounds,
     Form,
-    Refused,
     answer,
     form_of,
     parse_query,
@@ -39,14 +38,12 @@ from durable_cache.endpoints.session import (
     Query,
     Session,
     ZenohSubscriber,
-    ZError,
     close_at_exit,
     declare_subscriber,
     declare_token,
     hear_queries,
     query_parts,
     receive,
-    reply_error,
     undeclare,
     watch_tokens,
     zid_of,
@@ -90,7 +87,6 @@ class ReliabilityCache:
         self.backend = backend
         self.closing = False
         self._closed = False
-        self.queries_ok = self.queries_failed = 0
         self._error = self._retention_error = ""
         directory = None if options.state_dir is None else options.state_dir / options.name
         try:
@@ -129,7 +125,12 @@ class ReliabilityCache:
         self._loops = Loops(options.name, self._stopped_by_error)
         self._declared: list[object] = []
         self._subscribers: list[object] = []
-        self._asked: deque[tuple[Query, Form]] = deque()
+        self._questions = {
+            form: Questions(
+                self._answering, f"storage {options.name!r}", partial(self._answer, form)
+            )
+            for form in Form
+        }
         try:
             self._start()
         except BaseException:
@@ -191,24 +192,8 @@ class ReliabilityCache:
             self._declared.append(declare_token(session, token))
 
     def _answer_on(self, key_expr: str, form: Form) -> None:
-        asked = partial(self._query_asked, form=form)
-        self._declared.append(hear_queries(self._session, key_expr, asked))
-
-    def _query_asked(self, query: Query, *, form: Form) -> None:
-        """Take a query on Zenoh's thread; it waits for its turn in the pool."""
-        self._asked.append((query, form))
-        del query
-        if not self._answering.submit(self._answer_next):
-            self._refuse_next("too many queries wait here; ask again later")
-
-    def _refuse_next(self, reason: str) -> None:
-        try:
-            query, _ = self._asked.pop()
-        except IndexError:
-            return  # it was answered meanwhile
-        with query:
-            self.queries_failed += 1
-            _reply_error(query, reason)
+        asked = self._questions[form]
+        self._declared.append(hear_queries(self._session, key_expr, asked.take))
 
     def _run_receive(self, subscriber: ZenohSubscriber) -> None:
         options = self.options
@@ -231,28 +216,7 @@ class ReliabilityCache:
         if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
             self.ingest.declared(token.source, token.epoch, token.incarnation)
 
-    def _answer_next(self) -> None:
-        try:
-            query, form = self._asked.popleft()
-        except IndexError:
-            return  # it was refused meanwhile
-        with query:
-            try:
-                self._answer(query, form)
-            except Refused as error:
-                self.queries_failed += 1
-                _reply_error(query, str(error))
-            except DurableCacheError as error:
-                self.queries_failed += 1
-                _reply_error(query, f"storage {self.options.name!r}: {error}")
-            except ZError:
-                self.queries_failed += 1
-            except Exception:
-                self.queries_failed += 1
-                _reply_error(query, f"storage {self.options.name!r}: an error of ours, see its log")
-                raise  # the lane logs and counts it
-
-    def _answer(self, query: Query, form: Form) -> None:
+    def _answer(self, form: Form, query: Query) -> None:
         options = self.options
         parts = query_parts(query)
         if form_of(parts.key_expr, self.store.index.has_zid) is not form:
@@ -268,7 +232,6 @@ class ReliabilityCache:
         )
         read = self.values if asked.by_value else self.read
         answer(query, asked, read, bounds, self.absences, self.store.index.incarnations)
-        self.queries_ok += 1
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page of what is stored, the journal included, as `Storage.read` does.
@@ -333,6 +296,16 @@ class ReliabilityCache:
         return next(filter(None, troubles), aligning)
 
     @property
+    def queries_ok(self) -> int:
+        """Queries answered whole or up to a bound."""
+        return sum(asked.answered for asked in self._questions.values())
+
+    @property
+    def queries_failed(self) -> int:
+        """Queries that got an error reply, or whose asker went away."""
+        return sum(asked.failed for asked in self._questions.values())
+
+    @property
     def stopped(self) -> bool:
         """Whether the cache has ended, closed or by an error that `close` raises."""
         return self.ingest.stopped.is_set()
@@ -374,8 +347,8 @@ class ReliabilityCache:
             for lane in self._lanes
             if not lane.close(max(0.1, deadline - time.monotonic()))
         ]
-        while self._asked:
-            self._refuse_next("the cache is closing")
+        for asked in self._questions.values():
+            asked.refuse_all("the cache is closing")
         self.store.stop_drain()
         left += self._loops.join(max(0.1, deadline - time.monotonic()))
         if self._owns_pool:
@@ -400,13 +373,6 @@ class ReliabilityCache:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _reply_error(query: Query, reason: str) -> None:
-    try:
-        reply_error(query, reason)
-    except ZError:
-        return  # the asker is gone
 
 
 def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it

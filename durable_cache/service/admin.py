@@ -11,23 +11,22 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from threading import Thread
 
 from durable_cache.endpoints.alignment_counts import Differences
 from durable_cache.endpoints.cache import ReliabilityCache
+from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.session import (
     Query,
-    QueryParts,
     Session,
     ZError,
-    declare_queryable,
+    hear_queries,
     query_parts,
-    receive_query,
     reply_error,
     undeclare,
     zid_of,
 )
-from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.endpoints.workers import Pool
+from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import SourceId
 from durable_cache.model.selection import parse_source
@@ -55,7 +54,7 @@ def may_write(zenoh: Mapping[str, object]) -> bool:
 
 
 class AdminSpace:
-    """Answers one service's admin queries in a thread of its own until closed."""
+    """Answers one service's admin queries, one after the other, until closed."""
 
     def __init__(
         self,
@@ -63,6 +62,7 @@ class AdminSpace:
         caches: Mapping[str, ReliabilityCache],
         report: Callable[[], ServiceReport],
         config: Mapping[str, object],
+        pool: Pool,
         *,
         writable: bool,
     ) -> None:
@@ -71,29 +71,18 @@ class AdminSpace:
         self._config = config
         self._writable = writable
         self._prefix = f"@/{zid_of(session)}/durable_cache"
-        self._queryable = declare_queryable(session, f"{self._prefix}/**", _QUERIES_WAITING_MAX)
-        self._thread = Thread(target=self._run, name="dc-admin", daemon=True)
-        self._thread.start()
+        self._lane = pool.lane("admin", running_max=1, waiting_max=_QUERIES_WAITING_MAX)
+        self._questions = Questions(self._lane, "admin space", self._answer)
+        self._queryable = hear_queries(session, f"{self._prefix}/**", self._questions.take)
 
     def close(self) -> None:
         """Stop answering; idempotent."""
         undeclare(self._queryable)
-        self._thread.join(5)
+        self._lane.close(5)
+        self._questions.refuse_all("the service is closing")
 
-    def _run(self) -> None:
-        while (query := receive_query(self._queryable)) is not None:
-            with query:
-                try:
-                    self._answer(query, query_parts(query))
-                except ZError:
-                    continue  # the asker is gone
-                except (DurableCacheError, ValueError) as error:
-                    _refuse(query, str(error))
-                except Exception as error:
-                    _log.exception("an admin query failed")
-                    _refuse(query, f"internal error: {type(error).__name__}")
-
-    def _answer(self, query: Query, parts: QueryParts) -> None:
+    def _answer(self, query: Query) -> None:
+        parts = query_parts(query)
         asked = KeyExpression(parts.key_expr)
         parameters = dict(parts.parameters)
         for path, make in self._pages():

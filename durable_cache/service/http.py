@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import BoundedSemaphore, Thread
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
+from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
 from durable_cache.service.metrics import CONTENT_TYPE, metrics_text
 from durable_cache.service.page import status_page
@@ -16,8 +17,10 @@ from durable_cache.service.report import ServiceReport, report_values
 
 __all__ = ["HttpServer"]
 
-_REQUESTS_MAX = 16
-_REQUEST_SECONDS_MAX = 10.0
+_REQUESTS_MAX = 2
+"""A client that sends slowly keeps a thread of the pool: others stay for queries."""
+_WAITING_MAX = 16
+_REQUEST_SECONDS_MAX = 3.0
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -27,12 +30,17 @@ _HEADERS = {
 
 
 class HttpServer:
-    """Serves `report` until closed; at most 16 requests at once, further ones get 503."""
+    """Serves `report` until closed: two requests at once, sixteen wait, further ones are cut off.
 
-    def __init__(self, address: tuple[str, int], report: Callable[[], ServiceReport]) -> None:
-        self._server = _open(address, report)
-        self._thread = Thread(target=self._server.serve_forever, name="dc-http", daemon=True)
-        self._thread.start()
+    One thread accepts; the pool answers.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], report: Callable[[], ServiceReport], pool: Pool
+    ) -> None:
+        self._lane = pool.lane("http", running_max=_REQUESTS_MAX, waiting_max=_WAITING_MAX)
+        self._server = _open(address, report, self._lane)
+        self._thread = start_thread(self._server.serve_forever, "dc-http")
 
     @property
     def url(self) -> str:
@@ -45,26 +53,40 @@ class HttpServer:
         """Stop answering; idempotent."""
         self._server.shutdown()
         self._server.server_close()
+        self._lane.close(1)
         self._thread.join(5)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, address: tuple[str, int], report: Callable[[], ServiceReport]) -> None:
+class _Server(HTTPServer):
+    def __init__(
+        self, address: tuple[str, int], report: Callable[[], ServiceReport], lane: Lane
+    ) -> None:
         self.report = report
-        self.slots = BoundedSemaphore(_REQUESTS_MAX)
+        self._lane = lane
         if ":" in address[0]:
             import socket
 
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Let the pool answer; a request too many is cut off."""
 
-def _open(address: tuple[str, int], report: Callable[[], ServiceReport]) -> _Server:
+        def answer() -> None:
+            try:
+                self.finish_request(request, client_address)
+            except OSError:
+                return  # the browser is gone
+            finally:
+                self.shutdown_request(request)
+
+        if not self._lane.submit(answer):
+            self.shutdown_request(request)
+
+
+def _open(address: tuple[str, int], report: Callable[[], ServiceReport], lane: Lane) -> _Server:
     try:
-        return _Server(address, report)
+        return _Server(address, report, lane)
     except OSError as error:
         host, port = address
         reason = error.strerror or error
@@ -80,13 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        if not self.server.slots.acquire(blocking=False):
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", "busy\n")
-            return
-        try:
-            self._answer(urlsplit(self.path).path)
-        finally:
-            self.server.slots.release()
+        self._answer(urlsplit(self.path).path)
 
     do_HEAD = do_GET  # noqa: N815 - the name http.server looks for
 

@@ -6,18 +6,25 @@ that fails undoes those before it. At most 10 s pass between the first signal an
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from types import TracebackType
 from typing import Self, cast
 
 from durable_cache.endpoints.cache import ReliabilityCache, declare_reliability_cache
 from durable_cache.endpoints.options import CacheOptions
-from durable_cache.endpoints.session import Session, open_session, read_config, zid_of
+from durable_cache.endpoints.session import (
+    Session,
+    close_session,
+    open_session,
+    read_config,
+    zid_of,
+)
+from durable_cache.endpoints.workers import Pool
 from durable_cache.errors import ConfigError, DurableCacheError, StorageError
 from durable_cache.service.admin import AdminSpace, may_write
 from durable_cache.service.building import cache_options
@@ -29,7 +36,10 @@ from durable_cache.storage.journaled.locks import DirectoryLock
 
 __all__ = ["STOP_SECONDS_MAX", "Service"]
 
+_log = logging.getLogger(__name__)
 STOP_SECONDS_MAX = 10.0
+_POOL_THREADS = 4
+"""Shared by all storages: queries, look-ups, fetches, retention, admin space, HTTP."""
 _CLOSING_SECONDS = 1.5
 """Kept back from the stop for closing files and the session."""
 
@@ -53,6 +63,8 @@ class Service:
         with ExitStack() as undo:
             self._lock = DirectoryLock(Path(settings.cache.state_dir))
             undo.callback(self._lock.release)
+            self._pool = Pool("service", threads=_POOL_THREADS)
+            undo.callback(self._pool.close, 1.0)
             self.session = _open(settings)
             undo.callback(self.session.close)
             for name, chosen in options.items():
@@ -64,11 +76,12 @@ class Service:
                 self.caches,
                 self.report,
                 settings.effective(),
+                self._pool,
                 writable=may_write(settings.zenoh),
             )
             undo.callback(self._admin.close)
             address = settings.cache.http.address
-            self.http = HttpServer(address, self.report) if address else None
+            self.http = HttpServer(address, self.report, self._pool) if address else None
             undo.pop_all()
 
     def _declare(self, name: str, options: CacheOptions) -> ReliabilityCache:
@@ -82,6 +95,7 @@ class Service:
                 backend=volume.backend.name,
                 backend_options=volume.raw,
                 options=options,
+                pool=self._pool,
             )
         except StorageError as error:
             said = str(error)
@@ -128,21 +142,15 @@ class Service:
         self._admin.close()
         left: dict[str, int] = {}
         closing = [
-            Thread(
-                target=_close,
-                args=(cache, name, deadline, left),
-                name=f"dc-close-{name}",
-                daemon=True,
-            )
+            start_thread(partial(_close, cache, name, deadline, left), f"dc-close-{name}")
             for name, cache in self.caches.items()
         ]
-        for thread in closing:
-            thread.start()
         for thread in closing:
             thread.join(max(0.1, deadline - time.monotonic()))
         if self.http is not None:
             self.http.close()
-        _within(self.session.close, max(0.5, deadline - time.monotonic()))
+        self._pool.close(max(0.1, deadline - time.monotonic()))
+        _within(partial(close_session, self.session), max(0.5, deadline - time.monotonic()))
         self._lock.release()
         return left
 
@@ -161,17 +169,17 @@ class Service:
 def _close(cache: ReliabilityCache, name: str, deadline: float, left: dict[str, int]) -> None:
     try:
         cache.close(max(0.5, deadline - time.monotonic() - _CLOSING_SECONDS))
+    except DurableCacheError as error:
+        _log.error("storage %r did not end as it should: %s", name, error)
     finally:
         remaining = cache.store.backlog.samples
         if remaining:
             left[name] = remaining
 
 
-def _within(close: Callable[[], object], seconds: float) -> None:
+def _within(close: Callable[[], None], seconds: float) -> None:
     """Call `close`, and leave it behind when it does not come back in time."""
-    thread = Thread(target=close, name="dc-close-session", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    start_thread(close, "dc-close-session").join(seconds)
 
 
 def _open(settings: Settings) -> Session:

@@ -171,7 +171,7 @@ def test_a_cache_that_never_answers_holds_up_recovery_for_no_longer_than_allowed
     held_back: list[zenoh.Query] = []
     silent = network.client().declare_queryable("*/a/b", held_back.append)
     publisher = Numbered(network.client(), "a/b")
-    options = CacheOptions(fetch_timeout_seconds=0.5, fetch_threads=1)
+    options = CacheOptions(fetch_timeout_seconds=0.5)
     with declare_reliability_cache(network.client(), "a/**", options=options) as cache:
         connected(publisher.publisher)
         with declare_reliability_cache(publisher.session, "a/**") as near:
