@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from durable_cache.endpoints.workers import Lane
+from durable_cache.endpoints.session import start_thread
+from durable_cache.endpoints.workers import Lane, Pool
 from durable_cache.errors import DurableCacheError
 from durable_cache.service.metrics import CONTENT_TYPE, metrics_text
 from durable_cache.service.page import status_page

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from durable_cache.endpoints.session import (
     close_session,
     open_session,
     read_config,
+    start_thread,
     zid_of,
 )
 from durable_cache.endpoints.workers import Pool
