@@ -121,6 +121,8 @@ class Ingest:
         self._refused: dict[SourceId, RangeSet] = {}
         self._began_ns = time.time_ns()
         self._busy = False
+        self._live_since_ns = 0
+        """When the live samples that are being handled came; 0 when none are."""
         self.stopped = Event()
         self.counts = self._core.counts
         self.received = self.appended = self.commits = 0
@@ -252,7 +254,7 @@ class Ingest:
             self._busy = True
             try:
                 if event is not None:
-                    self._timed(event)
+                    self._handle(event)
                 if self._refused:
                     self._carry_out(self._core.handle(self._take_refused()))
                 wake = self._core.wake_ns()
@@ -261,13 +263,11 @@ class Ingest:
             finally:
                 self._busy = False
 
-    def _timed(self, event: CoreEvent) -> None:
-        before = self.appended
+    def _handle(self, event: CoreEvent) -> None:
+        self._live_since_ns = 0
+        if isinstance(event, Arrived) and event.origin is Origin.LIVE:
+            self._live_since_ns = event.batch.samples[0].received_ns
         self._carry_out(self._core.handle(event))
-        done = self.appended - before
-        if done and isinstance(event, Arrived) and event.origin is Origin.LIVE:
-            waited_ns = time.time_ns() - event.batch.samples[0].received_ns
-            self.delays.observe(waited_ns / 1e9, done)
 
     def _next(self) -> CoreEvent | None:
         wake = self._core.wake_ns()
@@ -408,6 +408,10 @@ class Ingest:
         self.append_seconds += time.monotonic() - begun
         self.commits += 1
         self.appended += len(append.batch)
+        if self._live_since_ns:
+            waited_ns = time.time_ns() - self._live_since_ns
+            self.delays.observe(waited_ns / 1e9, len(append.batch))
+            self._live_since_ns = 0
         self.error = ""
         for listener in self.on_committed:
             listener(append.batch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -41,7 +41,8 @@ __all__ = ["STOP_SECONDS_MAX", "Service"]
 _log = logging.getLogger(__name__)
 STOP_SECONDS_MAX = 10.0
 _POOL_THREADS = 4
-"""Shared by all storages: queries, look-ups, fetches, retention, admin space, HTTP."""
+"""Shared by all storages: queries, look-ups, fetches, retention, admin space, HTTP. A storage whose
+`pool_threads` is higher raises it."""
 _CLOSING_SECONDS = 1.5
 """Kept back from the stop for closing files and the session."""
 
@@ -65,7 +66,7 @@ class Service:
         with ExitStack() as undo:
             self._lock = DirectoryLock(Path(settings.cache.state_dir))
             undo.callback(self._lock.release)
-            self._pool = Pool("service", threads=_POOL_THREADS)
+            self._pool = Pool("service", threads=_pool_threads(options.values()))
             undo.callback(self._pool.close, 1.0)
             self.session = _open(settings)
             undo.callback(self.session.close)
@@ -166,6 +167,10 @@ class Service:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _pool_threads(options: Iterable[CacheOptions]) -> int:
+    return max(_POOL_THREADS, *(chosen.pool_threads for chosen in options))
 
 
 def _close(cache: ReliabilityCache, name: str, deadline: float, left: dict[str, int]) -> None:

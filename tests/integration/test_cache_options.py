@@ -107,7 +107,9 @@ def test_a_payload_above_the_bound_is_refused_and_counted(network: LocalNetwork)
 def test_what_finds_the_queue_full_is_refused_and_recovered(
     network: LocalNetwork, tmp_path: Path
 ) -> None:
-    options = CacheOptions(queue_bytes_max=1, channel_samples=1000, batch_samples_max=1)
+    options = CacheOptions(
+        queue_bytes_max=1, channel_samples=1000, batch_samples_max=1, stall_seconds_max=0.0
+    )
     with declare_reliability_cache(
         network.client(), "a/**", options=options, backend="memory", state_dir=tmp_path
     ) as cache:
