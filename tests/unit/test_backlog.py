@@ -78,3 +78,11 @@ def check(backlog: Backlog, waiting: list[Entry]) -> None:
     assert sum(runs.count for runs in backlog.runs(Selection()).values()) == len(
         {sample.identity for sample in samples}
     )
+
+
+def test_the_ends_of_an_entry_belong_to_it() -> None:
+    backlog = Backlog(1 << 20)
+    backlog.push(Entry(1, SampleBatch(Sample("a", SOURCES[0], 1, sn, b"") for sn in (3, 5, 9)), ()))
+    for first, last, expected in [(9, 9, [9]), (3, 3, [3]), (10, None, []), (None, 2, [])]:
+        named = Selection(sns=SnBounds(first, last))
+        assert [sample.sn for sample in backlog.matching(named)] == expected

@@ -52,6 +52,7 @@ _MARKS_MAX = 4
 _REBUILD_STREAMS = 1_000
 _PUT_ALIAS = "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?)"
 _PUT_AGREEMENT = "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)"
+_PUT_INCARNATION = "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)"
 _fact = msgspec.json.Decoder(list[str | int])
 _marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
 _RUNS_TEXT_MAX = 4 << 20
@@ -155,17 +156,22 @@ class StreamIndex:
         kept = keeper.kept("cache")
         if self.journal() is None and kept:
             aliases, agreements = keeper.kept("alias"), keeper.kept("agreement")
+            declared = keeper.kept("incarnation")
             with self._transaction() as database:
                 set_meta(database, "cache_id", kept["cache_id"])
                 for value in aliases.values():
                     database.execute(_PUT_ALIAS, _fact.decode(value))
                 for value in agreements.values():
                     database.execute(_PUT_AGREEMENT, _fact.decode(value))
+                for value in declared.values():
+                    database.execute(_PUT_INCARNATION, _fact.decode(value))
             self.cache_id = kept["cache_id"]
         self._keeper = keeper
         keeper.keep("cache", {"cache_id": self.cache_id})
         keeper.keep("alias", dict(map(_alias_fact, self.aliases())))
         keeper.keep("agreement", dict(map(_agreement_fact, self.agreements())))
+        rows = self._rows("SELECT zid, eid, epoch, incarnation FROM incarnations")
+        keeper.keep("incarnation", {_json(row[:3]): _json(row) for row in rows})
 
     def drained(self) -> int:
         """Return the journal entry up to which everything is in the backend and in here."""
@@ -216,16 +222,16 @@ class StreamIndex:
 
         Idempotent.
         """
+        declared = (*source, epoch, incarnation)
         with self._transaction() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)",
-                (*source, epoch, incarnation),
-            )
+            database.execute(_PUT_INCARNATION, declared)
             if instead_of is not None:
-                database.execute(
-                    "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)",
-                    (*source, instead_of, epoch),
-                )
+                database.execute(_PUT_AGREEMENT, (*source, instead_of, epoch))
+        if self._keeper is not None:
+            self._keeper.keep("incarnation", {_json(declared[:3]): _json(declared)})
+            if instead_of is not None:
+                name, value = _agreement_fact(Alias(source, instead_of, 0, epoch))
+                self._keeper.keep("agreement", {name: value})
 
     def incarnations(self, sources: Iterable[SourceId]) -> list[Incarnation]:
         """Return what tokens declared of these sources."""
@@ -361,21 +367,6 @@ class StreamIndex:
         """Return the floors of what was purged; a scan."""
         rows = self._rows("SELECT * FROM streams WHERE purged > 0")
         return [Floor(info.stream, info.purged) for info in map(info_of, rows)]
-
-    def disclaim(self, batch: SampleBatch) -> None:
-        """Forget that these are held: the backend turned out not to have them."""
-        with self._transaction() as database:
-            infos = self._infos(list(batch.summaries))
-            numberings = self._numberings(
-                {NumberingKey(stream.source, stream.epoch) for stream in batch.summaries}
-            )
-            for stream, gone in batch.summaries.items():
-                runs = numberings[NumberingKey(stream.source, stream.epoch)]
-                for first, last in gone.runs:
-                    infos[stream].held.remove(first, last)
-                    runs.held.remove(first, last)
-            self._put_streams(database, infos)
-            put_numberings(database, numberings)
 
     def keep_by(self, retention: Retention) -> int:
         """Remember what is trimmed by; where it keeps more than what was before, forget the floors.
