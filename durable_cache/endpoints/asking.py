@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 _SN = attrgetter("sn")
 _ORDER: Callable[[Sample], Cursor] = attrgetter("order")
 _TIME_ORDER: Callable[[Sample], Cursor] = attrgetter("time_order")
+_NOT_IN_PARAMETERS = frozenset(";=")
 _REPLY_BYTES_MAX = 1 << 30
 """What Zenoh itself allows in one message."""
 
@@ -138,7 +139,9 @@ class Asking:
     ) -> Callable[[], Gathered]:
         """Ask as `caches` does, at once; the answers are gathered when the result is called."""
         head = f"{parameters};" if parameters else ""
-        selector = f"{prefix}/{key_expr}?{head}_pack=1{self._marker}"
+        # A session with a namespace puts it in front of the selector: what is meant stands here.
+        meant = "" if set(key_expr) & _NOT_IN_PARAMETERS else f";ke={key_expr}"
+        selector = f"{prefix}/{key_expr}?{head}_pack=1{self._marker}{meant}"
         payload = None if after is None else encode_place(after)
         return self._begin(selector, payload, ours=True)
 

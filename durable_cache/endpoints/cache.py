@@ -27,10 +27,14 @@ from durable_cache.endpoints.options import CacheOptions, parse_key_expr
 from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.replies import (
     AnswerBounds,
+    AnsweringPlace,
     Form,
     answer,
+    as_meant,
     form_of,
     parse_query,
+    places_of,
+    without_namespace,
 )
 from durable_cache.endpoints.session import (
     Decoder,
@@ -125,12 +129,7 @@ class ReliabilityCache:
         self._loops = Loops(options.name, self._stopped_by_error)
         self._declared: list[object] = []
         self._subscribers: list[object] = []
-        self._questions = {
-            form: Questions(
-                self._answering, f"storage {options.name!r}", partial(self._answer, form)
-            )
-            for form in Form
-        }
+        self._questions: list[Questions] = []
         try:
             self._start()
         except BaseException:
@@ -175,9 +174,10 @@ class ReliabilityCache:
             )
             self._subscribers.append(subscriber)
             self._loops.spawn("receive", partial(self._run_receive, subscriber))
-            self._answer_on(f"*/{key_expr}", Form.SOURCED)
+            for place in places_of(str(key_expr)):
+                self._answer_on(place)
             if options.answer_plain:
-                self._answer_on(str(key_expr), Form.PLAIN)
+                self._answer_on(AnsweringPlace(str(key_expr), Form.PLAIN))
         if options.allowed_origin is not Origins.SESSION_LOCAL:
             pattern = own_key(options.domain, "pub", "**")
             self._declared.append(watch_tokens(session, pattern, self._token_changed))
@@ -191,9 +191,11 @@ class ReliabilityCache:
             token = own_key(options.domain, "history", self.cache_id, incarnation, str(key_expr))
             self._declared.append(declare_token(session, token))
 
-    def _answer_on(self, key_expr: str, form: Form) -> None:
-        asked = self._questions[form]
-        self._declared.append(hear_queries(self._session, key_expr, asked.take))
+    def _answer_on(self, place: AnsweringPlace) -> None:
+        owner = f"storage {self.options.name!r}"
+        asked = Questions(self._answering, owner, partial(self._answer, place))
+        self._questions.append(asked)
+        self._declared.append(hear_queries(self._session, place.key_expr, asked.take))
 
     def _run_receive(self, subscriber: ZenohSubscriber) -> None:
         options = self.options
@@ -216,12 +218,13 @@ class ReliabilityCache:
         if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
             self.ingest.declared(token.source, token.epoch, token.incarnation)
 
-    def _answer(self, form: Form, query: Query) -> None:
+    def _answer(self, place: AnsweringPlace, query: Query) -> None:
         options = self.options
-        parts = query_parts(query)
-        if form_of(parts.key_expr, self.store.index.has_zid) is not form:
-            return  # the other queryable of this cache answers it
-        asked = parse_query(parts, form, time.time_ns())
+        parts, namespace = as_meant(query_parts(query))
+        form = form_of(parts.key_expr, self.store.index.has_zid)
+        if not place.answers(form, namespace):
+            return  # another queryable of this cache answers it
+        asked = parse_query(parts, form, time.time_ns(), namespace)
         if asked.asker == self.cache_id:
             return
         bounds = AnswerBounds(
@@ -230,7 +233,7 @@ class ReliabilityCache:
             options.query_seconds_max,
             options.packed_bytes_max,
         )
-        read = self.values if asked.by_value else self.read
+        read = without_namespace(self.values if asked.by_value else self.read, namespace)
         answer(query, asked, read, bounds, self.absences, self.store.index.incarnations)
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
@@ -298,12 +301,12 @@ class ReliabilityCache:
     @property
     def queries_ok(self) -> int:
         """Queries answered whole or up to a bound."""
-        return sum(asked.answered for asked in self._questions.values())
+        return sum(asked.answered for asked in self._questions)
 
     @property
     def queries_failed(self) -> int:
         """Queries that got an error reply, or whose asker went away."""
-        return sum(asked.failed for asked in self._questions.values())
+        return sum(asked.failed for asked in self._questions)
 
     @property
     def stopped(self) -> bool:
@@ -347,7 +350,7 @@ class ReliabilityCache:
             for lane in self._lanes
             if not lane.close(max(0.1, deadline - time.monotonic()))
         ]
-        for asked in self._questions.values():
+        for asked in self._questions:
             asked.refuse_all("the cache is closing")
         self.store.stop_drain()
         left += self._loops.join(max(0.1, deadline - time.monotonic()))

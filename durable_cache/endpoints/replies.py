@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from durable_cache.endpoints.session import (
     Query,
     QueryParts,
@@ -43,7 +45,19 @@ from durable_cache.protocol.wire import (
 )
 from durable_cache.storage.contract import Page
 
-__all__ = ["AnswerBounds", "Asked", "Form", "Refused", "answer", "form_of", "parse_query"]
+__all__ = [
+    "AnswerBounds",
+    "AnsweringPlace",
+    "Asked",
+    "Form",
+    "Refused",
+    "answer",
+    "as_meant",
+    "form_of",
+    "parse_query",
+    "places_of",
+    "without_namespace",
+]
 
 _OURS = frozenset({"_sn", "_time", "_max", "_pack", "_order", "_limit", "_store", "_anyke"})
 _PAGE_SAMPLES = 2_000
@@ -103,7 +117,70 @@ def form_of(key_expr: str, knows_zid: Callable[[str], bool]) -> Form:
     return Form.SOURCED if rest and _is_prefix(first, knows_zid) else Form.PLAIN
 
 
-def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
+@dataclass(frozen=True, slots=True)
+class AnsweringPlace:
+    """A key expression on which a cache takes queries, and which of them it answers there."""
+
+    key_expr: str
+    form: Form
+    namespace_chunks: int = 0
+    """Chunks in front of the source, as of a session with a namespace."""
+    deepest: bool = True
+    """Longer namespaces come here too."""
+
+    def answers(self, form: Form, namespace: str) -> bool:
+        """Tell whether a query is answered here, so that it is answered once."""
+        chunks = len(namespace.split("/")) if namespace else 0
+        deep = chunks == self.namespace_chunks or (self.deepest and chunks > self.namespace_chunks)
+        return form is self.form and (deep or form is Form.PLAIN)
+
+
+def places_of(key_expr: str) -> list[AnsweringPlace]:
+    """Return where questions that name a source come: the source before the key expression, and
+    behind each of its leading chunks, which may be the namespace of the asker's session.
+    """
+    chunks = key_expr.split("/")
+    literal = next((at for at, chunk in enumerate(chunks) if "*" in chunk), len(chunks) - 1)
+    return [
+        AnsweringPlace("/".join((*chunks[:at], "*", *chunks[at:])), Form.SOURCED, at, at == literal)
+        for at in range(literal + 1)
+    ]
+
+
+def as_meant(parts: QueryParts) -> tuple[QueryParts, str]:
+    """Return a question as its asker meant it, and the namespace that its session put in front.
+
+    A Zenoh session with a namespace sends ``*/<key expr>`` as ``<namespace>/*/<key expr>``; the
+    parameter ``ke`` repeats the key expression, which shows where the namespace ends.
+    """
+    key_expr = dict(parts.parameters).get("ke", "")
+    head = parts.key_expr.removesuffix(f"/{key_expr}")
+    namespace, _, prefix = head.rpartition("/")
+    if not key_expr or head == parts.key_expr or not namespace:
+        return parts, ""
+    return parts._replace(key_expr=f"{prefix}/{namespace}/{key_expr}"), namespace
+
+
+def without_namespace(
+    read: Callable[[Selection, int, Cursor | None], Page], namespace: str
+) -> Callable[[Selection, int, Cursor | None], Page]:
+    """Return `read` with the keys as a session with a namespace knows them."""
+    if not namespace:
+        return read
+    begin = f"{namespace}/"
+
+    def shortened(selection: Selection, limit: int, cursor: Cursor | None) -> Page:
+        page = read(selection, limit, cursor)
+        samples = (
+            msgspec.structs.replace(sample, key=sample.key.removeprefix(begin))
+            for sample in page.samples
+        )
+        return Page(SampleBatch(samples), page.cursor)
+
+    return shortened
+
+
+def parse_query(parts: QueryParts, form: Form, now_ns: int, namespace: str = "") -> Asked:
     """Read a query of a known form; raises `Refused` with what to write instead."""
     sourced = form is Form.SOURCED
     values: dict[str, str] = {}
@@ -148,18 +225,20 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int) -> Asked:
         packed == "1",
         parts.any_key,
         values.get("_store", ""),
-        _cursor(parts.payload, selection) if packed == "1" and parts.payload else None,
+        _cursor(parts.payload, selection, namespace) if packed == "1" and parts.payload else None,
         samples_max,
     )
 
 
-def _cursor(payload: bytes, selection: Selection) -> Cursor:
+def _cursor(payload: bytes, selection: Selection, namespace: str) -> Cursor:
     try:
         place = decode_place(payload)
     except RemoteProtocolError as error:
         raise Refused(
             f"the payload of a packed query is no place to go on from: {error}"
         ) from error
+    if namespace:
+        place = msgspec.structs.replace(place, key=f"{namespace}/{place.key}")
     return selection.place(place)
 
 

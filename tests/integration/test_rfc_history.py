@@ -231,3 +231,18 @@ def test_thousands_of_gaps_are_filled_from_another_cache(network: LocalNetwork) 
         wait_until(lambda: torn.status().appended == 50_000, 60, "the rest")
         wait_until(lambda: torn.status().gaps_open == 0, 10, "the end of the gaps")
         assert torn.find("a/b", 60_000) == published
+
+
+def test_everything_within_one_namespace_works(network: LocalNetwork) -> None:
+    inbox = Inbox()
+    session = network.client(namespace="ns")
+    with declare_reliability_cache(session, "a/**") as cache:
+        numbered = Numbered(session, "a/b")
+        for sn in range(5):
+            numbered.put(sn)
+        stored(cache, 5)
+        with declare_reliable_subscriber(
+            network.client(namespace="ns"), "a/**", inbox, history=True
+        ):
+            wait_until(lambda: len(inbox.samples) == 5, what="history")
+            assert sns(inbox.samples) == list(range(5))
