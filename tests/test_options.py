@@ -11,7 +11,7 @@ from tests.tree import named, parsed, python_files, source_files
 
 _OPTIONS = re.compile(r"(Options|Settings|Retention|AnswerBounds)$")
 UNREACHED = {
-    *("receipts_max", "seconds_max", "query_timeout_seconds", "overrun_seconds"),
+    *("seconds_max", "query_timeout_seconds", "overrun_seconds"),
     *("views_max", "peers_max", "ring_max", "known_differences_max", "forget_seconds"),
     *("periodic_queries_seconds", "retry_seconds", "history_page_samples"),
     "wildcard_bytes_max",
