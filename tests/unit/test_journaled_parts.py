@@ -289,6 +289,21 @@ def test_what_can_be_told_never_to_fit_is_refused_before_it_is_acknowledged(
         assert "it is bad" in store.findings[0]
 
 
+def test_a_lookup_that_does_not_find_what_is_claimed_is_a_finding(tmp_path: Path) -> None:
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, *range(5)))
+        assert store.drain_all(5)
+        MemoryStorage.purge(backend, [Floor(ONE, 3)])  # behind our back
+        asked = batch(ONE, 2, 4, 7).samples
+        found = store.find(asked)
+        missing = [sample for sample, stored in found if stored is None]
+        assert [sample.sn for sample in store.lost(missing)] == [2]
+        assert "number 2" in store.findings[0]
+        assert held(store) == RangeSet([(0, 1), (3, 4)])
+        assert store.lost(missing) == []
+
+
 def test_the_index_is_recorded_after_the_backend_and_before_the_journal_is_trimmed(
     tmp_path: Path,
 ) -> None:

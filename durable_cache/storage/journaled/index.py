@@ -368,6 +368,21 @@ class StreamIndex:
         rows = self._rows("SELECT * FROM streams WHERE purged > 0")
         return [Floor(info.stream, info.purged) for info in map(info_of, rows)]
 
+    def disclaim(self, batch: SampleBatch) -> None:
+        """Forget that these are held: the backend turned out not to have them."""
+        with self._transaction() as database:
+            infos = self._infos(list(batch.summaries))
+            numberings = self._numberings(
+                {NumberingKey(stream.source, stream.epoch) for stream in batch.summaries}
+            )
+            for stream, gone in batch.summaries.items():
+                runs = numberings[NumberingKey(stream.source, stream.epoch)]
+                for first, last in gone.runs:
+                    infos[stream].held.remove(first, last)
+                    runs.held.remove(first, last)
+            self._put_streams(database, infos)
+            put_numberings(database, numberings)
+
     def keep_by(self, retention: Retention) -> int:
         """Remember what is trimmed by; where it keeps more than what was before, forget the floors.
 

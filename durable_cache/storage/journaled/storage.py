@@ -379,6 +379,24 @@ class JournaledStorage:
         """Return each sample with the one stored under its identity."""
         return self._merged.find(samples)
 
+    def lost(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return which of these, looked up and not found, the index says the backend holds.
+
+        That is a finding about the backend, and no duplicate: it is reported, and the index claims
+        them no more, so that they come in again.
+        """
+        infos = self.index.infos([*{sample.stream: None for sample in samples}])
+        gone = [sample for sample in samples if sample.sn in infos[sample.stream].held]
+        if gone:
+            self.index.disclaim(SampleBatch(gone))
+            first = gone[0]
+            self._report(
+                f"{len(gone)} samples that the stream index claims are not in the backend, the "
+                f"first is number {first.sn} of {first.source} on {first.key[:80]!r}: they are "
+                "asked of other caches"
+            )
+        return gone
+
     def range_of(self, source: SourceId, epoch: int, first: int, last: int) -> Iterator[Sample]:
         """Yield what is stored of a source's numbers, every key."""
         return self._merged.range_of(source, epoch, first, last)
