@@ -129,7 +129,8 @@ class Ingest:
         self._refused_here = self.tokens_refused = 0
         self.append_seconds = 0.0
         self.delays = Delays()
-        self.error = ""
+        self.error = self.commit_error = ""
+        """What went wrong last; the second, why samples are not taken now."""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
         self.on_learned: list[Callable[[Alias], None]] = []
         self.on_forgotten: list[Callable[[Sequence[Stream]], None]] = []
@@ -349,9 +350,9 @@ class Ingest:
             answered = answer(
                 self._store, ask.question, forgotten=self._forgotten, purged=self._purged
             )
-        except StorageCorrupt:
-            raise
         except DurableCacheError as error:
+            if ask.urgent and _ends(error):
+                raise
             self.error = str(error)
             _log.warning("the storage could not answer", extra={"reason": str(error)})
             return AskFailed(ask.ask_id, _now())
@@ -398,10 +399,10 @@ class Ingest:
         begun = time.monotonic()
         try:
             self._store.commit(append.batch, append.skips)
-        except StorageCorrupt:
-            raise
         except StorageError as error:
-            self.error = str(error)
+            if _ends(error):
+                raise  # nothing may be acknowledged behind it (ADR 0091)
+            self.error = self.commit_error = str(error)
             self._refused_here += len(append.batch)
             self.stopped.wait(_PAUSE_AFTER_FAILURE_SECONDS)
             return AppendFailed(_now())
@@ -412,7 +413,7 @@ class Ingest:
             waited_ns = time.time_ns() - self._live_since_ns
             self.delays.observe(waited_ns / 1e9, len(append.batch))
             self._live_since_ns = 0
-        self.error = ""
+        self.error = self.commit_error = ""
         for listener in self.on_committed:
             listener(append.batch)
         return Appended(_now())
@@ -433,3 +434,8 @@ class Ingest:
 
     def close(self) -> None:
         self.acknowledging.close()
+
+
+def _ends(error: DurableCacheError) -> bool:
+    """Tell whether an error of journal or index is the last word for this process."""
+    return isinstance(error, StorageCorrupt) or (isinstance(error, StorageError) and error.fatal)

@@ -44,6 +44,7 @@ class CacheStatus:
     level: Durability
     backend: str
     storage_up: bool
+    """Whether the backend is reached and the cache runs."""
     received: int
     appended: int
     duplicates: int
@@ -70,6 +71,10 @@ class CacheStatus:
     delays: DelaysSeen = DelaysSeen()
     """From the moment a live sample was received to its commit."""
     alignment: AlignmentStatus = AlignmentStatus()
+    takes_samples: bool = True
+    """Whether samples can be made durable: the journal's disk has room and does not fail."""
+    findings: tuple[str, ...] = ()
+    """What people should know of files that do not belong together, and of samples refused."""
 
 
 def status_of(cache: ReliabilityCache) -> CacheStatus:
@@ -83,7 +88,9 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         key_exprs=tuple(map(str, cache.key_exprs)),
         level=store.level,
         backend=cache.backend,
-        storage_up=not store.backend_error,
+        storage_up=not store.backend_error and not cache.stopped,
+        takes_samples=not ingest.commit_error and not cache.stopped,
+        findings=tuple(store.findings),
         received=ingest.received,
         appended=ingest.appended,
         duplicates=counts.duplicates,

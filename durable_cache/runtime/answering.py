@@ -87,8 +87,11 @@ def answer(
 def look_up(store: JournaledStorage, samples: Sequence[Sample]) -> tuple[Found, ...]:
     """Return what is stored under each sample's number, and whether it was removed."""
     pairs = store.find(samples)
-    gone = [sample.stream for sample, stored in pairs if stored is None]
-    floors = _floors(store, gone) if gone else {}
+    missing = [sample for sample, stored in pairs if stored is None]
+    if not missing:
+        return tuple(Found(sample, stored) for sample, stored in pairs)
+    floors = _floors(store, [sample.stream for sample in missing])
+    store.lost([sample for sample in missing if sample.sn >= floors.get(sample.stream, 0)])
     return tuple(
         Found(sample, stored, stored is None and sample.sn < floors.get(sample.stream, 0))
         for sample, stored in pairs

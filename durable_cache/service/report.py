@@ -42,7 +42,7 @@ class ServiceReport:
     @property
     def ready(self) -> bool:
         """Whether every storage takes samples and reaches its backend."""
-        return all(status.storage_up for status in self.storages)
+        return all(status.storage_up and status.takes_samples for status in self.storages)
 
 
 def report_values(report: ServiceReport) -> dict[str, object]:

@@ -307,9 +307,13 @@ class JournaledStorage:
                 self.drain()
             except StorageCorrupt as error:
                 self.backend_error = str(error)
+                if error.fatal:
+                    raise
                 return
             except DurableCacheError as error:
                 self.backend_error = str(error)
+                if isinstance(error, StorageError) and error.fatal:
+                    raise
                 asked = error.retry_after_seconds if isinstance(error, StorageUnavailable) else 0
                 self._stop.wait(pause.failed(asked))
             else:

@@ -1,0 +1,101 @@
+"""How many Python threads of ours run, and what `docs/concurrency.md` says of them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from durable_cache import declare_reliability_cache
+from durable_cache.endpoints.workers import Pool
+from durable_cache.service.config import read_settings
+from durable_cache.service.service import Service
+from durable_cache.testing.network import LocalNetwork, free_port
+from tests.tree import ROOT
+
+PAGE = (ROOT / "docs/concurrency.md").read_text()
+SERVICE_THREADS_MAX, FURTHER_STORAGE_MAX = 9, 3
+
+
+@pytest.fixture
+def network() -> Iterator[LocalNetwork]:
+    with LocalNetwork() as network:
+        yield network
+
+
+def ours() -> list[str]:
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("dc-"))
+
+
+def settings(tmp_path: Path, storages: int) -> dict[str, object]:
+    return {
+        "mode": "peer",
+        "scouting": {"multicast": {"enabled": False}},
+        "listen": {"endpoints": [f"tcp/127.0.0.1:{free_port()}"]},
+        "plugins": {
+            "durable_cache": {
+                "state_dir": str(tmp_path / "state"),
+                "http": {"listen": f"127.0.0.1:{free_port()}"},
+                "volumes": {"main": {"backend": "sql", "url": f"sqlite:///{tmp_path}/s.db"}},
+                "storages": {
+                    f"s{at}": {"key_expr": f"s{at}/**", "volume": "main"} for at in range(storages)
+                },
+            }
+        },
+    }
+
+
+def threads_of_service(tmp_path: Path, storages: int) -> list[str]:
+    before = set(ours())
+    with Service(read_settings(settings(tmp_path, storages))):
+        return [name for name in ours() if name not in before]
+
+
+def test_a_service_with_one_storage_runs_nine_threads_and_each_further_one_adds_three(
+    tmp_path: Path,
+) -> None:
+    main = 1
+    first = threads_of_service(tmp_path / "one", 1)
+    assert main + len(first) <= SERVICE_THREADS_MAX, first
+    third = threads_of_service(tmp_path / "three", 3)
+    assert len(third) - len(first) <= 2 * FURTHER_STORAGE_MAX, third
+
+
+def test_every_thread_and_lock_stands_in_the_page(tmp_path: Path) -> None:
+    documented = [
+        re.escape(name).replace("<storage>", ".+").replace("<name>", ".+").replace("<n>", r"\d+")
+        for name in re.findall(r"`(dc-[^`]*?)…?`", PAGE)
+    ]
+    for name in threads_of_service(tmp_path, 2):
+        assert any(re.match(pattern, name) for pattern in documented), f"document {name}"
+    locks = set(re.findall(r"^\| `(\w+\.\w+)` \|", PAGE, re.MULTILINE))
+    found = set()
+    for path in (ROOT / "durable_cache/endpoints", ROOT / "durable_cache/storage"):
+        for file in path.rglob("*.py"):
+            owner = ""
+            for line in file.read_text().splitlines():
+                owner = match[1] if (match := re.match(r"class (\w+)", line)) else owner
+                if lock := re.search(r"self\.(\w+) = (?:Lock|RLock|Condition)\(", line):
+                    found.add(f"{owner}.{lock[1]}")
+    assert found <= locks | OTHERS, f"document {sorted(found - locks - OTHERS)}"
+
+
+OTHERS = {
+    "MemoryStorage._lock",  # a backend's own
+    "Channel._changed",  # the user's
+}
+
+
+def test_two_caches_share_a_pool(network: LocalNetwork) -> None:
+    pool = Pool("shared", threads=2)
+    before = len(ours())
+    session = network.client()
+    with (
+        declare_reliability_cache(session, "a/**", pool=pool),
+        declare_reliability_cache(session, "b/**", pool=pool),
+    ):
+        assert len(ours()) - before <= 2 * FURTHER_STORAGE_MAX
+    assert pool.close(5) == []
