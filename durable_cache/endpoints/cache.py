@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from durable_cache.endpoints.aligning import Aligning
+from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.ingest import Ingest
@@ -120,6 +120,7 @@ class ReliabilityCache:
                 self.store,
                 self.ingest,
                 options,
+                self._lane("align", running_max=1, waiting_max=options.align_jobs_max),
                 tuple(map(str, self.key_exprs)),
                 tuple(map(str, self._exclude)),
             )

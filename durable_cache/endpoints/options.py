@@ -76,6 +76,15 @@ class CacheOptions:
     align: bool = False
     """Come to hold what the other caches of the domain hold, and let them."""
     aligner: AlignerOptions = field(default_factory=AlignerOptions)
+    align_bytes_max: int = 64 << 20
+    """What was committed and waits for the aligner; beyond it the aligner begins anew from what is
+    stored."""
+    align_events_max: int = 4_096
+    """Announcements and questions of other caches that wait for the aligner: later announcements
+    are dropped, for they are repeated, and later questions refused, for they are asked again."""
+    align_jobs_max: int = 64
+    """Pages to read for other caches or to take from them that wait; later ones are refused, and
+    asked for again."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     journal: JournalOptions = field(default_factory=JournalOptions)
 

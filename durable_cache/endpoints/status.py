@@ -9,7 +9,7 @@ from durable_cache.endpoints.delays import DelaysSeen
 from durable_cache.storage.contract import Durability
 
 if TYPE_CHECKING:
-    from durable_cache.endpoints.aligning import Aligning
+    from durable_cache.endpoints.alignment import Aligning
     from durable_cache.endpoints.cache import ReliabilityCache
 
 __all__ = ["AlignmentStatus", "CacheStatus", "status_of"]

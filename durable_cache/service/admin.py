@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from durable_cache.endpoints.alignment_counts import Differences
+from durable_cache.endpoints.alignment import Differences
 from durable_cache.endpoints.cache import ReliabilityCache
 from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.session import (

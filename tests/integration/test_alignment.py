@@ -328,13 +328,17 @@ class Breaking(MemoryStorage):
         raise ZeroDivisionError("unforeseen")
 
 
-def test_alignment_that_breaks_says_so_and_the_cache_goes_on(network: LocalNetwork) -> None:
+def test_a_read_that_breaks_is_reported_and_alignment_goes_on(
+    network: LocalNetwork,
+) -> None:
     broken = Breaking()
     broken.append(SampleBatch(samples(range(3), clock=1)))
     options = CacheOptions(name="broken", align=True, aligner=FAST)
     with declare_reliability_cache(
         network.client(), "a/**", backend=broken, options=options
     ) as cache:
-        wait_until(lambda: "alignment has ended: ZeroDivisionError" in cache.status().last_error)
+        wait_until(lambda: "align: ZeroDivisionError" in cache.status().last_error)
         feed(cache, samples(range(3, 6), clock=2))
         assert cache.status().appended == 3
+        assert cache.aligning is not None
+        assert not cache.aligning.error

@@ -19,7 +19,6 @@ __all__ = [
     "Replies",
     "ask",
     "ask_later",
-    "ask_peer",
     "query_parts",
     "reply_bytes",
     "reply_error",
@@ -94,28 +93,6 @@ class Answer(NamedTuple):
     replier: str
 
 
-def ask_peer(session: Session, key: str, payload: bytes, timeout_seconds: float) -> bytes | str:
-    """Ask one cache by its own key; the payload of its reply, or why there is none."""
-    try:
-        replies = session.get(
-            key,
-            handlers.FifoChannel(4),
-            target=zenoh.QueryTarget.ALL,
-            consolidation=zenoh.ConsolidationMode.NONE,
-            timeout=timeout_seconds,
-            payload=payload,
-        )
-    except ZError as error:
-        raise Closed(f"query {key!r}: {error}") from error
-    reason = "no answer"
-    for reply in replies:
-        if reply.ok is not None:
-            return reply.ok.payload.to_bytes()
-        if reply.err is not None:
-            reason = reply.err.payload.to_bytes().decode("utf-8", "replace")[:200]
-    return reason
-
-
 class Replies:
     """The replies to one query as they came, bounded in number."""
 
@@ -132,6 +109,16 @@ class Replies:
             self._replies.append(reply)
         else:
             self.cut = True
+
+    def payload(self) -> bytes | str:
+        """Return the payload of the first reply, as it is, or why there is none."""
+        reason = "no answer"
+        for reply in self._replies:
+            if reply.ok is not None:
+                return reply.ok.payload.to_bytes()
+            if reply.err is not None:
+                reason = reply.err.payload.to_bytes().decode("utf-8", "replace")[:200]
+        return reason
 
     def answers(self, decoder: Decoder) -> Iterator[Answer]:
         """Decode them; a cut answer ends with an error."""

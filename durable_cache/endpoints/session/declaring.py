@@ -28,6 +28,7 @@ __all__ = [
     "declare_subscriber",
     "declare_token",
     "hear",
+    "hear_polled",
     "hear_queries",
     "hear_at_once",
     "is_matched",
@@ -37,6 +38,7 @@ __all__ = [
     "receive_query",
     "send",
     "source_of",
+    "take_heard",
     "take_heartbeats",
     "take_token_changes",
     "tokens_now",
@@ -401,6 +403,17 @@ def hear(
         callback(str(sample.key_expr), sample.payload.to_bytes())
 
     return _listen(session, key_expr, heard)
+
+
+def hear_polled(session: Session, key_expr: str) -> ZenohSubscriber:
+    """Note messages of ours, to be taken with `take_heard`; the newest are kept."""
+    channel: handlers.RingChannel[zenoh.Sample] = handlers.RingChannel(_CHANGES_KEPT_MAX)
+    return session.declare_subscriber(key_expr, channel)
+
+
+def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
+    """Return each message since the last call as (key, payload), at once."""
+    return [(str(sample.key_expr), sample.payload.to_bytes()) for sample in _drain(subscriber)]
 
 
 def is_zenoh_channel(handler: object) -> str | None:

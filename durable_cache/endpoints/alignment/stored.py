@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 
 from durable_cache.endpoints.ingest import Ingest
-from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
@@ -66,6 +65,10 @@ class AlignedStore:
         for page in self._store.pages(Selection(), _PAGE_SAMPLES):
             yield self._ingest.epochs.canonical_batch(page)
 
+    def canonical(self, stream: Stream) -> Stream:
+        """Return a stream under the epoch that stands."""
+        return self._ingest.epochs.canonical_stream(stream)
+
     def renamed(self, source: SourceId) -> Iterator[tuple[Stream, RangeSet]]:
         """Yield the streams of a source whose epoch was learned later, as they are stored."""
         for info in self._store.index.all_infos():
@@ -89,10 +92,10 @@ class AlignedStore:
             for first, last in reversed(_stretches(keys.values())):
                 parts = {key: runs.clip(first, last) for key, runs in keys.items()}
                 asked = {key: runs for key, runs in parts.items() if runs}
-                one = next(iter(asked)) if len(asked) == 1 else "**"
+                key_expr = next(iter(asked)) if len(asked) == 1 else "**"
                 for stored in self._ingest.epochs.stored_epochs(source, epoch):
                     selection = Selection(
-                        key_expr=KeyExpression(one),
+                        key_expr=KeyExpression(key_expr),
                         zid=source.zid,
                         eid=source.eid,
                         epoch=stored,
@@ -120,34 +123,33 @@ class AlignedStore:
         self._ingest.offer(list(batch), Origin.ALIGNED)
 
     def compare(self, batch: SampleBatch) -> None:
-        """Count what has another content here under the same identity; nothing is overwritten."""
+        """Count what has another content here under the same identity; nothing is overwritten.
+
+        Raises StorageError, to be tried again, where the storage cannot be read.
+        """
         theirs = {sample.identity: sample for sample in batch}
         wanted = [
             (stream, RangeSet.of(sample.sn for sample in samples))
             for stream, samples in batch.by_stream.items()
         ]
-        try:
-            for mine in self.stored(wanted):
-                other = theirs.get(mine.identity)
-                if other is not None and sample_digest(mine) != sample_digest(other):
-                    self.conflicts += 1
-                    _log.warning("another payload at a peer", extra={"key": repr(mine.key)})
-        except DurableCacheError:
-            return  # the storage is away; the next comparison of content finds it again
+        different = [
+            mine
+            for mine in self.stored(wanted)
+            if (other := theirs.get(mine.identity)) is not None
+            and sample_digest(mine) != sample_digest(other)
+        ]
+        self.conflicts += len(different)  # all at once: a comparison that fails is made again
+        for mine in different:
+            _log.warning("another payload at a peer", extra={"key": repr(mine.key)})
 
-    def purge(self, floors: tuple[tuple[Stream, int], ...]) -> bool:
-        """Remove what is below, durably; False when it could not be done now."""
+    def purge(self, floors: tuple[tuple[Stream, int], ...]) -> None:
+        """Remove what is below, durably; raises StorageError, to be tried again."""
         every = [
             Floor(stream._replace(epoch=epoch), sn)
             for stream, sn in floors
             for epoch in self._ingest.epochs.stored_epochs(stream.source, stream.epoch)
         ]
-        try:
-            self._store.purge(every)
-        except DurableCacheError as error:
-            _log.warning("a purge failed", extra={"reason": str(error)})
-            return False
-        return True
+        self._store.purge(every)
 
 
 def in_time(samples: Iterable[Sample]) -> Iterator[Sample]:

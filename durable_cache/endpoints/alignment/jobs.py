@@ -1,0 +1,174 @@
+"""What the aligner wants done that takes as long as the storage does: in the pool, in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+
+from durable_cache.endpoints.alignment.asked import Asked
+from durable_cache.endpoints.alignment.counts import AlignmentCounts
+from durable_cache.endpoints.alignment.inbox import Inbox
+from durable_cache.endpoints.alignment.stored import AlignedStore, in_time
+from durable_cache.endpoints.workers import Lane
+from durable_cache.errors import DurableCacheError
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import SampleBatch, SourceId
+from durable_cache.protocol.alignment import (
+    Appended,
+    ContentEnded,
+    ContentRead,
+    Offer,
+    Purged,
+    RaisePurge,
+    ReadSamples,
+    Trimmed,
+    pull_reply,
+    ranges,
+)
+
+__all__ = ["Jobs"]
+
+_log = logging.getLogger(__name__)
+_CONTENT_SECONDS = 0.25
+"""So long stored samples are read for the content sums at a time, half of it between."""
+_RETRY_SECONDS = 5.0
+"""The pause after the storage could not be read."""
+_COMPARISONS_MAX = 64
+"""Pages of samples held here that are still to be compared, while the storage is away."""
+
+
+class Jobs:
+    """Reads and takes for one cache's aligner; owned by its thread, its tasks run in the pool.
+
+    A lane runs one task at a time. What a full lane does not take is refused: peers ask again, and
+    what was offered is pulled again.
+    """
+
+    def __init__(
+        self, lane: Lane, store: AlignedStore, inbox: Inbox, asked: Asked, counts: AlignmentCounts
+    ) -> None:
+        self._lane, self._store, self._inbox = lane, store, inbox
+        self._asked, self._counts = asked, counts
+        self._content: Iterator[SampleBatch] | None = None
+        self._content_due = 0.0
+        self._comparisons: deque[SampleBatch] = deque()
+        self._compare_due = 0.0
+        self._reading = False
+        self._epoch = 0
+
+    def begin(self) -> None:
+        """Read every stored sample once, for the content sums, from the start."""
+        self._epoch += 1
+        self._content, self._content_due = self._store.pages(), 0.0
+
+    def tick(self, now: float) -> None:
+        """Go on with what is done in the background, at `now` of a monotonic clock."""
+        if self._comparisons and now >= self._compare_due:
+            self._compare_due = now + _RETRY_SECONDS
+            self._lane.submit(self._compare_again)
+        if self._content is None or self._reading or now < self._content_due:
+            return
+        if self._inbox.crowded:
+            return
+        self._reading = self._lane.submit(partial(self._read_content, self._content, self._epoch))
+
+    def read(self, job: ReadSamples) -> None:
+        """Answer a peer's question for samples."""
+        if not self._lane.submit(partial(self._read, job)):
+            self._asked.refuse(job.handle, "too many questions for samples; ask again later")
+
+    def take(self, job: Offer) -> None:
+        """Offer what a peer gave at the door, and compare what is here already."""
+        if not self._lane.submit(partial(self._take, job)):
+            self._counts.offers_refused += 1
+
+    def purge(self, job: RaisePurge) -> None:
+        """Purge what a peer purged; where that fails, the next comparison says it again."""
+        if not self._lane.submit(partial(self._purge, job)):
+            self._counts.offers_refused += 1
+
+    def rename(self, source: SourceId) -> None:
+        """An epoch was learned late: let what counted under the old one count under the new."""
+        if not self._lane.submit(partial(self._rename, source)):
+            self._inbox.lost()
+
+    def _read(self, job: ReadSamples) -> None:
+        wanted = self._store.stored((stream, ranges(runs)) for stream, runs in job.wanted)
+        try:
+            payload = pull_reply(job, in_time(wanted))
+        except DurableCacheError as error:
+            self._asked.refuse(job.handle, str(error))
+            return
+        except Exception:
+            self._asked.refuse(job.handle, "an error of ours, see the log of this cache")
+            raise  # the lane logs and counts it
+        if self._asked.reply(job.handle, payload):
+            self._counts.sent(payload)
+
+    def _take(self, job: Offer) -> None:
+        self._store.offer(job.batch)
+        self._counts.pulled(job.peer, len(job.batch))
+        if len(job.held):
+            self._compare(job.held)
+
+    def _compare(self, batch: SampleBatch) -> None:
+        try:
+            self._store.compare(batch)
+        except DurableCacheError as error:
+            _log.info("a comparison waits for the storage", extra={"reason": str(error)})
+            self._comparisons.append(batch)
+            if len(self._comparisons) > _COMPARISONS_MAX:
+                self._comparisons.popleft()
+                self._counts.comparisons_dropped += 1
+
+    def _compare_again(self) -> None:
+        for _ in range(len(self._comparisons)):
+            self._compare(self._comparisons.popleft())
+
+    def _purge(self, job: RaisePurge) -> None:
+        try:
+            self._store.purge(job.floors)
+        except DurableCacheError as error:
+            _log.warning("a purge failed, tried again later", extra={"reason": str(error)})
+            return
+        self._inbox.stored(Purged(job.floors), time.monotonic())
+
+    def _rename(self, source: SourceId) -> None:
+        try:
+            for stream, held in self._store.renamed(source):
+                canonical = self._store.canonical(stream)
+                floor = (held.last or 0) + 1
+                self._inbox.stored(Trimmed(((stream, floor),)), time.monotonic())
+                for run in held:
+                    found = SampleBatch(self._store.stored([(canonical, RangeSet([run]))]))
+                    self._inbox.stored(Appended(found), time.monotonic())
+        except DurableCacheError as error:
+            _log.warning("alignment begins anew", extra={"reason": str(error)})
+            self._inbox.lost()
+
+    def _read_content(self, pages: Iterator[SampleBatch], epoch: int) -> None:
+        until = time.monotonic() + _CONTENT_SECONDS
+        try:
+            while not self._inbox.crowded and time.monotonic() < until and epoch == self._epoch:
+                page = next(pages, None)
+                if page is None:
+                    self._inbox.stored(ContentEnded(), time.monotonic())
+                    self._end_content(epoch, None)
+                    return
+                self._inbox.stored(ContentRead(page), time.monotonic())
+        except Exception as error:
+            self._content_due = time.monotonic() + _RETRY_SECONDS
+            self._end_content(epoch, self._store.pages())  # from the start: nothing counts twice
+            if not isinstance(error, DurableCacheError):
+                raise  # the lane logs and counts it
+            reason = {"reason": str(error)}
+            _log.warning("content is compared later, the storage cannot be read", extra=reason)
+        finally:
+            self._reading = False
+
+    def _end_content(self, epoch: int, pages: Iterator[SampleBatch] | None) -> None:
+        if epoch == self._epoch:
+            self._content = pages
