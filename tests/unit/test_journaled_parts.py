@@ -333,3 +333,12 @@ def test_what_the_backend_does_not_take_stays_in_the_journal(tmp_path: Path) -> 
         assert not store.drain_all(5)
         assert store.backend_error == "away"
         assert sns(store) == [0, 1]
+
+
+def test_the_shown_history_counts_what_is_on_its_way(tmp_path: Path) -> None:
+    with opened(tmp_path, Backend()) as store:
+        store.commit(batch(ONE, *range(5)))
+        assert store.drain_all(5)
+        store.commit(SampleBatch([*batch(ONE, 5), *batch(TWO, 6, 7, 8)]))
+        assert store.history_floor([ONE, TWO], 2) == {ONE: 4, TWO: 7}
+        assert store.history_floor([TWO], 9) == {TWO: 0}

@@ -278,11 +278,15 @@ class Backlog:
             found[epoch] = _Numbers(runs, max(newest, own))
         return found
 
-    def runs(self, selection: Selection) -> dict[Stream, RangeSet]:
-        """Return the numbers here per stream that a selection names."""
+    def runs(
+        self, selection: Selection, streams: frozenset[Stream] | None = None
+    ) -> dict[Stream, RangeSet]:
+        """Return the numbers here per stream that a selection names, or of these `streams`."""
         sns: dict[Stream, list[int]] = {}
         for sample in self.matching(selection):
-            sns.setdefault(sample.stream, []).append(sample.sn)
+            stream = sample.stream
+            if streams is None or stream in streams:
+                sns.setdefault(stream, []).append(sample.sn)
         return {stream: RangeSet.of(numbers) for stream, numbers in sns.items()}
 
     def skips(self) -> list[Skip]:

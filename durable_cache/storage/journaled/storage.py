@@ -439,8 +439,10 @@ class JournaledStorage:
         Retention removes in its own time; a reader of the queue does not see what must go.
         """
         pending: dict[Stream, RangeSet] = {}
-        for source in {stream.source for stream in streams} if self.backlog.samples else ():
-            pending.update(self.backlog.runs(Selection(zid=source.zid, eid=source.eid)))
+        if self.backlog.samples:
+            sources = {stream.source for stream in streams}
+            zid, eid = next(iter(sources)) if len(sources) == 1 else (None, None)
+            pending = self.backlog.runs(Selection(zid=zid, eid=eid), frozenset(streams))
         infos = self.index.infos(streams)
         for stream in streams:
             infos[stream].held.update(pending.get(stream, _NOTHING))
