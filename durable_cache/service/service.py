@@ -40,7 +40,7 @@ __all__ = ["STOP_SECONDS_MAX", "Service"]
 
 _log = logging.getLogger(__name__)
 STOP_SECONDS_MAX = 10.0
-_POOL_THREADS = 4
+_POOL_THREADS = 3
 """Shared by all storages: queries, look-ups, fetches, retention, admin space, HTTP. A storage whose
 `pool_threads` is higher raises it."""
 _CLOSING_SECONDS = 1.5
