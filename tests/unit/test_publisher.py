@@ -14,7 +14,7 @@ from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
-from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
+from durable_cache.model.selection import Cursor, Order, Selection, SnBounds, TimeBounds
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.publisher import engine as engine_module
 from durable_cache.protocol.publisher.engine import PublisherEngine
@@ -37,7 +37,7 @@ from durable_cache.protocol.publisher.events import (
     TokenDeclared,
     TokenFailed,
 )
-from durable_cache.protocol.wire import Ack, is_incarnation
+from durable_cache.protocol.wire import AbsenceReason, Ack, is_incarnation
 
 SOURCE = SourceId("4f2a", 7)
 OTHER = SourceId("4f2a", 8)
@@ -379,6 +379,23 @@ def test_numbers_of_both_sides_of_a_wrap_are_found(wraps_at_five: None) -> None:
     page, _ = engine.read(Selection(sns=SnBounds(1, 2)), 100, None)
     epochs = sorted({sample.epoch for sample in engine.kept()})
     assert [(s.epoch - epochs[0], s.sn) for s in page] == [(1, 1), (1, 2), (2, 1)]
+
+
+def test_numbers_under_other_keys_are_named_where_numbers_are_asked_for() -> None:
+    engine = history_of(["a", "b", "b", "a", "b"])
+    asked = Selection(KeyExpression("a"), *SOURCE, sns=SnBounds(1, None))
+    assert [(run.first, run.last, run.reason) for run in engine.absences(asked)] == [
+        (1, 2, AbsenceReason.OTHER_KEY),
+        (4, 4, AbsenceReason.OTHER_KEY),
+    ]
+    for other in (
+        Selection(KeyExpression("a"), *SOURCE),
+        Selection(KeyExpression("a"), *OTHER, sns=SnBounds(1, None)),
+        Selection(KeyExpression("a"), sns=SnBounds(1, None)),
+        Selection(KeyExpression("a"), *SOURCE, sns=SnBounds(1, None), newest=1),
+        Selection(KeyExpression("a"), *SOURCE, sns=SnBounds(1, None), times=TimeBounds(5, 9)),
+    ):
+        assert engine.absences(other) == ()
 
 
 # Everything together, against a model that keeps all it ever saw

@@ -84,6 +84,7 @@ from durable_cache.protocol.publisher.events import (
 )
 from durable_cache.protocol.wire import (
     INCARNATION_DIGITS,
+    Absence,
     ack_key,
     decode_ack,
     decode_packed,
@@ -401,7 +402,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         with query:
             try:
                 asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
-                answer(query, asked, self._read, _BOUNDS)
+                answer(query, asked, self._read, _BOUNDS, self._absences)
             except Refused as error:
                 reply_error(query, str(error))
             except ZError:
@@ -422,6 +423,10 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                 self._reading -= 1
             samples, after = self._engine.read(selection, limit, cursor)
         return Page(SampleBatch(samples), after)
+
+    def _absences(self, selection: Selection) -> tuple[Absence, ...]:
+        with self._lock:
+            return self._engine.absences(selection)
 
     def close(self) -> None:
         """Undeclare everything; idempotent. Receipts still open stay unknown."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import assert_never
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.selection import Cursor, Selection, SnBounds
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
 from durable_cache.protocol.publisher.events import (
     AckReceived,
@@ -43,7 +44,13 @@ from durable_cache.protocol.publisher.events import (
     TokenFailed,
 )
 from durable_cache.protocol.publisher.history import History
-from durable_cache.protocol.wire import Ack, incarnation_after
+from durable_cache.protocol.wire import (
+    ABSENCES_MAX,
+    Absence,
+    AbsenceReason,
+    Ack,
+    incarnation_after,
+)
 
 __all__ = ["PublisherEngine"]
 
@@ -114,6 +121,23 @@ class PublisherEngine:
         if self._history is None:
             return [], None
         return self._history.read(selection, limit, cursor)
+
+    def absences(self, selection: Selection) -> tuple[Absence, ...]:
+        """Return which numbers asked for will not come, as they are under other keys.
+
+        Only where numbers of this source are asked for, at most 1,000 runs. What is not kept is not
+        called trimmed: a cache may have it.
+        """
+        asked = Selection(selection.key_expr, *self._source, sns=selection.sns)
+        if self._history is None or replace(selection, order=asked.order) != asked:
+            return ()
+        if asked.sns == SnBounds():
+            return ()
+        runs = self._history.other_keys(asked)[:ABSENCES_MAX]
+        reason = AbsenceReason.OTHER_KEY
+        return tuple(
+            Absence(self._source, epoch, run.first, run.last, reason) for epoch, run in runs
+        )
 
     def handle(self, event: Event) -> list[Output]:
         """Take an event; return what is to be done, in this order."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from durable_cache.model.newest import newest_per_key
+from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Cursor, Selection
 
@@ -63,6 +64,14 @@ class History:
             found = [sample for sample in found if selection.place(sample) > cursor]
         page = found[:limit]
         return page, selection.place(page[-1]) if len(found) > limit else None
+
+    def other_keys(self, selection: Selection) -> list[tuple[int, SnRange]]:
+        """Return the runs of numbers asked for, with their epochs, that are under other keys."""
+        others: dict[int, RangeSet] = {}
+        for sample in self._candidates(selection):
+            if selection.sns.holds(sample.sn) and not selection.holds(sample):
+                others.setdefault(sample.epoch, RangeSet()).add(sample.sn, sample.sn)
+        return [(epoch, run) for epoch, runs in others.items() for run in runs]
 
     def _candidates(self, selection: Selection) -> Iterable[Sample]:
         """Return what may be asked for; a few numbers of many samples are looked up one by one."""
