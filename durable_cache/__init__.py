@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+
 from durable_cache.endpoints.cache import CacheStatus, ReliabilityCache, declare_reliability_cache
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.publisher import (
@@ -19,6 +21,11 @@ from durable_cache.endpoints.subscriber import (
 from durable_cache.endpoints.subscriber.channels import FifoChannel, RingChannel
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
 from durable_cache.storage.contract import Durability, Retention
+
+try:
+    __version__ = version("durable-cache")
+except PackageNotFoundError:  # used from its sources, without having been installed
+    __version__ = "0"
 
 __all__ = [
     "CacheOptions",
