@@ -2,6 +2,20 @@
 
 A comparison has at most one request under way and keeps everything it needs; the peers keep
 nothing. It acts for its own side only: what the peer lacks, the peer finds out itself.
+
+Theory of operation (ADR 0040, 0041, 0043, 0099). The walk down the trees yields *entries*, what the
+peer knows of one stream. `examine` compares an entry's fingerprint with ours: equal says that the
+difference is settled; known to be different says that it was looked into; a stream without a name
+here is asked for by name first. `_act` then asks the ledger what is lacking, in this order:
+
+1. a purge that is higher there is raised here;
+2. what is retained there and wanted here is pulled, unless that was tried of late: then the stream
+   is left alone for a pause that grows;
+3. what is known there and retained not is sought from the other peers;
+4. where content is compared and nothing of this applies, the blocks' sums are compared.
+
+Where nothing can be done, the difference is *settled*: known from then on, until either side
+changes. Conclusions are drawn only by `finish`, after everything asked was answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""What a cache knows of all its streams, slot by slot, and the trees over what it shares."""
+"""What a cache knows of all its streams, slot by slot, and the trees over what it shares.
+
+Theory of operation (ADR 0040). Time is cut in slots. A sample counts in the slot of its timestamp,
+or of its arrival where it has none, where that slot is over already (the next to be applied takes
+it), or where it lies more than `ring_max` slots ahead (a clock that is wrong, or a publisher that
+chooses its timestamps: the current slot takes it). `_pending` holds what waits for its slot.
+`advance` applies every slot that has been over for `settle_seconds`: only then do the streams'
+records and the views' trees change, a bounded number at a time, and the view remembers the root as
+of that slot. So two caches compare trees of the same slots, though one hears a little later.
+
+What a peer is told, `entry`, is as of the applied slot; what this cache asks for, `lacking`, goes
+by everything that has arrived. So nothing is asked for that is still on its way, and a timestamp
+that is far off costs a comparison, never a sample. Floors count at once for what is wanted, and in
+the trees with their slot.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,16 @@
 """What a comparison still has to get: from its peer, and from whoever else may have it.
 
-Newest first. What a peer says it has not is believed as far as it was asked; what it does not
-mention means nothing.
+Theory of operation (ADR 0043, 0045). `asks` holds, for each peer, the runs that are still to come
+from it. A page asks for a part of them, newest first, and what the reply says of a number ends the
+asking in one of three ways: the sample itself (*served*), "I do not retain it" (*absent*), "it is
+older than you want" (*old*). What a reply does not mention means nothing and is asked for again,
+unless the whole reply brought nothing: then the rest is given up for this comparison, so that it
+ends. Nothing beyond the question is believed.
+
+What the peer compared with knows and does not retain becomes a *quest*: every other peer whose
+scope has the stream is asked, and only when each said *absent* for all of it is the rest
+unrecoverable. A peer that fails, or leaves numbers open, ends the quest without a conclusion. What
+is old is unrecoverable for this cache at once: it is beyond its age limit.
 """
 
 from __future__ import annotations

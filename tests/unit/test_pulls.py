@@ -1,0 +1,154 @@
+"""What is asked for until it came, what is believed of an answer, and when nobody has a number."""
+
+from __future__ import annotations
+
+import pytest
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.protocol.alignment import AlignerOptions, CacheProfile, StreamLoaded
+from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.pulls import Pulls
+from durable_cache.protocol.alignment.wire import PullReply
+from durable_cache.protocol.wire import encode_batch
+
+STREAM = Stream("a/b", SourceId("ab12", 7), 5)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger(OPTIONS, CacheProfile("one", "1", ("a/**",)))
+    ledger.load([StreamLoaded(STREAM, RangeSet([(0, 9)]))])
+    return ledger
+
+
+@pytest.fixture
+def pulls(ledger: Ledger) -> Pulls:
+    pulls = Pulls(ledger, "peer", OPTIONS)
+    pulls.name(place_of(ledger), STREAM)
+    return pulls
+
+
+OPTIONS = AlignerOptions(page_samples_max=20)
+
+
+def place_of(ledger: Ledger) -> int:
+    return ledger.place(STREAM)
+
+
+def samples(*sns: int, key: str = "a/b") -> tuple[Sample, ...]:
+    return tuple(Sample(key, STREAM.source, STREAM.epoch, sn, b"%d" % sn) for sn in sns)
+
+
+def reply(
+    served: tuple[Sample, ...] = (),
+    *,
+    absent: tuple[tuple[int, tuple[int, ...]], ...] = (),
+    old: tuple[tuple[int, tuple[int, ...]], ...] = (),
+) -> PullReply:
+    return PullReply(encode_batch(SampleBatch(served)) if served else b"", absent, old)
+
+
+def taken(pulls: Pulls, peer: str, answer: PullReply) -> list[int]:
+    page = pulls.next_page()
+    assert page is not None
+    assert page[0] == peer
+    return [sample.sn for sample in pulls.take(peer, page[1], answer)]
+
+
+def unrecoverable(ledger: Ledger) -> tuple[int, ...]:
+    return ledger.records[place_of(ledger)].unrecoverable
+
+
+def test_what_an_answer_does_not_mention_is_asked_for_again(ledger: Ledger, pulls: Pulls) -> None:
+    place = place_of(ledger)
+    pulls.want(place, RangeSet([(10, 14)]))
+    assert taken(pulls, "peer", reply(samples(12, 13))) == [12, 13]
+    assert pulls.next_page() == ("peer", ((place, (10, 11, 14, 14)),))
+    assert taken(pulls, "peer", reply(absent=((place, (10, 11)),))) == []
+    assert taken(pulls, "peer", reply(old=((place, (14, 14)),))) == []
+    assert not pulls.left
+    assert pulls.offered == 2
+
+
+def test_an_answer_with_nothing_ends_the_asking_and_concludes_nothing(
+    ledger: Ledger, pulls: Pulls
+) -> None:
+    pulls.want(place_of(ledger), RangeSet([(10, 14)]))
+    assert taken(pulls, "peer", reply()) == []
+    assert not pulls.left
+    pulls.conclude()
+    assert unrecoverable(ledger) == ()
+
+
+def test_nothing_beyond_the_question_is_believed(ledger: Ledger, pulls: Pulls) -> None:
+    place = place_of(ledger)
+    pulls.want(place, RangeSet([(10, 14)]))
+    given = samples(9, 11, 15) + samples(12, key="a/c") + samples(13, key="z")
+    more = ((place, (0, 99)),)
+    assert taken(pulls, "peer", reply(given, old=more)) == [11]
+    assert unrecoverable(ledger) == (10, 14)  # what is older than wanted is that for this cache
+
+
+def test_what_is_too_old_is_unrecoverable_at_once(ledger: Ledger, pulls: Pulls) -> None:
+    place = place_of(ledger)
+    pulls.want(place, RangeSet([(10, 14)]))
+    taken(pulls, "peer", reply(samples(14), old=((place, (10, 11)),)))
+    assert unrecoverable(ledger) == (10, 11)
+    assert pulls.unrecoverable == 2
+
+
+def test_only_when_everybody_says_no_is_a_number_unrecoverable(
+    ledger: Ledger, pulls: Pulls
+) -> None:
+    place = place_of(ledger)
+    pulls.seek(place, RangeSet([(10, 14)]), {"two", "three"})
+    asked = pulls.next_page()
+    assert asked is not None
+    first, second = asked[0], ({"two", "three"} - {asked[0]}).pop()
+    taken(pulls, first, reply(samples(12), absent=((place, (10, 11, 13, 14)),)))
+    pulls.conclude()
+    assert unrecoverable(ledger) == ()
+    taken(pulls, second, reply(absent=((place, (10, 14)),)))
+    pulls.conclude()
+    assert unrecoverable(ledger) == (10, 11, 13, 14)
+
+
+@pytest.mark.parametrize("silent", ["fails", "leaves open"])
+def test_no_answer_is_no_absence(ledger: Ledger, pulls: Pulls, silent: str) -> None:
+    place = place_of(ledger)
+    pulls.seek(place, RangeSet([(10, 14)]), {"two"})
+    if silent == "fails":
+        pulls.drop_peer("two")
+    else:
+        taken(pulls, "two", reply(absent=((place, (10, 12)),)))
+        taken(pulls, "two", reply())
+    pulls.conclude()
+    assert not pulls.left
+    assert unrecoverable(ledger) == ()
+
+
+def test_without_anybody_to_ask_it_is_unrecoverable_at_once(ledger: Ledger, pulls: Pulls) -> None:
+    pulls.seek(place_of(ledger), RangeSet([(10, 14)]), set())
+    assert unrecoverable(ledger) == (10, 14)
+
+
+def test_a_page_asks_for_the_newest_of_a_fresh_stream_first(ledger: Ledger, pulls: Pulls) -> None:
+    place = place_of(ledger)
+    pulls.want(place, RangeSet([(10, 14)]), fresh=True)
+    assert pulls.next_latest() == ((place, (14, 14)),)
+    assert pulls.next_latest() == ()
+    assert pulls.next_page() == ("peer", ((place, (10, 14)),))
+
+
+def test_a_page_stops_where_enough_is_asked_for(ledger: Ledger, pulls: Pulls) -> None:
+    for place in (1, 2, 3):
+        pulls.want(place, RangeSet([(10, 21)]))
+    page = pulls.next_page()
+    assert page is not None
+    assert [place for place, _ in page[1]] == [1, 2]
+
+
+def test_what_is_here_by_now_is_compared_and_not_offered(ledger: Ledger, pulls: Pulls) -> None:
+    new, known = pulls.split(SampleBatch(samples(8, 9, 10)))
+    assert ([s.sn for s in new], [s.sn for s in known]) == ([10], [8, 9])
