@@ -11,6 +11,8 @@ from functools import lru_cache
 __all__ = ["KeyExpression", "parse_update"]
 
 KEY_BYTES_MAX = 64 * 1024
+_REMEMBERED_LENGTH_MAX = 256
+"""Longer expressions are rare, and would make what is remembered large."""
 
 
 class KeyExpression:
@@ -92,15 +94,20 @@ class KeyExpression:
 
 def parse_update(key: str) -> KeyExpression | None:
     """Return the expression of a wildcard update; None when `key` is a key, or nothing at all."""
-    return _parsed(key) if "*" in key else None
+    if "*" not in key:
+        return None
+    return _remembered(key) if len(key) <= _REMEMBERED_LENGTH_MAX else _parsed(key)
 
 
-@lru_cache(maxsize=4096)
 def _parsed(text: str) -> KeyExpression | None:
     try:
         return KeyExpression(text)
     except ValueError:
         return None
+
+
+_remembered = lru_cache(maxsize=16_384)(_parsed)
+"""More than the updates that a storage applies, so that each is compiled once; about 20 MB."""
 
 
 def _check(text: str) -> None:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappush, heapreplace, nlargest
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from durable_cache.model.key_expression import KeyExpression, parse_update
+from durable_cache.model.key_expression import parse_update
 from durable_cache.model.sample import Kind, Sample, key_bytes
 
 __all__ = [
@@ -120,17 +120,25 @@ class NamingUpdates:
     """Wildcard updates by the keys they name; immutable."""
 
     def __init__(self, updates: Iterable[Sample]) -> None:
-        self._by_expression: dict[str, list[Sample]] = {}
+        by_expression: dict[str, list[Sample]] = {}
         for sample in sorted(updates, key=_TIME_ORDER):
-            self._by_expression.setdefault(sample.key, []).append(sample)
+            by_expression.setdefault(sample.key, []).append(sample)
+        # The newest first: a key that is newer than most updates is compared with few.
+        self._named = sorted(
+            (
+                (named[-1].time_order, named, expression, expression.prefix)
+                for text, named in by_expression.items()
+                if (expression := parse_update(text)) is not None
+            ),
+            key=itemgetter(0),
+            reverse=True,
+        )
 
     def of(self, key: str, since: Sample) -> Iterator[Sample]:
-        """Yield the updates that name `key` and are newer than `since`."""
+        """Yield the updates that name `key` and are newer than `since`, in no order."""
         place = since.time_order
-        for expression, updates in self._by_expression.items():
-            if updates[-1].time_order > place and _names(parse_update(expression), key):
+        for last, updates, expression, prefix in self._named:
+            if last <= place:
+                return
+            if key.startswith(prefix) and expression.matches(key):
                 yield from updates[bisect_right(updates, place, key=_TIME_ORDER) :]
-
-
-def _names(expression: KeyExpression | None, key: str) -> bool:
-    return expression is not None and expression.matches(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,3 +186,12 @@ def test_a_cache_that_never_answers_holds_up_recovery_for_no_longer_than_allowed
         for query in held_back:
             query.drop()
     silent.undeclare()
+
+
+def test_a_cache_has_as_many_threads_for_tasks_as_allowed(network: LocalNetwork) -> None:
+    before = set(threading.enumerate())
+    with cache_of(network, holding(3), pool_threads=1, name="single") as cache:
+        begun = {thread.name for thread in threading.enumerate() if thread not in before}
+        assert [name for name in begun if "pool" in name] == ["dc-single-pool-0"]
+        assert sns(cache.find("a/b")) == [0, 1, 2]
+        assert len(replies(asker(network), "*/a/b")[0]) == 3

@@ -101,7 +101,7 @@ def test_equal_timestamps_are_decided_by_id_then_identity() -> None:
 def test_updates_are_found_by_the_keys_they_name() -> None:
     updates = [at("a/*", 3), at("a/*", 1), at("**", 2), at("b", 9), at("a*b", 9)]
     naming = NamingUpdates(updates)
-    assert [each.ntp64 for each in naming.of("a/x", at("a/x", 0))] == [1, 3, 2]
+    assert sorted(each.ntp64 for each in naming.of("a/x", at("a/x", 0))) == [1, 2, 3]
     assert [each.ntp64 for each in naming.of("a/x", at("a/x", 2))] == [3]
     assert [each.ntp64 for each in naming.of("c", at("c", 0))] == [2]
 

@@ -314,7 +314,7 @@ def test_where_all_wait_what_is_forgotten_is_reported() -> None:
     assert len(reader.engine._sources) == 3
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(150))
 def test_whatever_is_lost_delayed_or_repeated_each_sample_comes_once_or_is_reported(
     seed: int,
 ) -> None:
@@ -369,6 +369,8 @@ def test_whatever_is_lost_delayed_or_repeated_each_sample_comes_once_or_is_repor
         reader.seconds += 0.05
         answer_some(1.0, gone)
         reader.handle(TimePassed(reader.now))
+        if reader.engine.wake_ns() is None and not reader.fetches and not reader.asked:
+            break
     assert reader.delivered == sorted(set(reader.delivered))
     missed = {
         sn for one in reader.story if isinstance(one, tuple) for sn in range(one[0], one[1] + 1)

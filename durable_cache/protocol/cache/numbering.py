@@ -83,11 +83,16 @@ class Numbering:
         return (
             window.verdict(sample.sn) is not Verdict.NEW
             or (window.start is not None and sample.sn < window.start)
-            or is_later(sample, self.newest_ntp64)
+            or (not self.incarnation and is_later(sample, self.newest_ntp64))
         )
 
     def restarted(self, sample: Sample, stored: Sample | None) -> bool:
-        """Tell whether a doubtful sample begins a new numbering, given what is stored for it."""
+        """Tell whether a doubtful sample begins a new numbering, given what is stored for it.
+
+        Who names its runs says when one begins; the timestamps it chooses may go back meanwhile.
+        """
+        if self.incarnation and stored is None:
+            return False
         return is_restart(sample, stored, self.newest_ntp64, self.window.top)
 
 

@@ -292,8 +292,7 @@ class SubscriberEngine:
                 head.give_up(self._outputs, head.top, now_ns)
             if len(followed.numberings) == 1:
                 break
-            later = followed.numberings[1]
-            if not later.pending and not later.next_sn:
+            if not any(later.pending or later.next_sn for later in followed.numberings[1:]):
                 break  # declared, and nothing of it came yet
             if not head.ending:
                 self._look_for_end(followed, head, now_ns)

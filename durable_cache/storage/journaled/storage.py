@@ -76,8 +76,8 @@ class JournalOptions:
     """The longest pause before a backend that failed is tried again."""
     conflicts_kept_max: int = 1000
     """Conflicts remembered for people; all are counted."""
-    wildcard_updates_max: int = 10_000
-    """Wildcard updates at hand to be applied to keys; matching so many takes a key 10 ms."""
+    wildcard_updates_max: int = 1_000
+    """Wildcard updates applied to keys; a page of keys is matched with so many in a second."""
     wildcard_bytes_max: int = 64 << 20
     """Memory for wildcard updates; as much as one answer to a query may hold."""
 

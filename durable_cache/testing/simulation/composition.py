@@ -49,7 +49,6 @@ from durable_cache.runtime.effects import (
     Started,
 )
 from durable_cache.storage.contract import Floor, Page, Retention
-from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.media import SimBackend, SimIndex, SimJournal
 from durable_cache.testing.simulation.publishers import PublisherToken
@@ -79,6 +78,7 @@ class Composition:
             CoreOptions(plan.engine, plan.resources_limit),
             aliases=self.index.aliases(),
             agreements=self.index.agreements(),
+            screen=self.store.admit,
             streams=[info.stream for info in self.index.all_infos()] if limited else (),
         )
         self._began_ns = cache.unix_ns
@@ -246,17 +246,12 @@ class Composition:
 def _store(cache: SimCache, index: SimIndex) -> JournaledStorage:
     """Assemble a journaled storage on simulated media."""
     plan = cache.plan
-    store = JournaledStorage(
-        SimBackend(cache.backend), None, level=plan.level, options=plan.journal
+    return JournaledStorage(
+        SimBackend(cache.backend),
+        None,
+        level=plan.level,
+        options=plan.journal,
+        journal=SimJournal(cache.journal, entries_max=plan.journal_entries_max),
+        index=index,
+        clock=lambda: cache.world.now_ns / 1e9,
     )
-    journal = SimJournal(cache.journal, entries_max=plan.journal_entries_max)
-    store.index, store.journal = index, journal  # type: ignore[assignment]
-    store.backlog = Backlog(store.options.tail_bytes_max, journal.entries_after)
-    if index.streams == 0 and next(iter(store.backend.held()), None) is not None:
-        index.rebuild(store.backend)
-    drained = index.drained()
-    journal.trim(drained)
-    for entry in journal.replay():
-        if entry.entry_id > drained:
-            store.backlog.push(entry)
-    return store

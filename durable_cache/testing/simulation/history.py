@@ -26,7 +26,7 @@ __all__ = ["History", "run_history"]
 _SETTLE_SECONDS = 45.0
 _REVEAL_SECONDS = 30.0
 _QUIET_SECONDS = 20.0
-_SPILL = 0.0
+_SPILL = 0.15
 _ENGINE = EngineOptions(
     window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
 )
@@ -104,14 +104,14 @@ class History:
             f"pub{at}",
             f"{at + 1:x}f",
             keys,
-            pinned=random.random() < 0.6,
+            pinned=self._maybe("pinned", 0.6),
             history=random.choice((4, 1000)),
             first_sn=self._maybe("wrap", 0.15) * (SOURCE_SN_MODULUS - 20),
             times_back=self._maybe("times back", 0.15),
         )
         publisher = SimPublisher(self.world, self.network, self.truth, plan)
         self.publishers.append(publisher)
-        self.world.at(random.random() * 3, publisher.start)
+        self.world.at(random.random() * 3, lambda: self._start(publisher))
 
     def _add_subscriber(self, at: int, *, late: bool) -> None:
         random = self.random
@@ -196,8 +196,11 @@ class History:
         for cache in self.caches:
             cache.start()
         for publisher in self.publishers:
-            if not publisher.running:
-                publisher.start()
+            self._start(publisher)
+
+    def _start(self, publisher: SimPublisher) -> None:
+        if not publisher.running:
+            publisher.start()
 
     def _power_cut(self) -> None:
         cache = self.random.choice(self.caches)

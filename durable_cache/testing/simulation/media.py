@@ -8,7 +8,7 @@ of any call; a medium that is away raises, with or without having done what was 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ from durable_cache.storage.contract import (
 )
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.index_rows import set_meta
-from durable_cache.storage.journaled.journal import Entry
+from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.simulation.world import Crash, World
 
@@ -147,9 +147,10 @@ class Medium(Generic[StateT]):
 class JournalState:
     """What a journal's file holds."""
 
-    __slots__ = ("dead", "entries", "last_id")
+    __slots__ = ("dead", "entries", "kept", "last_id")
 
     def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], str] = {}
         self.entries: dict[int, Entry] = {}
         self.dead: list[Sample] = []
         self.last_id = 0
@@ -157,31 +158,48 @@ class JournalState:
     def copy(self) -> JournalState:
         other = JournalState()
         other.entries, other.dead = dict(self.entries), list(self.dead)
-        other.last_id = self.last_id
+        other.last_id, other.kept = self.last_id, dict(self.kept)
         return other
 
 
-class SimJournal:
-    """A journal in one medium; the face of `storage.journal.Journal`."""
+class SimJournal(Journal):
+    """A journal in one medium."""
 
     def __init__(self, medium: Medium[JournalState], *, entries_max: int = 1 << 30) -> None:
         self._medium = medium
         self._entries_max = entries_max
         self._trim_to = 0
         self.path = Path(medium.name)
-        medium.read()
+        self.identity = self.kept("journal").get("identity", "")
+        if not self.identity:
+            self.identity = f"{medium.world.random.getrandbits(64):016x}"
+            self.keep("journal", {"identity": self.identity})
+        self._count()
 
-    @property
-    def entries(self) -> int:
-        return len(self._medium.state.entries)
+    def _count(self) -> None:
+        entries = self._medium.state.entries.values()
+        self.entries = len(entries)
+        self.samples = sum(len(entry.batch) for entry in entries)
+        self.dead_letters = len(self._medium.state.dead)
 
-    @property
-    def samples(self) -> int:
-        return sum(len(entry.batch) for entry in self._medium.state.entries.values())
+    def span(self) -> tuple[int, int]:
+        self._medium.read()
+        state = self._medium.state
+        return min(state.entries, default=state.last_id + 1), state.last_id
 
-    @property
-    def dead_letters(self) -> int:
-        return len(self._medium.state.dead)
+    def kept(self, kind: str) -> dict[str, str]:
+        self._medium.read()
+        kept = self._medium.state.kept.items()
+        return {name: value for (of, name), value in kept if of == kind}
+
+    def keep(self, kind: str, facts: Mapping[str, str], gone: Iterable[str] = ()) -> None:
+        def effect() -> None:
+            kept = self._medium.state.kept
+            for name in gone:
+                kept.pop((kind, name), None)
+            kept.update({(kind, name): value for name, value in facts.items()})
+
+        self._medium.write(JournalState.copy, effect)
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
         state = self._medium.state
@@ -198,6 +216,7 @@ class SimJournal:
 
         result = self._medium.write(JournalState.copy, effect)
         assert isinstance(result, int)
+        self._count()
         return result
 
     def entries_after(self, entry_id: int, limit: int = 64) -> list[Entry]:

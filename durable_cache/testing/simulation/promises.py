@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import frame
 from durable_cache.testing.simulation.questions import holds
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
-from durable_cache.testing.simulation.world import SECOND_NS, World
+from durable_cache.testing.simulation.world import SECOND_NS, START_NS, World
 
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
@@ -50,17 +51,41 @@ class SubscriberPromise:
         self._named: dict[tuple[SourceId, int], Numbering] = {}
         self._first: dict[Numbering, int] = {}
         """The lowest number that is owed, where that is settled."""
+        self._begun: dict[Numbering, int] = {}
+        """The number it was first given of each."""
         self._newest: dict[SourceId, Numbering] = {}
         self._highest: dict[Numbering, int] = {}
         self._saw: dict[Numbering, int] = {}
         self.wait_seconds = 10.0
+        self._there: dict[SimCache, int] = {}
+        self._there_for_history: list[SimCache] = []
         self._subscriber: SimSubscriber | None = None
         self.delivered_count = self.reported_count = 0
 
     def began(self, subscriber: SimSubscriber) -> None:
         """Begin to be owed something."""
         self._subscriber = subscriber
+        self._there = {cache: cache.life for cache in self._caches if self._sees(cache)}
         self.wait_seconds = subscriber.plan.delivery.gap_timeout_seconds
+
+    def history_read(self) -> None:
+        """Hear that history is complete: whoever was within reach all the while was asked."""
+        self._there_for_history = [
+            cache for cache, life in self._there.items() if cache.life == life and self._sees(cache)
+        ]
+
+    def caches_in_reach(self) -> list[SimCache]:
+        """Return the caches that the subscriber sees as it begins."""
+        return [*self._there]
+
+    def _sees(self, cache: SimCache) -> bool:
+        subscriber = self._subscriber
+        return (
+            subscriber is not None
+            and cache.process is not None
+            and subscriber.network.reaches(cache.name, subscriber.name)
+            and subscriber.network.reaches(subscriber.name, cache.name)
+        )
 
     def ended(self) -> None:
         """Be owed nothing any more."""
@@ -97,6 +122,7 @@ class SubscriberPromise:
                 self._fail(
                     f"was given what was reported as missed: {Finding(numbering, sample.sn)}"
                 )
+            self._begun.setdefault(numbering, sample.sn)
             if numbering not in self._first:
                 self._first[numbering] = self._owed_from(numbering, sample.sn, newest)
             self._highest[numbering] = sample.sn
@@ -128,6 +154,8 @@ class SubscriberPromise:
                 where = self._had_at(publication)
                 if where:
                     self._fail(f"was told to miss another key, {where}: {Finding(numbering, sn)}")
+            elif sn < self._begun.get(numbering, 0):
+                continue  # history that came late cannot be delivered in order any more
             elif where := self._had_at(publication):
                 self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
 
@@ -166,7 +194,9 @@ class SubscriberPromise:
             return numbering.offset
         saw_ns = self._saw.get(numbering)
         first = numbering.published[numbering.offset]
-        if saw_ns is not None and saw_ns < first.at_ns and numbering.began_ns > subscriber.since_ns:
+        # Of a publisher whose clock is behind nobody can tell that it began within sight.
+        in_sight = frame(START_NS + subscriber.since_ns) <= numbering.epoch
+        if saw_ns is not None and saw_ns < first.at_ns and in_sight:
             return numbering.offset
         return sn
 
@@ -204,7 +234,7 @@ class SubscriberPromise:
 
     def _check_history(self, since_ns: int) -> None:
         """What was published before a late joiner came and is still held is owed to it."""
-        for cache in self._caches:
+        for cache in self._there_for_history:
             for publication in cache.held_ns:
                 numbering, sn = publication.numbering, publication.sample.sn
                 if (

@@ -10,7 +10,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.wire import Ack, encode_packed
+from durable_cache.protocol.wire import Ack, Incarnation, encode_packed
 from durable_cache.testing.simulation.network import Network, Node, Token
 from durable_cache.testing.simulation.questions import Question, holds
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
@@ -110,6 +110,8 @@ class SimPublisher(Node):
             self.running, self.since_ns = False, self.world.now_ns
             self.life += 1
             self.token = None
+            if self.numbering is not None:
+                self.numbering.ended = True
             self.network.withdraw(self.name)
             if self.world.tracing:
                 self.world.say(f"{self.name} ended: {how}")
@@ -209,7 +211,13 @@ class SimPublisher(Node):
             found = [sample for sample in found if place(sample) > after]
         found.sort(key=place)
         for at in range(0, max(1, len(found)), 64):
-            yield encode_packed(SampleBatch(found[at : at + 64]), False)
+            yield encode_packed(SampleBatch(found[at : at + 64]), False, (), self._names())
+
+    def _names(self) -> tuple[Incarnation, ...]:
+        numbering = self.numbering
+        if numbering is None or not numbering.incarnation:
+            return ()
+        return (Incarnation(numbering.source, numbering.epoch, numbering.incarnation),)
 
     @property
     def quiet_seconds(self) -> float:

@@ -81,7 +81,9 @@ class SimSubscriber(Listener):
         self.promise.began(self)
         if self.plan.history is not None:
             self.world.occur("late joiner asks for history")
-        self._do(self._engine.start(self._now))
+        self._do(
+            self._engine.start(self._now, answerers_known=bool(self.promise.caches_in_reach()))
+        )
         self._schedule_wake()
         self.network.show_all(self.name)
 
@@ -132,7 +134,10 @@ class SimSubscriber(Listener):
     def _work(self) -> None:
         self._working = False
         if self._waiting:
+            complete = self._engine.history_complete
             self._do(self._engine.handle(self._waiting.popleft()()))
+            if self._engine.history_complete and not complete:
+                self.promise.history_read()
         if self._waiting or self._overrun:
             self._working = True
             self.later(0.0001 + self.plan.consumer_seconds, self._work)

@@ -1,0 +1,63 @@
+"""The subscriber's engine at its bounds: pauses between questions, samples held back."""
+
+from __future__ import annotations
+
+from durable_cache.protocol.subscriber.events import DeliveryOptions
+from tests.unit.subscriber_reader import EPOCH, Reader, sample
+
+
+def test_the_pause_between_questions_doubles_up_to_its_bound() -> None:
+    options = DeliveryOptions(retry_seconds=1, retry_seconds_max=3, gap_timeout_seconds=1000)
+    reader = Reader(options)
+    reader.live(sample(0), sample(2))
+    asked_at = []
+    for _ in range(5):
+        assert len(reader.fetches) == 1
+        asked_at.append(reader.seconds)
+        reader.answer()
+        reader.wait(100)
+    pauses = [round(asked_at[at + 1] - asked_at[at]) for at in range(4)]
+    assert pauses == [1, 2, 3, 3]
+
+
+def test_samples_beyond_the_bound_are_dropped_and_come_back() -> None:
+    reader = Reader(DeliveryOptions(pending_samples_max=5))
+    reader.live(sample(0), *(sample(sn) for sn in range(2, 12)))
+    assert reader.engine.dropped == 5
+    for _ in range(20):
+        if not reader.fetches:
+            reader.wait(1)
+        if not reader.fetches:
+            break
+        wanted = reader.fetches[0]
+        reader.answer(*(sample(sn) for sn in range(wanted.first, (wanted.last or 11) + 1)))
+    assert reader.story == list(range(12))
+
+
+def test_the_tail_is_asked_for_as_often_as_wanted() -> None:
+    reader = Reader(DeliveryOptions(periodic_queries_seconds=10))
+    reader.live(sample(0))
+    reader.wait(25)
+    assert reader.wanted == [(1, None)]
+    reader.answer(sample(1))
+    assert reader.story == [0, 1]
+    assert Reader().engine.wake_ns() is None
+
+
+def test_a_token_that_comes_again_begins_nothing() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0))
+    reader.seconds = 60
+    reader.declared(EPOCH + 5, "bbbbbbbb")
+    while reader.fetches:
+        reader.answer()
+        reader.wait(1)
+    reader.live(sample(0, at=60), sample(1, at=60.1))
+    while reader.fetches:
+        reader.answer()
+        reader.wait(1)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(2, at=60.2))
+    assert reader.fetches == []
+    assert reader.story == [0, 0, 1, 2]
