@@ -232,6 +232,7 @@ class Aligning:
     def _begin(self) -> None:
         """Know what is stored, and nothing of peers, as a new process does."""
         self._incarnation = secrets.token_hex(4)  # answers to the one before are left out from here
+        self._jobs.begin()
         self._inbox.clear()
         self._asked.refuse_all("alignment begins anew here; ask again later")
         profile = replace(self._profile, incarnation=self._incarnation)
@@ -239,7 +240,6 @@ class Aligning:
         self._aligner = Aligner(chosen, profile)
         self._aligner.handle(Loaded(self._aligned.streams()))
         self._aligner.handle(LoadEnded())
-        self._jobs.begin()
         if self._present:
             for declaration in self._present:
                 undeclare(declaration)

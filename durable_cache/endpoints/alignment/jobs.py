@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from threading import Lock
 
 from durable_cache.endpoints.alignment.asked import Asked
 from durable_cache.endpoints.alignment.counts import AlignmentCounts
@@ -52,28 +53,33 @@ class Jobs:
     ) -> None:
         self._lane, self._store, self._inbox = lane, store, inbox
         self._asked, self._counts = asked, counts
+        self._lock = Lock()
+        """Guards the four that follow: the aligner's thread and the lane's task change them."""
         self._content: Iterator[SampleBatch] | None = None
         self._content_due = 0.0
+        self._reading = False
+        self._beginnings = 0
         self._comparisons: deque[SampleBatch] = deque()
         self._compare_due = 0.0
-        self._reading = False
-        self._epoch = 0
 
     def begin(self) -> None:
         """Read every stored sample once, for the content sums, from the start."""
-        self._epoch += 1
-        self._content, self._content_due = self._store.pages(), 0.0
+        with self._lock:
+            self._beginnings += 1
+            self._content, self._content_due = self._store.pages(), 0.0
 
     def tick(self, now: float) -> None:
         """Go on with what is done in the background, at `now` of a monotonic clock."""
         if self._comparisons and now >= self._compare_due:
             self._compare_due = now + _RETRY_SECONDS
             self._lane.submit(self._compare_again)
-        if self._content is None or self._reading or now < self._content_due:
-            return
-        if self._inbox.crowded:
-            return
-        self._reading = self._lane.submit(partial(self._read_content, self._content, self._epoch))
+        with self._lock:
+            pages, beginnings = self._content, self._beginnings
+            if pages is None or self._reading or now < self._content_due or self._inbox.crowded:
+                return
+            self._reading = True
+        if not self._lane.submit(partial(self._read_content, pages, beginnings)):
+            self._reading = False
 
     def read(self, job: ReadSamples) -> None:
         """Answer a peer's question for samples."""
@@ -149,26 +155,27 @@ class Jobs:
             _log.warning("alignment begins anew", extra={"reason": str(error)})
             self._inbox.lost()
 
-    def _read_content(self, pages: Iterator[SampleBatch], epoch: int) -> None:
+    def _read_content(self, pages: Iterator[SampleBatch], beginnings: int) -> None:
         until = time.monotonic() + _CONTENT_SECONDS
         try:
-            while not self._inbox.crowded and time.monotonic() < until and epoch == self._epoch:
+            while not self._inbox.crowded and time.monotonic() < until:
                 page = next(pages, None)
-                if page is None:
-                    self._inbox.stored(ContentEnded(), time.monotonic())
-                    self._end_content(epoch, None)
-                    return
-                self._inbox.stored(ContentRead(page), time.monotonic())
+                with self._lock:
+                    if beginnings != self._beginnings:
+                        return
+                    if page is None:
+                        self._content = None
+                        self._inbox.stored(ContentEnded(), time.monotonic())
+                        return
+                    self._inbox.stored(ContentRead(page), time.monotonic())
         except Exception as error:
-            self._content_due = time.monotonic() + _RETRY_SECONDS
-            self._end_content(epoch, self._store.pages())  # from the start: nothing counts twice
+            with self._lock:
+                if beginnings == self._beginnings:  # from the start: nothing counts twice
+                    self._content = self._store.pages()
+                    self._content_due = time.monotonic() + _RETRY_SECONDS
             if not isinstance(error, DurableCacheError):
                 raise  # the lane logs and counts it
             reason = {"reason": str(error)}
             _log.warning("content is compared later, the storage cannot be read", extra=reason)
         finally:
             self._reading = False
-
-    def _end_content(self, epoch: int, pages: Iterator[SampleBatch] | None) -> None:
-        if epoch == self._epoch:
-            self._content = pages
