@@ -26,7 +26,7 @@ _MARKS = re.compile(r" (?=(?:[-*+#>|]|\d+[.)])(?:\s|$))")
 """A space after which a new line would begin with what Markdown reads as a mark."""
 _TITLE = re.compile(r"# (\d{4}):? (\S.*)")
 _STATUS = re.compile(
-    r"^(?:Date: )?(\d{4}-\d\d-\d\d)[.,] (?:Status: )?([a-z][^.\n]*)\.?$", re.MULTILINE
+    r"^(?:Date: )?(\d{4}-\d\d-\d\d)[.,] (?:Status: )?([a-z][^.\n]*)(\.?$|\. )", re.MULTILINE
 )
 """Written in one form, read in the forms that hands give it."""
 
@@ -100,7 +100,11 @@ def blocks(text: str) -> Iterator[tuple[bool, list[str]]]:
 def headed(text: str) -> str:
     """Return a decision whose title, date and status are in the one form."""
     text = _TITLE.sub(r"# \1 \2", text, count=1)
-    return _STATUS.sub(r"Date: \1. Status: \2.", text, count=1)
+    return _STATUS.sub(
+        lambda found: f"Date: {found[1]}. Status: {found[2]}." + " " * found[3].endswith(" "),
+        text,
+        count=1,
+    )
 
 
 def wrapped(text: str) -> str:
