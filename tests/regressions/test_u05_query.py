@@ -88,6 +88,16 @@ def test_a_source_in_front_of_the_keys_is_read_as_everywhere(network: LocalNetwo
     assert [row["payload"] for row in latest] == ["28", "29"]
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    ["_time=[now(-1h);2h]", "_time=[now(-1h);2h];_max=15", "_max=15;_time=[now(-1h);2h["],
+)
+def test_a_duration_is_read_as_the_readme_writes_it(network: LocalNetwork, parameters: str) -> None:
+    assert "`[a;5m]`" in (TREE / "README.md").read_text()
+    found = rows(run(network, "query", f"fleet/**?{parameters}", "--format", "json"))
+    assert len(found) == 30
+
+
 @pytest.mark.parametrize("more", [(), ("--latest",)])
 def test_nobody_in_reach_is_not_nothing_found(
     network: LocalNetwork, nobody: LocalNetwork, more: tuple[str, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,7 +85,8 @@ def parse_selector(text: str) -> Asked:
         KeyExpression(key_expr)
     except ValueError as error:
         raise ConfigError(f"selector {text[:80]!r}: {error}") from error
-    for piece in filter(None, parameters.split(";")):
+    # A ";" parts parameters only where a name follows: _time=[start;duration] holds one as well.
+    for piece in filter(None, re.split(r";(?=[^;=\]]*=|$)", parameters)):
         name, _, value = piece.partition("=")
         parse = _PARSERS.get(name)
         if parse is None:
