@@ -70,6 +70,7 @@ def test_values_are_those_of_a_store_told_in_order(
     while True:
         page: Page = read_values(storage.read, updates, selection, limit, cursor)
         found += page.samples
+        assert len(found) <= len(KEYS) * len(made), "a key comes again"
         assert page.cursor is None or len(page.samples) > 0
         if page.cursor is None:
             break
