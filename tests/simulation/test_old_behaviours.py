@@ -10,7 +10,6 @@ import pytest
 
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.following import Followed, Numbering
-from durable_cache.protocol.subscriber.history import History as ReadHistory
 from durable_cache.storage.journaled.journal import Entry
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.history import run_history
@@ -24,15 +23,6 @@ def k4_tail_before_a_restart_is_not_asked_for(patch: pytest.MonkeyPatch) -> None
         head.ending = head.end_known = True
 
     patch.setattr(SubscriberEngine, "_look_for_end", at_its_end)
-
-
-def k5_an_answer_with_errors_ends_history(patch: pytest.MonkeyPatch) -> None:
-    def take_page(self: Any, event: Any) -> None:
-        if event.question_id == self._question:
-            self._question = None
-            self._take(event.answer, event.now.monotonic_ns)
-
-    patch.setattr(ReadHistory, "take_page", take_page)
 
 
 def k14_the_first_samples_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
@@ -57,7 +47,6 @@ def an_acknowledgement_before_the_journal_has_it(patch: pytest.MonkeyPatch) -> N
 
 PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]] = [
     (k4_tail_before_a_restart_is_not_asked_for, "went on to the next run", MUCH),
-    (k5_an_answer_with_errors_ends_history, "was not given the history", (*MUCH, "pinned")),
     (k14_the_first_samples_are_not_awaited, "neither given nor told", (*MUCH, "pinned")),
     (k20_absences_are_not_heard, "told to miss another key", (*MUCH, "pinned")),
     (an_acknowledgement_before_the_journal_has_it, "cache. ", (*MUCH, "pinned")),

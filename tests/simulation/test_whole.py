@@ -19,7 +19,12 @@ EACH = 50
 PROCESSES = 2
 EVENTS_MEDIAN_MIN = 300
 NOT_YET = ("pinned", "wrap", "few sources", "short answers")
-"""Kinds of trouble whose findings are not all mended: each has a test below that still fails."""
+"""Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
+OPEN = (
+    pytest.param("pinned", id="a late joiner and a pinned restart within one time frame"),
+    pytest.param("few sources", id="more sources than a subscriber or a cache remembers"),
+    pytest.param("wrap", id="a publisher's own cache that holds samples of two runs"),
+)
 
 
 @dataclass
@@ -111,3 +116,11 @@ def test_a_seed_is_one_history_of_the_whole() -> None:
     assert one.run() == two.run()
     assert one.world.events == two.world.events > 0
     assert one.world.occurred == two.world.occurred
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="found by the simulator and not mended yet")
+@pytest.mark.parametrize("kind", OPEN)
+def test_what_is_not_mended_yet(kind: str) -> None:
+    without = tuple(other for other in NOT_YET if other != kind)
+    assert play(range(120), without).wrong == {}
