@@ -43,7 +43,7 @@ _BACK_SECONDS = (0.0, 0.0, 0.0, 4.0, 600.0, 1e9)
 """How far a publisher's timestamps may go back, and half as far ahead."""
 _SETTLE_SECONDS = 600.0
 _QUIET_SECONDS = 600.0
-_SOON_SECONDS = 240.0
+_SOON_SECONDS = 290.0
 """Within this after healing every cache has what it wants, though no content was compared yet."""
 
 
