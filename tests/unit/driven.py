@@ -42,7 +42,9 @@ BEGAN_NS = 1_700_000_000 * 10**9
 
 
 class DrivenCache:
-    """`reads` False: what reads the backend waits until `answer_all`; `disk_up` False: it fails."""
+    """`reads` False: what reads the backend waits; `appends` False: commits wait as well; until
+    `answer_one` or `answer_all`. `disk_up` False: all of it fails.
+    """
 
     def __init__(
         self, store: JournaledStorage | None = None, options: CoreOptions | None = None
@@ -51,9 +53,10 @@ class DrivenCache:
         self.options = options
         self.seconds = 0.0
         self.reads = True
+        self.appends = True
         self.disk_up = True
         self.effects: list[Effect] = []
-        self.unanswered: deque[Ask | Verify] = deque()
+        self.unanswered: deque[Append | Ask | Verify] = deque()
         self.start()
 
     @property
@@ -76,7 +79,8 @@ class DrivenCache:
         while effects:
             effect = effects.popleft()
             seen.append(effect)
-            if isinstance(effect, Verify | Ask) and not self.reads and not _urgent(effect):
+            if self._waits(effect):
+                assert isinstance(effect, Append | Ask | Verify)
                 self.unanswered.append(effect)
                 continue
             answered = self._answer(effect)
@@ -87,13 +91,26 @@ class DrivenCache:
 
     def answer_all(self) -> list[Effect]:
         """Answer what waited, in the order it was asked."""
-        self.reads = True
+        self.reads = self.appends = True
         seen: list[Effect] = []
         while self.unanswered:
-            answered = self._answer(self.unanswered.popleft())
-            assert answered is not None
-            seen += self.give(answered)
+            seen += self.answer_one()
         return seen
+
+    def answer_one(self, at: int = 0, *, fails: bool = False) -> list[Effect]:
+        """Answer one of what waits, whichever; or let it fail."""
+        effect = self.unanswered[at]
+        del self.unanswered[at]
+        disk_up, self.disk_up = self.disk_up, self.disk_up and not fails
+        answered = self._answer(effect)
+        self.disk_up = disk_up
+        assert answered is not None
+        return self.give(answered)
+
+    def _waits(self, effect: Effect) -> bool:
+        if isinstance(effect, Append):
+            return not self.appends
+        return isinstance(effect, Ask | Verify) and not self.reads and not _urgent(effect)
 
     def _answer(self, effect: Effect) -> CoreEvent | None:
         now = self.now
