@@ -341,7 +341,7 @@ class CacheCore:
         incarnation = event.incarnation
         if incarnation and known.of_incarnation(incarnation) is None:
             epoch = known.epoch_for(event.epoch, incarnation)
-            instead_of = known.current if known.can_adopt(epoch) else None
+            instead_of = known.current if known.can_adopt(epoch, event.epoch) else None
             declaration = Declaration(event.source, epoch, incarnation, instead_of)
             yield from answer_of(Keep(declaration), Done)
         self._engine_takes(event)

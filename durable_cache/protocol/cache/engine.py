@@ -480,7 +480,7 @@ class CacheEngine:
         if numbering is None:
             epoch = known.epoch_for(event.epoch, incarnation)
             before = known.live.window
-            alias = known.adopt(epoch)
+            alias = known.adopt(epoch, event.epoch)
             numbering = known.numbering(epoch)
             if alias is not None:
                 self._gaps.move(before, numbering.window, epoch)

@@ -160,20 +160,23 @@ class KnownSource:
             return declared
         return highest + 1 if incarnation else declared
 
-    def adopt(self, epoch: int) -> Alias | None:
+    def adopt(self, epoch: int, declared: int) -> Alias | None:
         """Take the live numbering as `epoch`, whose token came after its first samples.
 
         None when the live numbering is another incarnation's. What is stored keeps its epoch; the
         alias says which one it is of.
         """
-        return self.merge(self.current, epoch) if self.can_adopt(epoch) else None
+        return self.merge(self.current, epoch) if self.can_adopt(epoch, declared) else None
 
-    def can_adopt(self, epoch: int) -> bool:
-        """Tell whether the live numbering may be the one that a token calls `epoch`."""
+    def can_adopt(self, epoch: int, declared: int) -> bool:
+        """Tell whether the live numbering may be the one whose token says `declared`.
+
+        `epoch` is the one it gets, perhaps a later one, which says nothing of when it began.
+        """
         live = self.numberings.get(self.current)
         if live is None or live.declared or live.incarnation or self.current == epoch:
             return False
-        return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(epoch)
+        return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(declared)
 
     def merge(self, epoch: int, into: int) -> Alias:
         """Take what is known of an epoch as of another, and what is still to come of it."""
