@@ -23,7 +23,7 @@ from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.ingest import Ingest
-from durable_cache.endpoints.options import CacheOptions, parse_key_expr
+from durable_cache.endpoints.options import CacheOptions, parse_key_expr, parse_one_source
 from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.replies import (
     AnswerBounds,
@@ -175,9 +175,10 @@ class ReliabilityCache:
             )
             self._subscribers.append(subscriber)
             self._loops.spawn("receive", partial(self._run_receive, subscriber))
-            for place in places_of(str(key_expr)):
+            for place in places_of(str(key_expr), options.source or "*"):
                 self._answer_on(place)
-            if options.answer_plain:
+            plain = not options.source if options.answer_plain is None else options.answer_plain
+            if plain:
                 self._answer_on(AnsweringPlace(str(key_expr), Form.PLAIN))
         if options.allowed_origin is not Origins.SESSION_LOCAL:
             pattern = own_key(options.domain, "pub", "**")
@@ -228,6 +229,10 @@ class ReliabilityCache:
         asked = parse_query(parts, form, time.time_ns(), namespace)
         if asked.asker == self.cache_id:
             return
+        if options.source and asked.selection.zid is None:
+            only = parse_one_source(options.source)
+            selection = replace(asked.selection, zid=only.zid, eid=only.eid)
+            asked = replace(asked, selection=selection)
         bounds = AnswerBounds(
             options.query_samples_max,
             options.query_bytes_max,
@@ -389,6 +394,7 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     history: int | None = None,
     allowed_origin: Origins | None = None,
     resources_limit: int | None = None,
+    source: str | None = None,
     state_dir: Path | str | None = None,
     options: CacheOptions | None = None,
     pool: Pool | None = None,
@@ -396,8 +402,10 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     """Declare a cache that stores what is published on `key_expr` (RFC, "The ReliabilityCache").
 
     `history` is the queue length per key and source, None keeps all; `backend` a backend's name or
-    an open storage, which the cache then owns. `state_dir` gives it a journal: without one, samples
-    are acknowledged when the backend itself has them. The named arguments win over `options`.
+    an open storage, which the cache then owns. `source` (`<zid>[:<eid>]`) makes it the cache of one
+    publisher, which answers under that prefix instead of `*`. `state_dir` gives it a journal:
+    without one, samples are acknowledged when the backend itself has them. The named arguments win
+    over `options`.
     `pool` gives it threads that it shares with other caches; None gives it its own.
     Raises ConfigError, BackendNotFound, BackendNotInstalled, StorageLocked and other StorageErrors.
     """
@@ -408,6 +416,8 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
         chosen = replace(chosen, allowed_origin=allowed_origin)
     if resources_limit is not None:
         chosen = replace(chosen, resources_limit=resources_limit)
+    if source is not None:
+        chosen = replace(chosen, source=source)
     if state_dir is not None:
         chosen = replace(chosen, state_dir=Path(state_dir))
     if isinstance(backend, str):
@@ -418,6 +428,7 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     try:
         for text in (*key_exprs, *exclude):
             parse_key_expr(text)
+        chosen.check_source()
     except ConfigError:
         storage.close()
         raise

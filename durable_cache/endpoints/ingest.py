@@ -18,7 +18,7 @@ from typing import NamedTuple, assert_never
 from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.delays import Delays
 from durable_cache.endpoints.fetching import Fetching
-from durable_cache.endpoints.options import CacheOptions
+from durable_cache.endpoints.options import CacheOptions, parse_one_source
 from durable_cache.endpoints.session import Session, declare_heartbeats
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError, StorageCorrupt, StorageError
@@ -100,6 +100,7 @@ class Ingest:
         self._store = store
         self._options = options
         self._lane = lane
+        self._wanted = parse_one_source(options.source)
         index = store.index
         limited = options.resources_limit is not None
         self._core = CacheCore(
@@ -127,6 +128,8 @@ class Ingest:
         self.counts = self._core.counts
         self.received = self.appended = self.commits = 0
         self._refused_here = self.tokens_refused = 0
+        self.of_others = 0
+        """Samples of other publishers than the one whose samples are stored."""
         self.append_seconds = 0.0
         self.delays = Delays()
         self.error = self.commit_error = ""
@@ -177,6 +180,7 @@ class Ingest:
 
     def offer(self, samples: list[Sample], origin: Origin = Origin.LIVE) -> None:
         """Hand in decoded samples; refuses them visibly when the queue is full."""
+        samples = self._of_source(samples)
         if not samples:
             return
         if origin is not Origin.LIVE:
@@ -195,6 +199,13 @@ class Ingest:
             self._queued_bytes += size
             self._queue.append(_Waiting(samples, size, time.monotonic()))
             self._changed.notify_all()
+
+    def _of_source(self, samples: list[Sample]) -> list[Sample]:
+        if not self._options.source:
+            return samples
+        wanted = [s for s in samples if self._wanted.has_numbering(s.source, s.epoch)]
+        self.of_others += len(samples) - len(wanted)
+        return wanted
 
     def _offer_given(self, samples: list[Sample], origin: Origin) -> None:
         """Take what others gave; what there is no room for is asked for again by who asked."""
@@ -225,6 +236,8 @@ class Ingest:
 
     def declared(self, source: SourceId, epoch: int, incarnation: str) -> None:
         """A publisher's token says its epoch. On Zenoh's thread."""
+        if not self._wanted.has_numbering(source, epoch):
+            return
         now = _now()
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         self._heard(EpochDeclared(source, epoch, epoch >= frame(since_ns), now, incarnation))

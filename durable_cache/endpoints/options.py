@@ -8,6 +8,7 @@ from pathlib import Path
 from durable_cache.endpoints.session import IntoKeyExpr, Origins, read_text
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.selection import Selection, parse_source
 from durable_cache.protocol.alignment import (
     AlignerOptions,
 )
@@ -15,7 +16,7 @@ from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 
-__all__ = ["CacheOptions", "parse_key_expr"]
+__all__ = ["CacheOptions", "parse_key_expr", "parse_one_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,11 @@ class CacheOptions:
     allowed_origin: Origins = Origins.ANY
     resources_limit: int | None = None
     """Streams the cache takes; beyond it new ones are refused, counted and reported."""
-    answer_plain: bool = True
-    """Answer a plain GET on a stored key, as a Zenoh storage does."""
+    source: str = ""
+    """`<zid>` or `<zid>:<eid>`: store this publisher's samples only, and answer under this prefix
+    only; empty stores everybody's and answers under `*`."""
+    answer_plain: bool | None = None
+    """Answer a plain GET on a stored key, as a Zenoh storage does; None: unless `source` is set."""
     channel_samples: int = 5_000
     """Samples between Zenoh and the decoder: a tenth of a second of the target rate."""
     queue_seconds_max: float = 0.1
@@ -88,6 +92,15 @@ class CacheOptions:
     engine: EngineOptions = field(default_factory=EngineOptions)
     journal: JournalOptions = field(default_factory=JournalOptions)
 
+    def check_source(self) -> None:
+        """ConfigError where `source` is none, or stands beside `align`."""
+        parse_one_source(self.source)
+        if self.source and self.align:
+            raise ConfigError(
+                f"source {self.source!r}: a cache of one publisher is not aligned with others; "
+                "leave alignment or source out"
+            )
+
 
 def parse_key_expr(given: IntoKeyExpr) -> KeyExpression:
     """Read a key expression that somebody declared; ConfigError says what is wrong with it."""
@@ -95,3 +108,14 @@ def parse_key_expr(given: IntoKeyExpr) -> KeyExpression:
         return KeyExpression(read_text(given, "key_expr"))
     except ValueError as error:
         raise ConfigError(f"key expression {error}") from error
+
+
+def parse_one_source(text: str) -> Selection:
+    """Read a cache's `source`, all where it is empty; ConfigError says what is wrong with it."""
+    try:
+        zid, eid = parse_source(text or "*")
+    except ValueError as error:
+        raise ConfigError(f"source {error}") from error
+    if text and zid is None:
+        raise ConfigError("source '*': leave it out to store every publisher's samples")
+    return Selection(zid=zid, eid=eid)

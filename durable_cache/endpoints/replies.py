@@ -135,14 +135,16 @@ class AnsweringPlace:
         return form is self.form and (deep or form is Form.PLAIN)
 
 
-def places_of(key_expr: str) -> list[AnsweringPlace]:
+def places_of(key_expr: str, prefix: str = "*") -> list[AnsweringPlace]:
     """Return where questions that name a source come: the source before the key expression, and
     behind each of its leading chunks, which may be the namespace of the asker's session.
     """
     chunks = key_expr.split("/")
     literal = next((at for at, chunk in enumerate(chunks) if "*" in chunk), len(chunks) - 1)
     return [
-        AnsweringPlace("/".join((*chunks[:at], "*", *chunks[at:])), Form.SOURCED, at, at == literal)
+        AnsweringPlace(
+            "/".join((*chunks[:at], prefix, *chunks[at:])), Form.SOURCED, at, at == literal
+        )
         for at in range(literal + 1)
     ]
 

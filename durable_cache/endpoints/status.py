@@ -68,6 +68,8 @@ class CacheStatus:
     """Time spent committing; with `commits`, the mean."""
     commits: int
     last_error: str
+    of_others: int = 0
+    """Samples of other publishers than the cache's `source`; left out."""
     delays: DelaysSeen = DelaysSeen()
     """From the moment a live sample was received to its commit."""
     alignment: AlignmentStatus = AlignmentStatus()
@@ -111,6 +113,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         append_seconds=ingest.append_seconds,
         commits=ingest.commits,
         last_error=cache.error,
+        of_others=ingest.of_others,
         delays=ingest.delays.seen(),
         alignment=AlignmentStatus() if aligning is None else _alignment(aligning),
     )

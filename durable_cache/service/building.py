@@ -64,11 +64,16 @@ def cache_options(settings: Settings, name: str) -> CacheOptions:
         acknowledge=storage.level,
         allowed_origin=Origins(storage.allowed_origin),
         resources_limit=storage.resources_limit,
+        source=storage.source,
         align=storage.alignment.enabled,
         aligner=_aligner(storage, f"{SECTION}.storages.{name}.alignment"),
         engine=_changed(EngineOptions(), changes),
         journal=_changed(JournalOptions(), changes),
     )
+    try:
+        options.check_source()
+    except ConfigError as error:
+        raise ConfigError(f"{SECTION}.storages.{name}: {error}") from error
     return _changed(options, changes)
 
 

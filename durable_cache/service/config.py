@@ -120,6 +120,8 @@ class StorageSettings(_Section, frozen=True):
     acknowledge: Literal["memory", "process", "disk"] = "disk"
     """What an acknowledged sample survives: nothing, SIGKILL, a power cut."""
     allowed_origin: Literal["any", "session_local"] = "any"
+    source: str = ""
+    """``<zid>`` or ``<zid>:<eid>``: the one publisher whose samples are stored and answered."""
     resources_limit: Positive | None = None
     """How many streams the cache keeps; further ones are refused, counted and reported."""
     recovery: RecoverySettings = RecoverySettings()

@@ -155,6 +155,20 @@ def test_numbers_whose_append_failed_are_awaited_and_not_acknowledged() -> None:
     assert [(fetch.first, fetch.last) for fetch in cache.fetches] == [(0, 4)]
 
 
+def test_a_restart_after_an_append_that_failed_is_one_all_the_same() -> None:
+    cache = DrivenCache()
+    cache.appends = False
+    cache.take(run_of(ONE, 0, 4))
+    cache.answer_one(fails=True)
+    cache.appends = True
+    cache.take(run_of(ONE, 0, 9, seconds=5, run=1))
+    (runs,) = of_run(cache, ONE, 1).values()
+    assert list(runs) == [(0, 9)]
+    cache.wait(1)
+    asked = [(fetch.epoch, fetch.first, fetch.last) for fetch in cache.fetches]
+    assert asked == [(EPOCH_UNKNOWN, 0, 4)], "the first run is awaited, not taken for the second"
+
+
 # K7: nothing continues past a doubt that is not answered
 
 

@@ -349,6 +349,7 @@ class CacheEngine:
             raise LocalProtocolError("AppendFailed without an Append")
         for source, numbering, runs in failed.numberings:
             for first, last in runs:
+                numbering.rejected = max(numbering.rejected, last)
                 numbering.window.reject(first, last)
                 self._await(source, numbering, first, last, now)
         pause_ns = round(self._options.append_retry_seconds * _SECOND_NS)

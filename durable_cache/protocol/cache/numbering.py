@@ -31,6 +31,7 @@ class Numbering:
         "incarnation",
         "newest_ntp64",
         "parked",
+        "rejected",
         "window",
     )
 
@@ -45,12 +46,14 @@ class Numbering:
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
         self.parked: Sample | None = None
         self.newest_ntp64 = 0
+        self.rejected = -1
+        """The highest number that came and did not become durable."""
 
     @property
     def newest_held(self) -> int:
         """The highest number that has come; a heartbeat may know of higher ones."""
         last = self.window.held.last
-        return -1 if last is None else last
+        return self.rejected if last is None else max(last, self.rejected)
 
     def take(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
         """Put samples, under this epoch, behind `accepted`."""
@@ -187,6 +190,7 @@ class KnownSource:
             for run in old.window.skipped:
                 new.window.skip(*run)
             new.newest_ntp64 = max(new.newest_ntp64, old.newest_ntp64)
+            new.rejected = max(new.rejected, old.rejected)
             new.parked = old.parked or new.parked
         if self.current == epoch:
             self.current = into
