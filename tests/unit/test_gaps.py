@@ -116,7 +116,7 @@ def test_a_gap_is_given_up_after_its_time_and_not_before_anybody_was_asked() -> 
     assert len(gaps.expired(20 * SECOND)) == 1, "a question that never ends holds nothing up"
     gaps.ended(fetch.fetch_id, 11 * SECOND)
     (over,) = gaps.expired(11 * SECOND)
-    gaps.close(over)
+    gaps.close([over])
     assert gaps.expired(99 * SECOND) == []
 
 

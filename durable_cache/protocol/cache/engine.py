@@ -326,10 +326,10 @@ class CacheEngine:
         for gap in done.gaps:
             missing = gap.window.held.gaps(gap.first, gap.last)
             gap.window.skip(gap.first, gap.last)
-            self._gaps.close(gap)
             for first, last in missing:
                 self.counts.missed += last - first + 1
                 outputs.append(ReportMiss(gap.source, gap.epoch, first, last))
+        self._gaps.close(done.gaps)
         self._evict()
         return outputs
 
@@ -397,10 +397,9 @@ class CacheEngine:
         for doubt in self._doubts.values():
             if not doubt.asked and 0 < doubt.due_ns <= now.monotonic_ns:
                 doubt.due_ns = 0  # `_outgoing` asks
-        outputs: list[Output] = list(self._gaps.due(now.monotonic_ns))
         if self._appending is None and now.monotonic_ns >= self._give_up_from_ns:
             self._given_up = tuple(self._gaps.expired(now.monotonic_ns))
-        return outputs
+        return [*self._gaps.due(now.monotonic_ns, self._given_up)]
 
     def _verify_failed(self, verify_id: int, now: Moment) -> list[Output]:
         doubt = self._doubts.get(verify_id)

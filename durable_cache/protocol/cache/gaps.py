@@ -7,7 +7,7 @@ is over and no fetch for it is under way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count, islice
@@ -133,13 +133,15 @@ class Gaps:
         if progress:
             gap.opened_ns = now_ns
 
-    def due(self, now_ns: int) -> list[Fetch]:
-        """Return the fetches to start now; drops the gaps that are filled."""
+    def due(self, now_ns: int, given_up: Collection[Gap] = ()) -> list[Fetch]:
+        """Return the fetches to start now, none for `given_up`; drops the gaps that are filled."""
         self._gaps = [gap for gap in self._gaps if gap.narrow()]
         room = self._options.fetches_max - len(self._fetching)
         if room <= 0:
             return []
-        due = [gap for gap in self._gaps if gap.state is GapState.OPEN and gap.due_ns <= now_ns]
+        over = {id(gap) for gap in given_up}
+        waiting = (gap for gap in self._gaps if gap.state is GapState.OPEN and id(gap) not in over)
+        due = [gap for gap in waiting if gap.due_ns <= now_ns]
         return [self._fetch(together) for together in islice(_neighbours(due), room)]
 
     def _fetch(self, together: list[Gap]) -> Fetch:
@@ -182,9 +184,11 @@ class Gaps:
         }
         return {id(gap) for gap in [g for g in self._gaps if id(g) in crowded][:over]}
 
-    def close(self, gap: Gap) -> None:
-        """Forget a gap that was given up."""
-        self._gaps.remove(gap)
+    def close(self, given_up: Collection[Gap]) -> None:
+        """Forget gaps that were given up; some may have been filled meanwhile."""
+        if given_up:
+            over = {id(gap) for gap in given_up}
+            self._gaps = [gap for gap in self._gaps if id(gap) not in over]
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""

@@ -1,0 +1,45 @@
+"""K30: what came before its publisher's token stands under the declared epoch everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from durable_cache import declare_reliability_cache
+from durable_cache.model.selection import Selection
+from durable_cache.storage.memory import MemoryStorage
+from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.regressions.subscribing import token_of
+from tests.servers.zenoh_sources import Numbered, connected
+
+
+@pytest.fixture
+def network() -> Iterator[LocalNetwork]:
+    with LocalNetwork() as network:
+        yield network
+
+
+def test_the_backend_calls_them_what_the_cache_does(network: LocalNetwork, tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    with declare_reliability_cache(
+        network.client(), "a/**", backend=storage, state_dir=tmp_path
+    ) as cache:
+        source = Numbered(network.client(), "a/**")
+        connected(source.publisher)
+        epoch = time.time_ns() >> 33
+        source.put(0, key="a/0")
+        wait_until(lambda: cache.status().appended == 1)
+        token = token_of(source, epoch)
+        for sn in range(1, 17):
+            source.put(sn, key=f"a/{sn}")
+
+        def epochs() -> list[int]:
+            return [sample.epoch for sample in storage.read(Selection(), 100).samples]
+
+        wait_until(lambda: epochs() == [epoch] * 17, 8, "one epoch in the backend")
+        assert {sample.epoch for sample in cache.find("a/**")} == {epoch}
+        assert cache.status().streams == 17
+        token.undeclare()
