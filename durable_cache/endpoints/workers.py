@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, Thread, current_thread
 
 from durable_cache.endpoints.session import start_thread
 
@@ -165,7 +165,6 @@ class Loops:
         self._failed = failed
         self._threads: list[Thread] = []
         self._ending = False
-        self._lock = Lock()  # two loops may fail at once
         self.error: Exception | None = None
         """The first error that ended a loop while it should have gone on."""
 
@@ -176,13 +175,10 @@ class Loops:
             try:
                 run()
             except Exception as error:
-                with self._lock:
-                    first = not self._ending and self.error is None
-                    if first:
-                        self.error = error
-                if not first:
+                if self._ending or self.error is not None:
                     _log.warning("ended with an error", extra={"loop": name}, exc_info=True)
                     return
+                self.error = error
                 _log.exception("stopped by an error", extra={"loop": name, "owner": self._name})
                 self._failed()
 
