@@ -166,7 +166,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
             own = f"{self.source}/{self.key_expr}"
             self._declared.append(answer_at_once(session, own, self._asked))
         if self._declared:
-            self._thread = start_thread(self._run, "publisher")
+            self._thread = start_thread(self._run, "dc-publisher")
 
     @property
     def epoch(self) -> int:
