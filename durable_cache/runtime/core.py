@@ -166,6 +166,8 @@ class CacheCore:
         self._busy_live = self._busy_given = self._busy_moving = False
         self._ids = count(1)
         self._effects: list[Effect] = []
+        self._tokens: dict[SourceId, EpochDeclared] = {}
+        """The last token of each source whose samples wait for a look-up."""
         self._retry_live_ns = self._move_ns = 0
         self._now = Moment(0, 0)
         self.counts = self._engine.counts
@@ -221,8 +223,11 @@ class CacheCore:
                 self._resume(ask_id, answer)
             case AskFailed(ask_id):
                 self._resume(ask_id, None)
-            case Appended() | AppendFailed() | Verified() | VerifyFailed() | Tick():
+            case Appended() | AppendFailed() | VerifyFailed() | Tick():
                 self._engine_takes(event)
+            case Verified():
+                self._engine_takes(event)
+                self._take_tokens()
             case Arrived(_, origin) if origin in _OTHERS:
                 self._given.append(event)
             case FetchEnded() | Inquired():
@@ -253,6 +258,12 @@ class CacheCore:
             alias = self._to_move.popleft()
             self._busy_moving = True
             self._begin(self._move(alias), partial(self._move_later, alias))
+
+    def _take_tokens(self) -> None:
+        """Let tokens go on that waited behind samples of their source."""
+        doubted = self._engine.doubted
+        for source in [source for source in self._tokens if source not in doubted]:
+            self._live.append(self._tokens.pop(source))
 
     def _begin(
         self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool = False
@@ -305,7 +316,10 @@ class CacheCore:
                     self._engine_takes(BatchReceived(batch, origin, now))
             case EpochDeclared(source):
                 yield from self._load((source,))
-                yield from self._declare(event)
+                if self._engine.known(source).doubt is None:
+                    yield from self._declare(event)
+                else:  # of which run the samples before it are is not known yet
+                    self._tokens[source] = event
             case HeartbeatReceived(source):
                 yield from self._load((source,))
                 self._engine_takes(event)

@@ -504,3 +504,17 @@ def test_a_move_that_fails_begins_anew() -> None:
         cache.wait(0.5)
     assert {stored.epoch for stored in cache.all()} == {EPOCH}
     assert len(cache.all()) == 10
+
+
+def test_an_append_that_fails_again_and_again_opens_one_gap() -> None:
+    cache = DrivenCache()
+    cache.take([Sample("k", SourceId("ab12", 7), 0, 0, b"0", ntp64=1 << 32)])
+    lost = Sample("k", SourceId("ab12", 7), 0, 1, b"1", ntp64=2 << 32)
+    cache.disk_up = False
+    for _ in range(20):
+        cache.take([lost])
+        cache.wait(0.5)
+    assert cache.core.gaps_open == 1
+    cache.disk_up = True
+    cache.take([lost])
+    assert [sample.sn for sample in cache.all()] == [0, 1]

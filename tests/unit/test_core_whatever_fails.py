@@ -113,8 +113,6 @@ class Whatever(RuleBasedStateMachine):
         publisher = self.publishers[at]
         if not publisher.run:
             return
-        if self.cache.core.doubtful:
-            self.cache.answer_all()  # a token does not wait behind a look-up: see `doubts`
         # A run of which nothing is here gives no sign that the next began before its token.
         late = late and any((sent.source, sent.payload) in self.stored() for sent in publisher.run)
         self.cache.wait(1)

@@ -85,6 +85,7 @@ from durable_cache.protocol.publisher.events import (
 from durable_cache.protocol.wire import (
     INCARNATION_DIGITS,
     Absence,
+    Incarnation,
     ack_key,
     decode_ack,
     decode_packed,
@@ -402,7 +403,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         with query:
             try:
                 asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
-                answer(query, asked, self._read, _BOUNDS, self._absences)
+                answer(query, asked, self._read, _BOUNDS, self._absences, self._incarnations)
             except Refused as error:
                 reply_error(query, str(error))
             except ZError:
@@ -423,6 +424,10 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                 self._reading -= 1
             samples, after = self._engine.read(selection, limit, cursor)
         return Page(SampleBatch(samples), after)
+
+    def _incarnations(self, _: Iterable[SourceId]) -> tuple[Incarnation, ...]:
+        with self._lock:
+            return self._engine.incarnations()
 
     def _absences(self, selection: Selection) -> tuple[Absence, ...]:
         with self._lock:

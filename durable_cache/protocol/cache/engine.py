@@ -111,6 +111,11 @@ class CacheEngine:
         return len(self._sources)
 
     @property
+    def doubted(self) -> set[SourceId]:
+        """The sources whose live samples wait for a look-up."""
+        return {doubt.source for doubt in self._doubts.values()}
+
+    @property
     def doubtful(self) -> int:
         """How many live samples wait for a look-up; at most `doubtful_samples_max`."""
         return self._doubtful
@@ -351,7 +356,8 @@ class CacheEngine:
             for first, last in runs:
                 numbering.rejected = max(numbering.rejected, last)
                 numbering.window.reject(first, last)
-                self._await(source, numbering, first, last, now)
+                if not self._gaps.covers(numbering.window, first, last):  # it failed before
+                    self._await(source, numbering, first, last, now)
         pause_ns = round(self._options.append_retry_seconds * _SECOND_NS)
         self._give_up_from_ns = now.monotonic_ns + pause_ns
         return []

@@ -89,6 +89,10 @@ class Gaps:
         """Begin to wait for a range."""
         self._gaps.append(gap)
 
+    def covers(self, window: Window, first: int, last: int) -> bool:
+        """Tell whether one open gap awaits a whole range already."""
+        return any(g.window is window and g.first <= first and last <= g.last for g in self._gaps)
+
     def waits_for(self, window: Window) -> bool:
         """Tell whether some gap is open in `window`."""
         return any(gap.window is window for gap in self._gaps)

@@ -49,12 +49,15 @@ from durable_cache.protocol.wire import (
     Absence,
     AbsenceReason,
     Ack,
+    Incarnation,
     incarnation_after,
 )
 
 __all__ = ["PublisherEngine"]
 
 _EPOCH_MAX = (1 << 29) - 1
+_NAMES_MAX = 4
+"""The history of a publisher reaches over one wrap, for it is far shorter than 2^32 samples."""
 
 
 class _Numbering:
@@ -85,6 +88,8 @@ class PublisherEngine:
         self._numbering = _Numbering(0, incarnation, next_sn)
         self._former: list[_Numbering] = []
         """Earlier numberings some of whose samples are not acknowledged yet."""
+        self._names: dict[int, str] = {}
+        """The incarnation of each epoch whose samples its own cache may still offer."""
         self._declared = ""
         self._under_way: Send | None = None
         history = self._options.history
@@ -121,6 +126,10 @@ class PublisherEngine:
         if self._history is None:
             return [], None
         return self._history.read(selection, limit, cursor)
+
+    def incarnations(self) -> tuple[Incarnation, ...]:
+        """Return what the epochs of its samples are, for caches may call one of them otherwise."""
+        return tuple(Incarnation(self._source, *named) for named in self._names.items())
 
     def absences(self, selection: Selection) -> tuple[Absence, ...]:
         """Return which numbers asked for will not come, as they are under other keys.
@@ -168,6 +177,7 @@ class PublisherEngine:
         numbering = self._numbering
         known = highest if highest < _EPOCH_MAX else 0  # nothing is above it: no use to follow
         numbering.epoch = next_epoch(now.unix_ns, known) if known else frame(now.unix_ns)
+        self._name(numbering)
         return [Declare(numbering.epoch, numbering.incarnation)]
 
     def _put(self, event: Put) -> list[Output]:
@@ -211,6 +221,12 @@ class PublisherEngine:
             self._former.append(old)
         named = incarnation_after(old.incarnation)
         self._numbering = _Numbering(next_epoch(now.unix_ns, old.epoch), named, 0)
+        self._name(self._numbering)
+
+    def _name(self, numbering: _Numbering) -> None:
+        self._names[numbering.epoch] = numbering.incarnation
+        while len(self._names) > _NAMES_MAX:
+            del self._names[min(self._names)]
 
     def _sent(self) -> list[Output]:
         sample = self._take_under_way().sample
