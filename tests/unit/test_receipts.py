@@ -112,8 +112,8 @@ def test_callbacks_may_put_and_run_on_one_thread_of_ours(session: Session) -> No
         acknowledge(session, publisher, (0, 0))
         wait_until(lambda: publisher.next_sn == 6)
         names = [thread.name for thread in threading.enumerate()]
-        assert names.count("publisher") == 1
-    assert threads == {"publisher"}
+        assert names.count("dc-publisher") == 1
+    assert threads == {"dc-publisher"}
 
 
 def test_who_waits_is_woken_by_the_end_of_the_publisher(session: Session) -> None:
