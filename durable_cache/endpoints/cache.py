@@ -54,7 +54,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.status import CacheStatus, status_of
 from durable_cache.endpoints.workers import Lane, Loops, Pool
-from durable_cache.errors import Closed, ConfigError, DurableCacheError
+from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
@@ -337,8 +337,8 @@ class ReliabilityCache:
         """Undeclare, commit and acknowledge what was received, drain, close; idempotent.
 
         What is not drained within the time stays in the journal for the next start. Raises the
-        error of the loop that failed, or Closed with the names of those that did not end in time,
-        once everything is closed.
+        error of the loop that failed, once everything is closed; says in the log which loops did
+        not end in time.
         """
         if self._closed:
             return
@@ -370,7 +370,8 @@ class ReliabilityCache:
         if self._loops.error is not None:
             raise self._loops.error
         if left:
-            raise Closed(f"storage {self.options.name!r}: not ended in time: {', '.join(left)}")
+            about = {"storage": self.options.name, "loops": ", ".join(left)}
+            _log.error("not ended in time, left behind", extra=about)
 
     def __enter__(self) -> Self:
         return self

@@ -197,7 +197,7 @@ class Aligning:
         self._loops.ending()
         self._leave("the cache is closing")
         for name in self._loops.join(_JOIN_SECONDS):
-            _log.warning("not ended in time", extra={"thread": name})
+            _log.warning("not ended in time", extra={"loop": name})
         self._asked.refuse_all("the cache is closing")
 
     def _leave(self, reason: str) -> None:
