@@ -25,7 +25,7 @@ ROOMS = [
 EXIT_SECONDS = 30
 PASSED, FAILED = 0, 1
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly  # 360 faults take longer than CI has: `make nightly`
 
 
 @pytest.fixture(scope="session")

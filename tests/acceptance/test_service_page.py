@@ -23,6 +23,8 @@ def status(**changes: object) -> CacheStatus:
         "level": Durability.DISK,
         "backend": "sql",
         "storage_up": True,
+        "takes_samples": True,
+        "findings": (),
         "last_error": "",
         "delays": DelaysSeen(0.5, 3, (1,) * 6 + (3,) * 7),
         "alignment": AlignmentStatus(sessions=2, bytes_sent=9, lags=(("ab12", 1.5),)),

@@ -54,7 +54,7 @@ PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]
 """What is put back, what is to be said of it, and what these histories are spared."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("put_back", "finding", "without"), PUT_BACK, ids=[row[0].__name__ for row in PUT_BACK]
 )

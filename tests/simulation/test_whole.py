@@ -86,7 +86,7 @@ def in_ci() -> Played:
     return play_many(range(IN_CI))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_thousand_histories_keep_the_promise(
     in_ci: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +95,7 @@ def test_two_thousand_histories_keep_the_promise(
     assert in_ci.wrong == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_histories_are_eventful(in_ci: Played) -> None:
     assert sorted(in_ci.events)[len(in_ci.events) // 2] >= EVENTS_MEDIAN_MIN
 
@@ -118,7 +118,7 @@ def test_a_seed_is_one_history_of_the_whole() -> None:
     assert one.world.occurred == two.world.occurred
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.xfail(strict=True, reason="found by the simulator and not mended yet")
 @pytest.mark.parametrize("kind", OPEN)
 def test_what_is_not_mended_yet(kind: str) -> None:
