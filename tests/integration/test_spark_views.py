@@ -181,8 +181,11 @@ def test_random_histories_agree_with_range_sets(spark: SparkSession, tmp_path: P
 
 
 def test_no_plan_joins_or_leaves_the_engine(spark: SparkSession, views: str) -> None:
+    """`latest` alone joins: keys with the few wildcard updates, which are broadcast (ADR 0095)."""
     for name in VIEWS:
         plan = plan_of(spark.table(views + name))
+        if name == "latest":
+            plan = plan.replace("BroadcastNestedLoopJoin", "")
         for foreign in ("CartesianProduct", "NestedLoopJoin", "Python"):
             assert foreign not in plan, name
 
