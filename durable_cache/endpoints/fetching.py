@@ -104,11 +104,15 @@ class Fetching:
         gather: Callable[[], Gathered],
         ended: Callable[[bool], None],
     ) -> None:
-        gathered = gather()
-        if gathered.errors:
-            self.error = f"fetch {question.selector[:80]!r}: {gathered.errors[0]}"
-            _log.info("a fetch was not answered whole", extra={"reason": self.error})
-        self._go_on(steps, gathered, ended)
+        try:
+            gathered = gather()
+            if gathered.errors:
+                self.error = f"fetch {question.selector[:80]!r}: {gathered.errors[0]}"
+                _log.info("a fetch was not answered whole", extra={"reason": self.error})
+            self._go_on(steps, gathered, ended)
+        except Exception:
+            ended(True)  # whoever waits for the fetch asks again; the lane logs what is ours
+            raise
 
     def _numbers(self, source: SourceId, first: int, last: int | None) -> _Steps:
         numbers = f"_sn={first}..{'' if last is None else last}"

@@ -12,8 +12,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Condition, Event
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.delays import Delays
@@ -64,6 +65,8 @@ from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Ingest"]
+
+EffectT = TypeVar("EffectT", Ask, Verify)
 
 _log = logging.getLogger(__name__)
 _FRESH_FRAMES = 3
@@ -333,10 +336,10 @@ class Ingest:
             case Ask(ask_id, _, urgent):
                 if urgent:
                     return self._answer(effect)
-                if not self._lane.submit(lambda: self.tell(self._answer(effect))):
+                if not self._lane.submit(partial(self._in_pool, self._answer, effect)):
                     return AskFailed(ask_id, _now())
             case Verify(verify_id):
-                if not self._lane.submit(lambda: self.tell(self._verify(effect))):
+                if not self._lane.submit(partial(self._in_pool, self._verify, effect)):
                     return VerifyFailed(verify_id, _now())
             case Fetch(fetch_id, source, _, first, last):
                 self.fetching.start(
@@ -357,6 +360,18 @@ class Ingest:
             case _:
                 assert_never(effect)
         return None
+
+    def _in_pool(self, carry_out: Callable[[EffectT], CoreEvent], effect: EffectT) -> None:
+        """Carry out an effect; the core hears of a failure of ours too, and waits for nothing."""
+        event: CoreEvent
+        if isinstance(effect, Ask):
+            event = AskFailed(effect.ask_id, _now())
+        else:
+            event = VerifyFailed(effect.verify_id, _now())
+        try:
+            event = carry_out(effect)
+        finally:
+            self.tell(event)
 
     def _answer(self, ask: Ask) -> Answered | AskFailed:
         try:
