@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN_ARGS ?=
 TEST_ARGS ?=
+TEST_PROCESSES ?= 2
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/durable-cache
 export VENV
 export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
@@ -28,8 +29,8 @@ run: venv-run ## serve on the embedded default, storing ** under ./durable-cache
 check: venv ## format, lint, types, arrows, tidiness, quick tests, docs: about two minutes
 	@BIN=$(BIN) tools/check.sh
 
-test: venv ## the whole suite but the nightly tails, with progress
-	@$(BIN)/python -m pytest -m "not nightly" --durations=15 \
+test: venv ## the whole suite but the nightly tails, in two processes, with progress
+	@$(BIN)/python -m pytest -m "not nightly" --numprocesses=$(TEST_PROCESSES) --durations=40 \
 	  -o faulthandler_timeout=600 $(TEST_ARGS)
 
 slow: venv ## only the tests marked slow

@@ -12,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_since
+from tests.side_by_side import SideBySide, print_at_end
+
+__all__ = ["print_at_end"]
 
 PROFILE_VARIABLE = "DURABLE_CACHE_HYPOTHESIS"
 LEAK_SECONDS_MAX = 5.0
@@ -63,6 +66,11 @@ def forget_what_was_inherited() -> None:
 
 
 forget_what_was_inherited()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Divide the suite as `tests.side_by_side` says, where several processes run it."""
+    config.pluginmanager.register(SideBySide())
 
 
 @pytest.fixture(autouse=True)

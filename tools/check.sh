@@ -26,7 +26,7 @@ done
 step format "$bin/ruff" format --check --quiet .
 step lint "$bin/ruff" check --quiet .
 step types "$bin/mypy"
-step tests "$bin/python" -m pytest -q -m 'not slow and not nightly and not postgres' "${quick[@]}"
+step tests "$bin/python" -m pytest -q --numprocesses=2 -m 'not slow and not nightly and not postgres' "${quick[@]}"
 
 if ((${#failed[@]})); then
   echo "check: FAILED: ${failed[*]}" >&2
