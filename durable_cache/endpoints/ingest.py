@@ -81,11 +81,12 @@ def _now() -> Moment:
 
 
 class _Waiting(NamedTuple):
-    """Live samples that wait for the core."""
+    """Live samples that wait for the core, or what was heard after those before it."""
 
     samples: list[Sample]
     size: int
     since: float
+    heard: EpochDeclared | HeartbeatReceived | None = None
 
 
 class Ingest:
@@ -121,6 +122,7 @@ class Ingest:
         self._queue: deque[_Waiting] = deque()
         self._events: deque[CoreEvent] = deque()
         self._queued_bytes = 0
+        self._heard_waiting = 0
         self._changed = Condition()
         self._refused: dict[SourceId, RangeSet] = {}
         self._began_ns = time.time_ns()
@@ -255,8 +257,10 @@ class Ingest:
 
     def _heard(self, event: EpochDeclared | HeartbeatReceived) -> None:
         with self._changed:
-            if len(self._events) < self._options.events_max:
-                self._events.append(event)
+            if self._heard_waiting < self._options.events_max:
+                # Behind the samples that came before it: a token says which run they are not of.
+                self._queue.append(_Waiting([], 0, time.monotonic(), event))
+                self._heard_waiting += 1
                 self._changed.notify_all()
                 return
         self.tokens_refused += 1
@@ -296,17 +300,22 @@ class Ingest:
                 self._changed.wait(pause)
             if self._events:
                 return self._events.popleft()
-            return self._merged() if self._queue and self._core.ready else None
+            return self._oldest() if self._queue and self._core.ready else None
 
     def _ready(self) -> bool:
         return bool(self._events) or (bool(self._queue) and self._core.ready)
 
-    def _merged(self) -> Arrived:
-        """Take the oldest live samples; what waits together becomes one commit."""
+    def _oldest(self) -> CoreEvent:
+        """Take the oldest of what is live; samples that wait together become one commit."""
         first = self._queue.popleft()
+        if first.heard is not None:
+            self._heard_waiting -= 1
+            return first.heard
         samples = first.samples
         self._queued_bytes -= first.size
         while self._queue and len(samples) < self._options.batch_samples_max:
+            if self._queue[0].heard is not None:
+                break
             following = self._queue.popleft()
             samples = samples + following.samples
             self._queued_bytes -= following.size

@@ -254,6 +254,34 @@ def test_a_wrap_begins_a_new_epoch() -> None:
     assert shell.held(epoch) == RangeSet([(0, 1)])
 
 
+@pytest.mark.parametrize("incarnation", ["", "0a0a0a0a"])
+def test_a_wrap_behind_a_repeat_begins_a_new_epoch(incarnation: str) -> None:
+    shell = Shell()
+    top = 2**32 - 1
+    epoch = frame(BEGIN.unix_ns)
+    if incarnation:
+        shell.give(EpochDeclared(SOURCE, epoch, False, BEGIN, incarnation))
+    before = shell.engine.known(SOURCE).current
+    shell.live(sample(top - 1), sample(top))
+    shell.live(sample(top), sample(0), sample(1), seconds=20)
+    assert shell.held(before) == RangeSet([(top - 1, top)])
+    assert shell.held(frame(at(20).unix_ns)) == RangeSet([(0, 1)])
+
+
+def test_the_last_numbers_before_a_wrap_may_come_after_its_token() -> None:
+    shell = Shell()
+    top = 2**32 - 1
+    first, second = frame(BEGIN.unix_ns), frame(at(20).unix_ns)
+    shell.give(EpochDeclared(SOURCE, first, False, BEGIN, "0a0a0a0a"))
+    shell.live(sample(top - 3))
+    shell.give(EpochDeclared(SOURCE, second, True, at(20), "0b0b0b0b"))
+    shell.live(sample(top - 1), sample(top), sample(top), sample(0), seconds=20)
+    assert shell.held(first) == RangeSet([(top - 3, top - 3), (top - 1, top)])
+    assert shell.held(second) == RangeSet([(0, 0)])
+    asked = only(shell.give(Tick(at(21))), Fetch)
+    assert [(one.epoch, one.first, one.last) for one in asked] == [(first, top - 2, top - 2)]  # type: ignore[union-attr]
+
+
 def test_a_token_that_comes_late_adopts_the_samples_before_it() -> None:
     shell = Shell()
     stamp = ntp64_from_ns(BEGIN.unix_ns)

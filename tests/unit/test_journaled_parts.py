@@ -104,6 +104,17 @@ def test_what_belongs_together_is_no_finding(tmp_path: Path) -> None:
         assert sns(store) == [*range(11)]
 
 
+def test_a_source_with_samples_that_wait_keeps_the_name_of_its_run(tmp_path: Path) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        store.index.declare(SOURCE, 3, "0a0a0a0a")
+        store.commit(batch(ONE, 10))
+        ((state,), _) = store.load(SOURCE)
+    assert state.incarnation == "0a0a0a0a"
+    assert state.held == RangeSet([(0, 10)])
+
+
 def test_a_new_journal_is_said_and_drained_from_its_first_entry_on(tmp_path: Path) -> None:
     backend = Backend()
     filled(tmp_path, backend)

@@ -245,6 +245,13 @@ class CacheEngine:
         self, known: KnownSource, sample: Sample, now: Moment, outputs: list[Output]
     ) -> bool:
         """Take one live sample, unless it must be looked up before it counts."""
+        before = known.left_behind(sample.sn)
+        if before is not None:
+            if before.window.verdict(sample.sn) is Verdict.NEW:
+                self._advance(known.source, before, sample, now)
+            else:
+                self.counts.duplicates += 1
+            return False
         numbering = known.follow(sample)
         window = numbering.window
         if sample.sn <= numbering.newest_held:

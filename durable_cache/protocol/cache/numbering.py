@@ -80,6 +80,10 @@ class Numbering:
             and 0 < self.newest_ntp64 < sample.ntp64
         )
 
+    def is_near(self, sn: int) -> bool:
+        """Tell whether a number is within reach of what has come."""
+        return abs(sn - self.newest_held) <= self.window.span
+
     def doubtful(self, sample: Sample) -> bool:
         """Tell whether a live sample at or below the top must be looked up before it counts."""
         window = self.window
@@ -94,6 +98,8 @@ class Numbering:
 
         Who names its runs says when one begins; the timestamps it chooses may go back meanwhile.
         """
+        if self.wrapped(sample.sn):
+            return True
         if self.incarnation and stored is None:
             return False
         return is_restart(sample, stored, self.newest_ntp64, self.window.top)
@@ -223,6 +229,19 @@ class KnownSource:
                     self.current = numbering.epoch
                     return numbering
         return live
+
+    def left_behind(self, sn: int) -> Numbering | None:
+        """Return the numbering before the live one where a number is far from this, near to that.
+
+        A token overtakes samples: the last before a wrap come after the token of what follows it.
+        """
+        live = self.live
+        if len(self.numberings) == 1 or not live.declared or live.is_near(sn):
+            return None
+        before = max((epoch for epoch in self.numberings if epoch < self.current), default=None)
+        if before is None or not self.numberings[before].is_near(sn):
+            return None
+        return self.numberings[before]
 
     def restart(self, sample: Sample, unix_ns: int) -> Numbering:
         """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited.

@@ -358,6 +358,7 @@ class JournaledStorage:
                 state.held,
                 state.skipped.difference(runs),
                 max(state.newest_ntp64, newest_ntp64),
+                state.incarnation,
             )
         for skip in self.backlog.skips():
             if skip.source == source and skip.epoch in by_epoch:

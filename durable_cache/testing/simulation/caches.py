@@ -80,7 +80,7 @@ class SimCache(Listener):
         """When a read of the backend last failed."""
         self.troubled_ns = -1
         """When this cache last failed at something of its own."""
-        self._queue: deque[Sample] = deque()
+        self._queue: deque[Sample | PublisherToken] = deque()
         self._events: deque[Callable[[], None]] = deque()
         self._refused: list[Sample] = []
         self._stepping = False
@@ -205,7 +205,8 @@ class SimCache(Listener):
     def _seen(self, token: PublisherToken, alive: bool) -> None:
         if alive:
             self.follows(token.source, token.run)
-            self.tell(lambda: self._process.declared(token))
+            self._queue.append(token)
+            self._step_soon()
 
     @property
     def unix_ns(self) -> int:
@@ -229,16 +230,28 @@ class SimCache(Listener):
         if self._events:
             self._events.popleft()()
         elif self._queue and process.core.ready:
-            batch = [self._queue.popleft() for _ in range(min(256, len(self._queue)))]
-            if len({sample.source for sample in batch}) > 1:
-                self.world.occur("batch of several sources")
-            process.received(batch, Origin.LIVE)
+            self._take_oldest(process)
         if self._refused:
             refused, self._refused = self._refused, []
             process.refused(refused)
         self._schedule_wake()
         if self._events or (self._queue and process.core.ready):
             self._step_soon()
+
+    def _take_oldest(self, process: Composition) -> None:
+        """Hand in live samples up to the next token, or that."""
+        batch: list[Sample] = []
+        while self._queue and len(batch) < 256:
+            if isinstance(oldest := self._queue[0], PublisherToken):
+                break
+            batch.append(oldest)
+            self._queue.popleft()
+        if batch:
+            if len({sample.source for sample in batch}) > 1:
+                self.world.occur("batch of several sources")
+            process.received(batch, Origin.LIVE)
+        elif isinstance(token := self._queue.popleft(), PublisherToken):
+            process.declared(token)
 
     def failed(self, what: str) -> None:
         """Remember that this cache could not do something itself just now."""
