@@ -11,7 +11,7 @@ export VENV
 export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
 export DURABLE_CACHE_SPARK_JARS ?= $(CACHE)/spark-jars-delta-4.4.0
 
-.PHONY: help run venv venv-run check test slow nightly soak lines bench jars \
+.PHONY: help run venv venv-run check test golden slow nightly soak lines bench jars \
   influxd postgres-versions compose-up compose-test compose-down lock clean
 
 help: ## say what there is
@@ -32,6 +32,10 @@ check: venv ## format, lint, types, arrows, tidiness, quick tests, docs: about t
 test: venv ## the whole suite but the nightly tails, in two processes, with progress
 	@$(BIN)/python -m pytest -m "not nightly" --numprocesses=$(TEST_PROCESSES) --durations=40 \
 	  -o faulthandler_timeout=600 $(TEST_ARGS)
+
+golden: venv ## write what the engines do now into their stories; read the difference
+	@$(BIN)/python -m tests.golden
+	@git --no-pager diff --stat -- tests/golden
 
 slow: venv ## only the tests marked slow
 	@$(BIN)/python -m pytest -m "slow and not nightly" --durations=15 $(TEST_ARGS)

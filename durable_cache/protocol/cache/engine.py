@@ -502,7 +502,7 @@ class CacheEngine:
             if incarnation:
                 numbering.incarnation = incarnation
                 outputs.append(Declared(source, epoch, incarnation))
-            if alias is not None or len(numbering.window.held):
+            if numbering.window.held:
                 # The publisher took no acknowledgement of an epoch it does not know: repeat it.
                 outputs.append(self._ack(source, numbering, numbering.window.held.copy()))
             # An epoch below or beside one we know is a clock set back, not an old acquaintance.

@@ -183,12 +183,13 @@ class Numbering:
         self.next_sn = sn
         if self.dropped_from is not None and sn > self.dropped_from:
             self.dropped_from = None
-        if sn == before and self.opened_ns is not None and self.top >= sn:
+        waits = self.top >= sn or (self.ending and not self.end_known)
+        if sn == before and self.opened_ns is not None and waits:
             return
         for gone in (self.passed, self.lost):
             if gone and sn:
                 gone.remove(0, sn - 1)
-        if self.top >= sn or (self.ending and not self.end_known):
+        if waits:
             if self.opened_ns is None:
                 self.due_ns = now_ns
             self.opened_ns = now_ns
