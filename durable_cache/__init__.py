@@ -1,31 +1,37 @@
-"""Durable history for Eclipse Zenoh: samples that survive, in order, exactly once, or reported."""
+"""Durable history for Eclipse Zenoh: samples that survive, in order, exactly once, or reported.
+
+A name is imported when it is first used: `durable-cache --help` needs none of them, and a program
+that only publishes needs no cache.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-from durable_cache.endpoints.cache import CacheStatus, ReliabilityCache, declare_reliability_cache
-from durable_cache.endpoints.options import CacheOptions
-from durable_cache.endpoints.publisher import (
-    PublisherOptions,
-    Receipt,
-    ReliablePublisher,
-    declare_reliable_publisher,
-)
-from durable_cache.endpoints.session import Origins, open_session
-from durable_cache.endpoints.subscriber import (
-    Miss,
-    ReliableSubscriber,
-    declare_reliable_subscriber,
-)
-from durable_cache.endpoints.subscriber.channels import FifoChannel, RingChannel
-from durable_cache.model.sample import Kind, Qos, Sample, SourceId
-from durable_cache.storage.contract import Durability, Retention
+if TYPE_CHECKING:
+    from durable_cache.endpoints.cache import (
+        CacheStatus,
+        ReliabilityCache,
+        declare_reliability_cache,
+    )
+    from durable_cache.endpoints.options import CacheOptions
+    from durable_cache.endpoints.publisher import (
+        PublisherOptions,
+        Receipt,
+        ReliablePublisher,
+        declare_reliable_publisher,
+    )
+    from durable_cache.endpoints.session import Origins, open_session
+    from durable_cache.endpoints.subscriber import (
+        Miss,
+        ReliableSubscriber,
+        declare_reliable_subscriber,
+    )
+    from durable_cache.endpoints.subscriber.channels import FifoChannel, RingChannel
+    from durable_cache.model.sample import Kind, Qos, Sample, SourceId
+    from durable_cache.storage.contract import Durability, Retention
 
-try:
-    __version__ = version("durable-cache")
-except PackageNotFoundError:  # used from its sources, without having been installed
-    __version__ = "0"
+    __version__: str
 
 __all__ = [
     "CacheOptions",
@@ -50,3 +56,44 @@ __all__ = [
     "declare_reliable_subscriber",
     "open_session",
 ]
+
+_MODULES = {
+    "endpoints.cache": ("CacheStatus", "ReliabilityCache", "declare_reliability_cache"),
+    "endpoints.options": ("CacheOptions",),
+    "endpoints.publisher": (
+        *("PublisherOptions", "Receipt", "ReliablePublisher"),
+        "declare_reliable_publisher",
+    ),
+    "endpoints.session": ("Origins", "open_session"),
+    "endpoints.subscriber": ("Miss", "ReliableSubscriber", "declare_reliable_subscriber"),
+    "endpoints.subscriber.channels": ("FifoChannel", "RingChannel"),
+    "model.sample": ("Kind", "Qos", "Sample", "SourceId"),
+    "storage.contract": ("Durability", "Retention"),
+}
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("durable-cache")
+    except PackageNotFoundError:  # used from its sources, without having been installed
+        return "0"
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name == "__version__":
+            value = globals()[name] = _version()
+            return value
+        for module, names in _MODULES.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, "__version__"})

@@ -76,6 +76,8 @@ class Gathered:
     cut_after: Sample | None = None
     """Some answer was cut here, the earliest: ask again from here on."""
     answers: int = 0
+    repliers: set[str] = field(default_factory=set)
+    """The sessions that answered, with samples or with none."""
     errors: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Why samples were left out that no storage of ours could hold, one reason each."""
@@ -217,6 +219,7 @@ class Asking:
         gathered = Gathered()
         for answer in answers:
             gathered.answers += 1
+            gathered.repliers.add(answer.replier)
             try:
                 self._take(gathered, answer, place, ours=ours)
             except RemoteProtocolError as error:

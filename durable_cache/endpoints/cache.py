@@ -23,7 +23,8 @@ from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.ingest import Ingest
-from durable_cache.endpoints.options import CacheOptions, parse_key_expr, parse_one_source
+from durable_cache.endpoints.key_expressions import parse_key_expr
+from durable_cache.endpoints.options import CacheOptions, parse_one_source
 from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.replies import (
     AnswerBounds,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from durable_cache.endpoints.session import IntoKeyExpr, Origins, read_text
+from durable_cache.endpoints.session import Origins
 from durable_cache.errors import ConfigError
-from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import Selection, parse_source
 from durable_cache.protocol.alignment import (
     AlignerOptions,
@@ -16,7 +15,7 @@ from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 
-__all__ = ["CacheOptions", "parse_key_expr", "parse_one_source"]
+__all__ = ["CacheOptions", "parse_one_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +99,6 @@ class CacheOptions:
                 f"source {self.source!r}: a cache of one publisher is not aligned with others; "
                 "leave alignment or source out"
             )
-
-
-def parse_key_expr(given: IntoKeyExpr) -> KeyExpression:
-    """Read a key expression that somebody declared; ConfigError says what is wrong with it."""
-    try:
-        return KeyExpression(read_text(given, "key_expr"))
-    except ValueError as error:
-        raise ConfigError(f"key expression {error}") from error
 
 
 def parse_one_source(text: str) -> Selection:

@@ -1,17 +1,16 @@
 """Which verb the command line names, and which exit code its end has.
 
 0 fine, 1 failure, 2 usage or configuration, 130 interrupted. Data goes to stdout, all else to
-stderr. Nothing heavy is imported before the verb is known.
+stderr. Nothing but the verb that was named is imported.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from typing import Any
 
 from durable_cache.errors import (
     BackendNotFound,
@@ -21,49 +20,29 @@ from durable_cache.errors import (
 )
 from durable_cache.service.masking import mask_text
 from durable_cache.service.output import say
+from durable_cache.service.verbs import VERBS
+from durable_cache.service.verbs.parsing import Parser, nearest
 
 __all__ = ["build_parser", "main"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_VERB_MODULES = (
-    "serve",
-    "query",
-    "observe",
-    "align",
-    "replay",
-    "storages",
-    "check",
-    "backends",
-    "demo",
-)
-_FAMILIES = {
-    "lake": ("durable_cache.service.verbs.lake", "add_lake_verbs", "look after Delta tables"),
-    "spark": ("durable_cache.spark.verbs", "add_spark_verbs", "query the history with Spark"),
-}
+_FAMILIES = {"lake": "add_lake_verbs", "spark": "add_spark_verbs"}
+"""Verbs that have verbs of their own, by the function that adds these."""
+_INTRODUCTION = "A durable history for Eclipse Zenoh: acknowledged samples survive power cuts."
+_FIRST_STEPS = """begin with:
+  durable-cache serve                          store everything under ./durable-cache-data
+  durable-cache put fleet/7/pose 'x=1 y=2'     in another terminal; acknowledged once on disk
+  durable-cache query 'fleet/**'               what is stored; --follow shows what comes, too
+  durable-cache demo                           see a cache being killed, and nothing lost
 
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of every verb that needs no driver to be parsed."""
-    parser = argparse.ArgumentParser(
-        prog="durable-cache",
-        description="A durable history for Eclipse Zenoh: acknowledged samples survive power cuts.",
-    )
-    parser.add_argument("--version", action="version", version=version("durable-cache"))
-    verbs = parser.add_subparsers(metavar="verb", required=True)
-    for name in _VERB_MODULES:
-        importlib.import_module(f"durable_cache.service.verbs.{name}").add_verbs(verbs)
-    for family, (_, _, summary) in _FAMILIES.items():
-        verbs.add_parser(family, help=summary, add_help=False)
-    return parser
+durable-cache --help lists every verb, durable-cache VERB --help its options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the process's exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parser = _family_parser(given[0]) if given[:1] and given[0] in _FAMILIES else build_parser()
-        chosen = parser.parse_args(given[1:] if given[:1] and given[0] in _FAMILIES else given)
-        code = int(chosen.run(chosen) or 0)
+        code = _run(given)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -77,16 +56,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _family_parser(family: str) -> argparse.ArgumentParser:
-    module, function, summary = _FAMILIES[family]
-    parser = argparse.ArgumentParser(prog=f"durable-cache {family}", description=summary)
+def _run(given: Sequence[str]) -> int:
+    match list(given[:1]):
+        case []:
+            print(f"{_INTRODUCTION}\n\n{_FIRST_STEPS}")
+            return 0
+        case ["-h" | "--help" | "help"]:
+            print(_overview())
+            return 0
+        case ["-V" | "--version"]:
+            from importlib.metadata import version
+
+            print(version("durable-cache"))
+            return 0
+        case [name] if name in VERBS:
+            chosen = build_parser(name).parse_args(given)
+            return int(chosen.run(chosen) or 0)
+        case [name, *_]:
+            kind = "option" if name.startswith("-") else "verb"
+            say("usage: durable-cache VERB [options]")
+            say(f"durable-cache: {name[:80]!r}: no such {kind}{nearest(name, VERBS)}")
+            say("durable-cache --help lists every verb")
+    return USAGE
+
+
+def _overview() -> str:
+    lines = [_INTRODUCTION, "", "usage: durable-cache VERB [options]"]
+    heading = ""
+    for name, verb in VERBS.items():
+        if verb.group != heading:
+            heading = verb.group
+            lines += ["", f"{heading}:"]
+        lines.append(f"  {name:<13} {verb.summary}")
+    return "\n".join([*lines, "", _FIRST_STEPS])
+
+
+def build_parser(verb: str) -> Parser:
+    """Return the parser of one verb. Raises BackendNotInstalled where its driver is missing."""
+    parser = Parser(prog="durable-cache")
+    verbs: Any = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
+    family = _FAMILIES.get(verb)
     try:
-        add_verbs = getattr(importlib.import_module(module), function)
+        module = importlib.import_module(VERBS[verb].module)
     except ModuleNotFoundError as error:
-        raise BackendNotInstalled(
-            family, family.replace("lake", "delta"), error.name or "?"
-        ) from error
-    add_verbs(parser.add_subparsers(metavar="verb", required=True))
+        if family is None:
+            raise
+        extra = verb.replace("lake", "delta")
+        raise BackendNotInstalled(verb, extra, error.name or "?") from error
+    if family is None:
+        module.add_verbs(verbs)
+    else:
+        below = verbs.add_parser(verb, description=f"{VERBS[verb].summary}.")
+        getattr(module, family)(below.add_subparsers(metavar="verb", required=True))
     return parser
 
 

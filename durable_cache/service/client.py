@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 from urllib.parse import quote
 
 from durable_cache.endpoints.asking import Asking, Gathered
-from durable_cache.endpoints.session import Decoder, Session, ask, open_session, zid_of
+from durable_cache.endpoints.session import Decoder, Session, ask, open_session, read_config, zid_of
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.sample import Sample
+from durable_cache.service.document import read_document
+from durable_cache.service.layers import Overrides, lay_over_zenoh
 
 NOBODY_ANSWERED = "no cache is in reach; is one running, is --connect right?"
 _SN_OF_NOBODY = (1 << 35) - 2
@@ -30,20 +34,20 @@ __all__ = [
 
 _REPLY_BYTES_MAX = 256 << 20
 _SCOUTING_OFF = {"multicast": {"enabled": False}}
+_HERE = "tcp/127.0.0.1:7447"
+"""Where `durable-cache serve` and zenohd listen by default: networks without multicast exist."""
 
 
 @contextmanager
 def client_session(arguments: argparse.Namespace) -> Iterator[Session]:
-    """Open a session as ``--connect`` and ``--mode`` say, closed at the end of the block.
+    """Open a session as the command line says, closed at the end of the block.
 
-    Without ``--connect`` services are found by scouting. Raises `DurableCacheError`.
+    Where neither it nor the environment names an endpoint or a file, services are looked for on
+    this machine's default port and by scouting. Raises ConfigError on a wrong setting, else
+    `DurableCacheError`.
     """
-    settings: dict[str, object] = {"mode": arguments.mode or "peer"}
-    endpoints = arguments.connect or arguments.connect_default
-    if endpoints:
-        settings["mode"] = arguments.mode or "client"
-        settings["connect"] = {"endpoints": list(endpoints)}
-        settings["scouting"] = _SCOUTING_OFF
+    settings = session_settings(arguments, os.environ)
+    read_config(settings)
     try:
         session = open_session(settings)
     except ConfigError as error:
@@ -52,6 +56,32 @@ def client_session(arguments: argparse.Namespace) -> Iterator[Session]:
         yield session
     finally:
         session.close()  # type: ignore[no-untyped-call]
+
+
+def session_settings(
+    arguments: argparse.Namespace, environment: Mapping[str, str]
+) -> dict[str, object]:
+    """Return Zenoh's settings for a verb that asks or publishes. Raises ConfigError."""
+    file = arguments.config or environment.get("ZENOH_CONFIG", "")
+    settings = read_document(Path(file)) if file else {}
+    settings.pop("plugins", None)
+    named = environment.get("DURABLE_CACHE_CONNECT", "").split(",")
+    endpoints = arguments.connect or [part.strip() for part in named if part.strip()]
+    if endpoints:
+        settings.setdefault("mode", "client")
+        settings.setdefault("scouting", _SCOUTING_OFF)
+    elif not file and arguments.mode != "client":
+        settings["mode"] = "peer"
+        settings["connect"] = {"endpoints": [_HERE], "timeout_ms": 0, "exit_on_failure": False}
+    overrides = Overrides(
+        mode=arguments.mode,
+        listen=arguments.listen,
+        connect=endpoints,
+        cfg=arguments.cfg,
+        scouting_off=arguments.no_multicast_scouting,
+    )
+    lay_over_zenoh(settings, overrides)
+    return settings
 
 
 def admin_values(
@@ -94,6 +124,8 @@ class Pages:
     errors: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Why samples were left out, one reason each."""
+    repliers: set[str] = field(default_factory=set)
+    """The services that answered."""
     answers: int = 0
     """A cache that holds nothing answers too: none means that nobody was asked."""
 
@@ -117,6 +149,7 @@ def history_pages(
         gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
         pages.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
         pages.answers += gathered.answers
+        pages.repliers |= gathered.repliers
         pages.refused += gathered.refused
         cut = gathered.cut_after
         samples = gathered.ordered()

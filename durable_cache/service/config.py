@@ -211,7 +211,11 @@ def read_settings(document: Mapping[str, object]) -> Settings:
     plugins = read_table(document.get("plugins", {}), "plugins")
     if "durable_cache" not in plugins:
         near = difflib.get_close_matches("durable_cache", plugins, n=1)
-        hint = f"did you misspell it as {near[0]!r}?" if near else "name at least one storage there"
+        hint = (
+            f"did you misspell it as {near[0]!r}?"
+            if near
+            else "name at least one storage there, or what to store with --key-expr"
+        )
         raise ConfigError(f"{SECTION}: missing; {hint}")
     ours = read_table(plugins["durable_cache"], SECTION)
     others = {name: value for name, value in plugins.items() if name != "durable_cache"}

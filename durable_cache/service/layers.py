@@ -10,14 +10,21 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from durable_cache.errors import ConfigError
 from durable_cache.service.config import Settings, read_settings
-from durable_cache.service.document import read_document
+from durable_cache.service.document import parse_json5, read_document
 from durable_cache.service.strict import read_table
 
-__all__ = ["ENVIRONMENT", "LISTEN_DEFAULT", "Overrides", "load_settings", "overrides_from"]
+__all__ = [
+    "ENVIRONMENT",
+    "LISTEN_DEFAULT",
+    "Overrides",
+    "lay_over_zenoh",
+    "load_settings",
+    "overrides_from",
+]
 
 LISTEN_DEFAULT = "tcp/[::]:7447"
 ENVIRONMENT = {
@@ -30,6 +37,8 @@ ENVIRONMENT = {
     "DURABLE_CACHE_CONNECT": "connect",
     "DURABLE_CACHE_KEY_EXPR": "key_expr",
 }
+_ZENOHS_FILE = "ZENOH_CONFIG"
+"""Names the file as it does for Zenoh's programs, where `DURABLE_CACHE_CONFIG` does not."""
 _LISTS = frozenset({"listen", "connect", "key_expr"})
 _PREFIX = "DURABLE_CACHE_"
 _NEAR = 0.85
@@ -48,6 +57,12 @@ class Overrides:
     listen: Sequence[str] = ()
     connect: Sequence[str] = ()
     key_expr: Sequence[str] = ()
+    zid: str = ""
+    cfg: Sequence[str] = ()
+    """``key/of/a/setting:value``, the value in JSON5, as zenohd's ``--cfg`` has them."""
+    permissions: str = ""
+    """What the admin space allows: ``r``, ``w``, ``rw`` or ``none``."""
+    scouting_off: bool = False
 
     def over(self, other: Overrides) -> Overrides:
         """Return these settings, and those of `other` where these name none."""
@@ -61,18 +76,20 @@ def overrides_from(environment: Mapping[str, str]) -> Overrides:
     Raises `ConfigError` for a variable that is plainly a misspelt one of ours.
     """
     values: dict[str, str | list[str]] = {}
+    if environment.get(_ZENOHS_FILE):
+        values["config"] = environment[_ZENOHS_FILE]
     for name, text in environment.items():
         setting = ENVIRONMENT.get(name)
-        if setting is not None:
+        if setting is not None and text:
             parts = [part.strip() for part in text.split(",") if part.strip()]
             values[setting] = parts if setting in _LISTS else text
-        elif name.startswith(_PREFIX):
+        elif setting is None and name.startswith(_PREFIX):
             own = [known.removeprefix(_PREFIX) for known in ENVIRONMENT]
             near = difflib.get_close_matches(name.removeprefix(_PREFIX), own, n=1, cutoff=_NEAR)
             if near:
                 meant = f"{_PREFIX}{near[0]}"
                 raise ConfigError(f"environment: {name} is unknown; did you mean {meant}?")
-    return Overrides(**cast("dict[str, str]", values))
+    return Overrides(**cast("dict[str, Any]", values))
 
 
 def load_settings(overrides: Overrides) -> Settings:
@@ -84,8 +101,11 @@ def load_settings(overrides: Overrides) -> Settings:
     path = Path(overrides.config) if overrides.config else None
     document = read_document(path) if path else _embedded()
     try:
+        plugins = read_table(document.get("plugins", {}), "plugins")
         if path and overrides.key_expr:
-            raise ConfigError("--key-expr: the file names the storages; edit it there")
+            if "durable_cache" in plugins:
+                raise ConfigError("--key-expr: the file names the storages; edit it there")
+            document["plugins"] = {**plugins, "durable_cache": {}}
         return read_settings(_laid_over(document, overrides))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
@@ -100,20 +120,56 @@ def _embedded() -> dict[str, object]:
 
 def _laid_over(document: Mapping[str, object], overrides: Overrides) -> dict[str, object]:
     whole = copy.deepcopy(dict(document))
-    if overrides.mode:
-        whole["mode"] = overrides.mode
-    for name, endpoints in (("listen", overrides.listen), ("connect", overrides.connect)):
-        if endpoints:
-            table = dict(read_table(whole.get(name, {}), name))
-            whole[name] = {**table, "endpoints": list(endpoints)}
-    if not overrides.config and "listen" not in whole and "connect" not in whole:
+    if not overrides.config and not {"listen", "connect"} & set(whole):
         whole["listen"] = {"endpoints": [LISTEN_DEFAULT]}
+    lay_over_zenoh(whole, overrides)
     plugins = dict(read_table(whole.get("plugins", {}), "plugins"))
     if "durable_cache" in plugins:
         ours = dict(read_table(plugins["durable_cache"], "plugins.durable_cache"))
         plugins["durable_cache"] = _ours(ours, overrides)
         whole["plugins"] = plugins
     return whole
+
+
+def lay_over_zenoh(whole: dict[str, object], overrides: Overrides) -> None:
+    """Change Zenoh's own settings in `whole` to what `overrides` names."""
+    if overrides.mode:
+        whole["mode"] = overrides.mode
+    if overrides.zid:
+        whole["id"] = overrides.zid
+    for name, endpoints in (("listen", overrides.listen), ("connect", overrides.connect)):
+        if endpoints:
+            _insert(whole, f"{name}/endpoints", list(endpoints))
+    if overrides.scouting_off:
+        _insert(whole, "scouting/multicast/enabled", False)
+    if overrides.permissions:
+        allowed = {"read": "r" in overrides.permissions, "write": "w" in overrides.permissions}
+        if overrides.permissions == "none":
+            allowed = {"read": False, "write": False}
+        _insert(whole, "adminspace/permissions", allowed)
+    for text in overrides.cfg:
+        path, colon, value = text.partition(":")
+        if not colon or not path.strip("/"):
+            raise ConfigError(f"--cfg {text[:80]!r}: write KEY:VALUE, as in mode:'\"router\"'")
+        try:
+            parsed = parse_json5(value)
+        except ConfigError as error:
+            raise ConfigError(
+                f"--cfg {path}: the value is no JSON5, {error}; text stands in quotes of its own, "
+                f"as in {path}:'\"text\"'"
+            ) from error
+        _insert(whole, path.strip("/"), parsed)
+
+
+def _insert(whole: dict[str, object], path: str, value: object) -> None:
+    """Set what stands at ``a/b/c``, making the tables on the way."""
+    *tables, last = path.split("/")
+    inner = whole
+    for depth, name in enumerate(tables, 1):
+        where = ".".join(tables[:depth])
+        inner[name] = found = dict(read_table(inner.get(name, {}), where))
+        inner = found
+    inner[last] = value
 
 
 def _ours(ours: dict[str, object], overrides: Overrides) -> dict[str, object]:

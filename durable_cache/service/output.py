@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
-__all__ = ["Progress", "say", "table_lines", "write_csv", "write_json", "write_table"]
+__all__ = [
+    "Progress",
+    "counted",
+    "growing_table",
+    "say",
+    "table_lines",
+    "write_csv",
+    "write_json",
+    "write_table",
+]
 
 _REDRAW_SECONDS = 0.1
 _BAR_CELLS = 24
@@ -22,22 +31,35 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def counted(count: int, thing: str) -> str:
+    """Return ``1 sample``, ``2 samples``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def table_lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return aligned lines, a heading first; numbers to the right."""
+    return growing_table(rows, columns, {})
+
+
+def growing_table(rows: Sequence[Row], columns: Sequence[str], widths: dict[str, int]) -> list[str]:
+    """Return lines as `table_lines` does, aligned with those before as far as these were as wide.
+
+    `widths` is empty before the first, where a heading is due, and remembers them.
+    """
     cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
-    widths = [
-        max(len(column), *(len(line[at]) for line in cells)) if cells else len(column)
-        for at, column in enumerate(columns)
-    ]
+    shown = cells if widths else [list(columns), *cells]
+    for at, column in enumerate(columns):
+        longest = max((len(line[at]) for line in shown), default=0)
+        widths[column] = max(widths.get(column, 0), longest)
     numeric = [
         bool(rows) and all(isinstance(row.get(column, 0), int | float) for row in rows)
         for column in columns
     ]
     lines = []
-    for line in ([*columns], *cells):
+    for line in shown:
         parts = [
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(line, widths, numeric, strict=True)
+            text.rjust(widths[column]) if right else text.ljust(widths[column])
+            for text, column, right in zip(line, columns, numeric, strict=True)
         ]
         lines.append("  ".join(parts).rstrip())
     return lines

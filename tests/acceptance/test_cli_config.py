@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from durable_cache.service.cli import build_parser
+from durable_cache.service.verbs import VERBS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -102,9 +106,104 @@ def test_the_backends_are_listed(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("frob",), ("serve", "--colour"), ("backends", "--format", "xml")],
+    [("frob",), ("serve", "--colour"), ("backends", "--format", "xml"), ("-x",)],
 )
 def test_usage_errors_end_with_2(arguments: tuple[str, ...], run: Run) -> None:
     result = run(*arguments)
     assert result.returncode == 2
     assert "usage: durable-cache" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("qurey",), "'qurey': no such verb; did you mean query?"),
+        (("serve", "--conect", "x"), "durable-cache serve: --conect: unknown option; did you mean --connect?"),
+        (("query", "a", "--formt=csv"), "--formt: unknown option; did you mean --format?"),
+        (("query", "a", "--format", "jsn"), "--format: 'jsn' is none of table, json, csv; did you mean json?"),
+        (("query", "a", "b"), "'b': one argument too many"),
+        (("lake", "statsu", "x"), "'statsu' is none of status, optimize, vacuum; did you mean status?"),
+        (("serve", "--rest-http-port", "8000"), "run `zenohd --rest-http-port 8000 -e ENDPOINT`"),
+        (("serve", "-P", "storage_manager"), "storages are named under plugins.durable_cache"),
+    ],
+)  # fmt: skip
+def test_what_is_misspelt_is_named_with_what_is_nearest(
+    arguments: tuple[str, ...], said: str, run: Run
+) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+
+
+def test_the_command_alone_says_how_to_begin(run: Run) -> None:
+    result = run()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "durable-cache put fleet/7/pose" in result.stdout
+
+
+OWN_VERBS = [name for name in VERBS if name not in ("lake", "spark")]
+
+
+@pytest.mark.parametrize("verb", OWN_VERBS)
+def test_every_verb_shows_examples_that_it_understands(verb: str, run: Run) -> None:
+    result = run(verb, "--help")
+    assert result.returncode == 0
+    _, _, examples = result.stdout.partition("examples:\n")
+    lines = [line.strip() for line in examples.splitlines()]
+    assert lines
+    for line in lines:
+        words = shlex.split(line.rpartition(" | ")[2])
+        assert words[:2] == ["durable-cache", verb]
+        assert build_parser(verb).parse_args(words[1:]).run is not None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-m", "router"), ("-l", "tcp/127.0.0.1:7448"), ("-e", "tcp/127.0.0.1:7449"), ("-i", "abc1"),
+        ("--cfg", "transport/unicast/max_links:4"), ("--no-multicast-scouting",),
+        ("--adminspace-permissions", "rw"), ("--rest-http-port", "none"), ("-P", "durable_cache"),
+    ],
+)  # fmt: skip
+def test_zenohds_flags_mean_what_they_mean_there(
+    flags: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "cache.json5").write_text(GOOD)
+    result = run("check-config", "-c", "cache.json5", *flags)
+    assert result.returncode == 0, result.stderr
+    shown = json.loads(result.stdout)
+    match flags:
+        case ("-m", mode):
+            assert shown["mode"] == mode
+        case ("-l", endpoint):
+            assert shown["listen"]["endpoints"] == [endpoint]
+        case ("-e", endpoint):
+            assert shown["connect"]["endpoints"] == [endpoint]
+        case ("-i", zid):
+            assert shown["id"] == zid
+        case ("--cfg", _):
+            assert shown["transport"]["unicast"]["max_links"] == 4
+        case ("--no-multicast-scouting",):
+            assert shown["scouting"]["multicast"]["enabled"] is False
+        case ("--adminspace-permissions", _):
+            assert shown["adminspace"]["permissions"] == {"read": True, "write": True}
+
+
+def test_zenohs_variable_names_the_file_and_ours_goes_before_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "zenoh.json5").write_text(GOOD)
+    (tmp_path / "ours.json5").write_text(GOOD.replace("quick", "fast"))
+    result = run("check-config", ZENOH_CONFIG="zenoh.json5")
+    assert "quick" in result.stdout
+    result = run("check-config", ZENOH_CONFIG="zenoh.json5", DURABLE_CACHE_CONFIG="ours.json5")
+    assert "fast" in result.stdout
+
+
+def test_a_file_of_zenohs_alone_is_served_with_a_key_expression(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "zenoh.json5").write_text('{ mode: "router", plugins: { rest: {} } }')
+    bare = run("check-config", "zenoh.json5")
+    assert bare.returncode == 2
+    assert "plugins.durable_cache: missing" in one_line(bare)
+    assert "--key-expr" in one_line(bare)
+    result = run("check-config", "zenoh.json5", "-k", "fleet/**")
+    assert result.returncode == 0, result.stderr
+    assert "fleet/**" in result.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, Unpack, overload
 
-from durable_cache.endpoints.options import parse_key_expr
+from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.publisher.options import PublisherOptions, PublisherSettings
 from durable_cache.endpoints.publisher.publisher import ReliablePublisher
 from durable_cache.endpoints.publisher.receipts import Receipt

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, assert_never
 
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.options import parse_key_expr
+from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.session import (
     NO_SOURCE,
     Decoder,

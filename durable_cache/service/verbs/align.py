@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.service.output import say, write_json, write_table
-from durable_cache.service.verbs.options import Verbs, add_client_options
+from durable_cache.service.verbs.options import add_client_options, add_format_option
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
@@ -42,9 +43,14 @@ _BAR_CELLS = 24
 
 def add_verbs(verbs: Verbs) -> None:
     """Add the verb that looks at alignment and waits for it."""
-    align = verbs.add_parser(
+    align = add_verb(
+        verbs,
         "align",
-        help="how the caches stand with each other, peer by peer",
+        examples=(
+            "durable-cache align",
+            "durable-cache align --wait --timeout 60",
+            "durable-cache align --dry-run --storage fleet --json",
+        ),
         description="Show how the running caches stand with each other. They align by themselves; "
         "this looks and waits. Exit code 0: all equal; 1: not, or no cache in reach.",
     )
@@ -57,7 +63,7 @@ def add_verbs(verbs: Verbs) -> None:
     align.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="of --wait")
     align.add_argument("--peer", default="", metavar="CACHE_ID", help="only this one")
     align.add_argument("--storage", default="*")
-    align.add_argument("--format", choices=["table", "json"], default="table")
+    add_format_option(align)
     align.set_defaults(run=_align)
     add_client_options(align)
 

@@ -9,7 +9,12 @@ from typing import Protocol, cast
 from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
 from durable_cache.service.layers import load_settings
 from durable_cache.service.output import say, write_json, write_table
-from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.service.verbs.options import (
+    add_config_options,
+    add_format_option,
+    overrides_of,
+)
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.volumes import Volume, read_volume
 from durable_cache.storage.contract import BackendOptions, Migratable
 from durable_cache.storage.plugins import find_backend, installed_backends
@@ -28,10 +33,17 @@ class _Scripted(Protocol):
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``backends`` and ``migrate``."""
-    backends = verbs.add_parser("backends", help="list the backends and whether they can be used")
-    backends.add_argument("--format", choices=["table", "json"], default="table")
+    backends = add_verb(verbs, "backends", examples=("durable-cache backends --json",))
+    add_format_option(backends)
     backends.set_defaults(run=_backends)
-    migrate = verbs.add_parser("migrate", help="bring the schemas of the volumes up to date")
+    migrate = add_verb(
+        verbs,
+        "migrate",
+        examples=(
+            "durable-cache migrate --config fleet.json5",
+            "durable-cache migrate --config fleet.json5 --check",
+        ),
+    )
     add_config_options(migrate)
     migrate.add_argument("--volume", default="", help="only this volume")
     migrate.add_argument("--to", default="head", metavar="REVISION")

@@ -6,7 +6,8 @@ import argparse
 
 from durable_cache.service.layers import Overrides, load_settings
 from durable_cache.service.output import say, write_json
-from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.service.verbs.options import add_config_options, overrides_of
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.volumes import read_volumes
 
 __all__ = ["add_verbs"]
@@ -14,9 +15,7 @@ __all__ = ["add_verbs"]
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``check-config``."""
-    parser = verbs.add_parser(
-        "check-config", help="check a configuration and print the effective settings"
-    )
+    parser = add_verb(verbs, "check-config", examples=("durable-cache check-config fleet.json5",))
     parser.add_argument("file", nargs="?", default="", help="the configuration file")
     add_config_options(parser)
     parser.set_defaults(run=_check)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.verbs.options import Verbs
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 __all__ = ["add_verbs"]
 
@@ -16,9 +16,10 @@ _SECONDS_MIN = 4.0
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``demo``."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "demo",
-        help="publish, cut, kill and restart before your eyes; fails if anything is lost",
+        examples=("durable-cache demo", "durable-cache demo --seconds 30 --keep demo-data"),
         description="A cache service, a publisher of ours, a native AdvancedPublisher and a "
         "subscriber, as real processes: the subscriber is cut off, the cache is killed and "
         "restarted, and in the end every sample must be stored and delivered once.",

@@ -15,7 +15,12 @@ from durable_cache.errors import ConfigError
 from durable_cache.service.layers import load_settings
 from durable_cache.service.output import Progress, write_json, write_table
 from durable_cache.service.places import Place, find_place
-from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.service.verbs.options import (
+    add_config_options,
+    add_format_option,
+    overrides_of,
+)
+from durable_cache.service.verbs.parsing import Parser, Verbs
 
 __all__ = ["add_lake_verbs"]
 
@@ -48,18 +53,23 @@ class _Maintenance(Protocol):
 
 def add_lake_verbs(verbs: Verbs) -> None:
     """Add the verbs below ``lake``."""
-    status = verbs.add_parser("status", help="what a storage's table consists of")
-    status.add_argument("--format", choices=["table", "json"], default="table")
+    status = _verb(verbs, "status", "what a storage's table consists of")
+    add_format_option(status)
     status.set_defaults(run=_status)
-    optimize = verbs.add_parser("optimize", help="merge small files; while no service writes it")
+    optimize = _verb(verbs, "optimize", "merge small files; while no service writes it")
     optimize.set_defaults(run=_optimize)
-    vacuum = verbs.add_parser("vacuum", help="remove files that no recent version names")
+    vacuum = _verb(verbs, "vacuum", "remove files that no recent version names")
     vacuum.add_argument("--retention-hours", type=float, default=None)
     vacuum.add_argument("--dry-run", action="store_true", help="only show them")
     vacuum.set_defaults(run=_vacuum)
     for parser in (status, optimize, vacuum):
         parser.add_argument("storage", help="volume/storage, or a configured storage's name")
         add_config_options(parser)
+
+
+def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
+    example = f"durable-cache lake {name} lake/fleet --config fleet.json5"
+    return verbs.add_parser(name, help=summary, description=f"{summary}.", examples=(example,))
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Place, _Maintenance]:

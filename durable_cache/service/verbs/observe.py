@@ -17,7 +17,8 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
 from durable_cache.service.output import say, table_lines, write_json, write_table
-from durable_cache.service.verbs.options import Verbs, add_client_options
+from durable_cache.service.verbs.options import add_client_options, add_format_option
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
@@ -49,20 +50,38 @@ _HTTP_SECONDS = 10.0
 
 def add_verbs(verbs: Verbs) -> None:
     """Add the verbs that look at running services."""
-    status = verbs.add_parser("status", help="what each service stores, and how well")
+    status = add_verb(
+        verbs,
+        "status",
+        examples=(
+            "durable-cache status",
+            "durable-cache status --url http://127.0.0.1:8088 --json",
+        ),
+    )
     status.add_argument("--url", default="", help="ask a status page, as in http://127.0.0.1:8088")
     status.set_defaults(run=_status)
-    streams = verbs.add_parser("streams", help="every stream that is stored, with its ranges")
+    streams = add_verb(
+        verbs, "streams", examples=("durable-cache streams --key-expr 'fleet/**' --limit 20",)
+    )
     streams.set_defaults(run=_streams)
-    loss = verbs.add_parser("loss", help="which samples were given up, and what is awaited")
+    loss = add_verb(verbs, "loss", examples=("durable-cache loss --storage fleet",))
     loss.set_defaults(run=_loss)
     for parser in (status, streams, loss):
-        parser.add_argument("--format", choices=["table", "json"], default="table")
-    top = verbs.add_parser("top", help="the rates of every storage, again and again")
+        add_format_option(parser)
+    top = add_verb(
+        verbs, "top", examples=("durable-cache top", "durable-cache top --interval 5 --rounds 12")
+    )
     top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
     top.add_argument("--rounds", type=int, default=0, help="stop after so many; 0: until Ctrl-C")
     top.set_defaults(run=_top)
-    purge = verbs.add_parser("purge", help="remove stored samples for good; shows what, first")
+    purge = add_verb(
+        verbs,
+        "purge",
+        examples=(
+            "durable-cache purge fleet --key-expr 'fleet/old/**'",
+            "durable-cache purge fleet --key-expr 'fleet/old/**' --yes",
+        ),
+    )
     purge.add_argument("storage")
     purge.add_argument("--below", default="", metavar="SN", help="only numbers below this one")
     purge.add_argument("--yes", action="store_true", help="really remove them")

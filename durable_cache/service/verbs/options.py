@@ -1,4 +1,7 @@
-"""Which options several verbs share, and how they become settings."""
+"""Which options several verbs share, and how they become settings.
+
+Names and letters are zenohd's and those of Zenoh's examples, where these have one.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +9,119 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from durable_cache.service.layers import LISTEN_DEFAULT, Overrides, overrides_from
+from durable_cache.errors import ConfigError
 
 if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
-else:
-    Verbs = argparse._SubParsersAction
+    from durable_cache.service.layers import Overrides
 
-__all__ = ["Verbs", "add_client_options", "add_config_options", "overrides_of"]
+__all__ = [
+    "add_client_options",
+    "add_config_options",
+    "add_domain_option",
+    "add_format_option",
+    "domain_of",
+    "overrides_of",
+]
+
+_PLUGINS_OURS = frozenset({"", "durable_cache"})
+_REST_OFF = frozenset({"", "none"})
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add what names or overrides a configuration."""
-    parser.add_argument("--config", default="", metavar="FILE", help="JSON5 or YAML file")
-    parser.add_argument("--state-dir", default="", metavar="DIR", help="where journals are kept")
-    parser.add_argument("--domain", default="", help="caches of one domain know each other")
-    parser.add_argument("--http", default="", metavar="HOST:PORT", help="status page and metrics")
-    parser.add_argument("--mode", default="", choices=["", "peer", "client", "router"])
-    parser.add_argument(
-        "--listen",
-        action="append",
-        default=[],
-        metavar="ENDPOINT",
-        help=f"where Zenoh listens; {LISTEN_DEFAULT} without a file",
-    )
-    parser.add_argument(
-        "--connect", action="append", default=[], metavar="ENDPOINT", help="whom Zenoh connects to"
-    )
-    parser.add_argument(
+    ours = parser.add_argument_group("configuration")
+    ours.add_argument("-c", "--config", default="", metavar="FILE", help="JSON5 or YAML file")
+    ours.add_argument("--state-dir", default="", metavar="DIR", help="where journals are kept")
+    ours.add_argument("--domain", default="", help="caches of one domain know each other")
+    ours.add_argument("--http", default="", metavar="HOST:PORT", help="status page and metrics")
+    ours.add_argument(
+        "-k",
         "--key-expr",
         action="append",
         default=[],
         metavar="KEY_EXPR",
         help="what to store where no file says so; may be repeated; ** by default",
     )
+    zenoh = _add_session_options(parser, ["peer", "client", "router"])
+    zenoh.add_argument("-i", "--id", default="", metavar="ZID", help="the session's Zenoh id")
+    zenoh.add_argument(
+        "--adminspace-permissions",
+        default="",
+        choices=["r", "w", "rw", "none"],
+        help="what the admin space lets others do; w lets `durable-cache purge` work",
+    )
+    zenoh.add_argument("-P", "--plugin", action="append", default=[], help=argparse.SUPPRESS)
+    zenoh.add_argument("--rest-http-port", default="", metavar="PORT", help=argparse.SUPPRESS)
+
+
+def _add_session_options(
+    parser: argparse.ArgumentParser, modes: list[str]
+) -> argparse._ArgumentGroup:
+    zenoh = parser.add_argument_group("Zenoh's own settings, as zenohd takes them")
+    zenoh.add_argument("-m", "--mode", default="", choices=modes)
+    zenoh.add_argument(
+        "-l",
+        "--listen",
+        action="append",
+        default=[],
+        metavar="ENDPOINT",
+        help="where Zenoh listens, as in tcp/[::]:7447",
+    )
+    zenoh.add_argument(
+        "-e",
+        "--connect",
+        action="append",
+        default=[],
+        metavar="ENDPOINT",
+        help="whom Zenoh connects to, as in tcp/127.0.0.1:7447",
+    )
+    zenoh.add_argument(
+        "--cfg",
+        action="append",
+        default=[],
+        metavar="KEY:VALUE",
+        help="any other setting, as in transport/unicast/max_links:4; the value is JSON5",
+    )
+    zenoh.add_argument(
+        "--no-multicast-scouting", action="store_true", help="neither look for others nor be found"
+    )
+    return zenoh
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Add what says where the running services are."""
-    connect = [part for part in os.environ.get("DURABLE_CACHE_CONNECT", "").split(",") if part]
-    parser.add_argument(
-        "--connect",
-        action="append",
-        default=None,
-        metavar="ENDPOINT",
-        help="whom to connect to, as in tcp/127.0.0.1:7447; found by scouting without it",
+    zenoh = _add_session_options(parser, ["peer", "client"])
+    zenoh.add_argument(
+        "-c", "--config", default="", metavar="FILE", help="Zenoh's configuration, TLS and all"
     )
-    parser.add_argument("--mode", default="", choices=["", "peer", "client"])
-    parser.set_defaults(connect_default=connect)
+    zenoh.description = (
+        "Without --connect and a file, caches are looked for on this machine and by scouting."
+    )
+
+
+def add_format_option(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add ``--format`` and ``--json``, which is short for one of its values."""
+    parser.add_argument("--format", choices=["table", "json", *more], default="table")
+    parser.add_argument("--json", action="store_const", dest="format", const="json")
+
+
+def add_domain_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--domain`` to a verb that publishes or subscribes."""
+    parser.add_argument(
+        "--domain", default="", help="the caches' domain; DURABLE_CACHE_DOMAIN or `default`"
+    )
+
+
+def domain_of(arguments: argparse.Namespace) -> str:
+    """Return the domain that is named, or else the environment's."""
+    return arguments.domain or os.environ.get("DURABLE_CACHE_DOMAIN", "") or "default"
 
 
 def overrides_of(arguments: argparse.Namespace) -> Overrides:
     """Return what the command line names, and the environment where it names nothing."""
+    from durable_cache.service.layers import Overrides, overrides_from
+
+    _refuse_plugins(arguments)
     named = Overrides(
         config=arguments.config,
         state_dir=arguments.state_dir,
@@ -67,5 +131,25 @@ def overrides_of(arguments: argparse.Namespace) -> Overrides:
         listen=arguments.listen,
         connect=arguments.connect,
         key_expr=arguments.key_expr,
+        zid=arguments.id,
+        cfg=arguments.cfg,
+        permissions=arguments.adminspace_permissions,
+        scouting_off=arguments.no_multicast_scouting,
     )
     return named.over(overrides_from(os.environ))
+
+
+def _refuse_plugins(arguments: argparse.Namespace) -> None:
+    """Say what stands for zenohd's plugins here; ConfigError where one is asked for."""
+    if arguments.rest_http_port not in _REST_OFF:
+        raise ConfigError(
+            "--rest-http-port: there is no REST plugin here; run `zenohd --rest-http-port "
+            f"{arguments.rest_http_port} -e ENDPOINT` with an endpoint of this service: its GETs "
+            "are answered from here"
+        )
+    for name in arguments.plugin:
+        if name.partition(":")[0] not in _PLUGINS_OURS:
+            raise ConfigError(
+                f"--plugin {name}: plugins of zenohd are not loaded here; storages are named under "
+                "plugins.durable_cache, every other plugin runs in a zenohd beside it"
+            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,17 +11,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.newest import is_update, latest_values
-from durable_cache.model.sample import Kind, Qos, Sample
+from durable_cache.model.sample import Kind, Sample
 from durable_cache.model.selection import parse_max, parse_sn, parse_source, parse_time
-from durable_cache.model.timestamp import format_ntp64
-from durable_cache.service.output import say, table_lines, write_csv
-from durable_cache.service.verbs.options import Verbs, add_client_options
+from durable_cache.service.output import counted, say
+from durable_cache.service.samples import SampleWriter
+from durable_cache.service.verbs.options import (
+    add_client_options,
+    add_domain_option,
+    add_format_option,
+)
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.asking import Asking
     from durable_cache.service.client import Pages
 
-__all__ = ["Asked", "add_verbs", "parse_selector", "read_all", "readings_of", "rows_of"]
+__all__ = ["Asked", "Reading", "add_verbs", "parse_selector", "read_all", "readings_of"]
 
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "_sn": parse_sn,
@@ -30,12 +34,9 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
     "_time": lambda text: parse_time(text, 0),
 }
 _LIMIT_DEFAULT = 1000
-_TABLE_ROWS = 200
-_PAYLOAD_SHOWN = 60
+_BATCH = 200
 _ZID_DIGITS_CERTAIN = 16
 """A shorter hex word may be a key's first chunk; caches draw the same line."""
-_TABLE = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload")
-_CSV = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload", "attachment")
 
 
 class Asked(NamedTuple):
@@ -54,10 +55,15 @@ class Reading(NamedTuple):
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``query``."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "query",
-        help="print what the caches hold",
-        epilog="example: durable-cache query 'fleet/**?_time=[now(-1h)..];_max=10'",
+        examples=(
+            "durable-cache query 'fleet/*/pose' --latest",
+            "durable-cache query 'fleet/**?_time=[now(-1h)..];_max=10' --format csv",
+            "durable-cache query '*/fleet/**?_sn=10..20' --json",
+            "durable-cache query 'fleet/**?_max=10' --follow",
+        ),
     )
     parser.add_argument("selector", help="key expression, then ?_sn=…;_time=…;_max=… as wanted")
     parser.add_argument("--source", default="*", metavar="ZID[:EID]", help="only this source")
@@ -69,11 +75,20 @@ def add_verbs(verbs: Verbs) -> None:
         action="store_true",
         help="also what was published on key expressions with wildcards, under the expression",
     )
-    parser.add_argument("--format", choices=["table", "json", "csv"], default="table")
     parser.add_argument(
-        "--limit", type=int, default=_LIMIT_DEFAULT, help="stop after so many samples; 0: no limit"
+        "--follow",
+        action="store_true",
+        help="first what is stored, then what comes, each once and in order, until Ctrl-C",
+    )
+    add_format_option(parser, "csv")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=None,
+        help=f"stop after so many samples; 0: no limit; {_LIMIT_DEFAULT} without --follow",
     )
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
+    add_domain_option(parser)
     add_client_options(parser)
     parser.set_defaults(run=_query)
 
@@ -133,14 +148,12 @@ def read_all(
 
 def _query(arguments: argparse.Namespace) -> int:
     asked = parse_selector(arguments.selector)
-    try:
-        parse_source(arguments.source)
-    except ValueError as error:
-        raise ConfigError(f"--source: {error}") from error
-    if arguments.latest and (asked.parameters or arguments.source != "*"):
-        raise ConfigError("--latest: takes no parameters and no --source")
-    if arguments.limit < 0 or not arguments.timeout > 0:
-        raise ConfigError("--limit and --timeout: expected numbers above 0")
+    _check(asked, arguments)
+    readings = readings_of(asked.key_expr, arguments.source)
+    if arguments.follow:
+        from durable_cache.service.verbs.following import follow
+
+        return follow(asked, readings, arguments)
     from durable_cache.endpoints.asking import Asking
     from durable_cache.endpoints.session import zid_of
     from durable_cache.service.client import (
@@ -151,7 +164,6 @@ def _query(arguments: argparse.Namespace) -> int:
     )
 
     trouble = Pages()
-    readings = readings_of(asked.key_expr, arguments.source)
     with client_session(arguments) as session:
         asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
         pages: Iterable[list[Sample]] = (
@@ -166,17 +178,48 @@ def _query(arguments: argparse.Namespace) -> int:
         shown, cut = _write(samples, arguments)
         if not trouble.answers and not are_caches_in_reach(asking):
             trouble.errors.append(NOBODY_ANSWERED)
-    if cut:
-        say(f"stopped after {shown} samples; --limit 0 shows all")
+    _sum_up(trouble, shown, cut, left_out)
+    return 1 if trouble.errors else 0
+
+
+def _check(asked: Asked, arguments: argparse.Namespace) -> None:
+    try:
+        parse_source(arguments.source)
+    except ValueError as error:
+        raise ConfigError(f"--source: {error}") from error
+    if arguments.latest and (asked.parameters or arguments.source != "*"):
+        raise ConfigError("--latest: takes no parameters and no --source")
+    if arguments.limit is None:
+        arguments.limit = 0 if arguments.follow else _LIMIT_DEFAULT
+    if arguments.limit < 0 or not arguments.timeout > 0:
+        raise ConfigError("--limit and --timeout: expected numbers above 0")
+
+
+def _sum_up(trouble: Pages, shown: int, cut: bool, left_out: Sequence[Sample]) -> None:
+    """Say on stderr how whole the answer is."""
+    if trouble.repliers:
+        from_caches = f"from {counted(len(trouble.repliers), 'cache')}"
+        what = counted(shown, "sample") if shown else "nothing found"
+        more = "; stopped there, --limit 0 shows all" if cut else ""
+        say(f"{what} {from_caches}{more}")
     elif not shown and not trouble.errors:
-        say("nothing found")
+        say("nothing found: no cache in reach stores it")
     if left_out:
-        say(f"{_counted(len(left_out), 'wildcard update')}; --wildcard-updates shows them")
+        say(f"{counted(len(left_out), 'wildcard update')}; --wildcard-updates shows them")
     if trouble.refused:
-        say(f"{_counted(len(trouble.refused), 'sample')} left out: {trouble.refused[0]}")
+        say(f"{counted(len(trouble.refused), 'sample')} left out: {trouble.refused[0]}")
     for reason in sorted(set(trouble.errors)):
         say(f"durable-cache: {reason}")
-    return 1 if trouble.errors else 0
+
+
+def _write(samples: Iterator[Sample], arguments: argparse.Namespace) -> tuple[int, bool]:
+    """Write the samples as they come; returns how many, and whether there were more."""
+    limit = arguments.limit or None
+    writer = SampleWriter(arguments.format)
+    chosen = itertools.islice(samples, limit)
+    while batch := list(itertools.islice(chosen, _BATCH)):
+        writer.write(batch)
+    return writer.written, limit is not None and next(samples, None) is not None
 
 
 def _latest(asking: Asking, readings: Sequence[Reading], trouble: Pages) -> list[Sample]:
@@ -189,6 +232,7 @@ def _latest(asking: Asking, readings: Sequence[Reading], trouble: Pages) -> list
     gathered = asking.select(key_expr)
     trouble.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
     trouble.answers += gathered.answers
+    trouble.repliers |= gathered.repliers
     return latest_values(gathered.plain)
 
 
@@ -199,61 +243,3 @@ def _on_keys(samples: Iterable[Sample], left_out: list[Sample]) -> Iterator[Samp
             left_out.append(sample)
         else:
             yield sample
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
-def _write(samples: Iterator[Sample], arguments: argparse.Namespace) -> tuple[int, bool]:
-    """Write the samples as they come; returns how many, and whether there were more."""
-    limit = arguments.limit or None
-    count = 0
-    chosen = itertools.islice(samples, limit)
-    while batch := list(itertools.islice(chosen, _TABLE_ROWS)):
-        match arguments.format:
-            case "table":
-                for line in table_lines(list(rows_of(batch)), _TABLE)[1 if count else 0 :]:
-                    print(line)
-            case "csv":
-                write_csv(rows_of(batch, short=False), _CSV, heading=count == 0)
-            case _:
-                for row in rows_of(batch, short=False):
-                    print(json.dumps(row, ensure_ascii=False))
-        count += len(batch)
-    return count, limit is not None and next(samples, None) is not None
-
-
-def rows_of(samples: Iterable[Sample], *, short: bool = True) -> Iterator[dict[str, object]]:
-    """Yield samples as rows for people (`short`), or whole for programs.
-
-    Bytes that are no UTF-8 text are written as ``hex:`` and their digits.
-    """
-    for sample in samples:
-        sourced = sample.source.eid != 0 or sample.source.zid != "0"
-        row: dict[str, object] = {
-            "key": sample.key,
-            "source": str(sample.source) if sourced else "",
-            "epoch": sample.epoch if sourced else "",
-            "sn": sample.sn if sourced else "",
-            "time": format_ntp64(sample.ntp64) if sample.ntp64 else "",
-            "kind": sample.kind.name.lower(),
-            "encoding": sample.encoding,
-            "payload": _text(sample.payload),
-        }
-        if short:
-            text = str(row["payload"])
-            if len(text) > _PAYLOAD_SHOWN:
-                row["payload"] = f"{text[:_PAYLOAD_SHOWN]}… ({len(sample.payload)} bytes)"
-        else:
-            row["attachment"] = None if sample.attachment is None else _text(sample.attachment)
-            row["priority"] = Qos.unpack(sample.qos).priority
-        yield row
-
-
-def _text(data: bytes) -> str:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"hex:{data.hex()}"
-    return f"hex:{data.hex()}" if text.startswith("hex:") or "\0" in text else text

@@ -13,7 +13,8 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.service.output import Progress, say
-from durable_cache.service.verbs.options import Verbs, add_client_options
+from durable_cache.service.verbs.options import add_client_options
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.verbs.query import parse_selector, read_all, readings_of
 
 __all__ = ["Remap", "add_verbs", "due_seconds", "parse_remap"]
@@ -36,9 +37,13 @@ class Remap(NamedTuple):
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``replay``."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "replay",
-        help="publish stored history once more, in time order",
+        examples=(
+            "durable-cache replay 'fleet/**?_time=[now(-1h)..]' --remap fleet=replay/fleet",
+            "durable-cache replay 'fleet/**' --same-keys --pace 10",
+        ),
         description="Replayed samples are new samples under other keys: caches that store those "
         "keys ignore them, for they carry no source_info.",
     )

@@ -16,7 +16,8 @@ from durable_cache.errors import DurableCacheError
 from durable_cache.service.layers import load_settings
 from durable_cache.service.masking import mask_text
 from durable_cache.service.output import say
-from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.service.verbs.options import add_config_options, overrides_of
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.storage.contract import Durability
 
 if TYPE_CHECKING:
@@ -31,8 +32,14 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``serve``."""
-    parser = verbs.add_parser(
-        "serve", help="store what is published, durably, and answer for it until stopped"
+    parser = add_verb(
+        verbs,
+        "serve",
+        examples=(
+            "durable-cache serve",
+            "durable-cache serve --key-expr 'fleet/**' --state-dir history",
+            "durable-cache serve --config fleet.json5 --http 127.0.0.1:8088",
+        ),
     )
     add_config_options(parser)
     parser.add_argument("--log", default="warning", choices=["debug", "info", "warning", "error"])

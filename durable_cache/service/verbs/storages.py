@@ -11,7 +11,8 @@ from durable_cache.errors import ConfigError, StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.service.layers import load_settings
 from durable_cache.service.output import Progress, say
-from durable_cache.service.verbs.options import Verbs, add_config_options, overrides_of
+from durable_cache.service.verbs.options import add_config_options, overrides_of
+from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.storage.contract import Refusal
 
 __all__ = ["add_verbs"]
@@ -22,20 +23,32 @@ _WHERE = "volume/storage, or the name of a configured storage"
 
 def add_verbs(verbs: Verbs) -> None:
     """Add the verbs that open storages themselves."""
-    copy = verbs.add_parser(
+    copy = add_verb(
+        verbs,
         "copy",
-        help="copy one storage's history into another, backend to backend",
+        examples=("durable-cache copy main/fleet lake/fleet --config fleet.json5",),
         description="Copies what the destination lacks and verifies it. A copy that was cut off "
         "goes on where it stopped: repeat the command.",
     )
     copy.add_argument("source", help=_WHERE)
     copy.add_argument("destination", help=_WHERE)
     copy.set_defaults(run=_copy)
-    export = verbs.add_parser("export", help="write a storage's history to a file")
+    export = add_verb(
+        verbs,
+        "export",
+        examples=(
+            "durable-cache export fleet fleet.jsonl --config fleet.json5",
+            "durable-cache export fleet poses.jsonl --only 'fleet/*/pose' --config fleet.json5",
+        ),
+    )
     export.add_argument("source", help=_WHERE)
     export.add_argument("file", help="a new file, one line of JSON a sample")
     export.set_defaults(run=_export)
-    bring = verbs.add_parser("import", help="append an exported history to a storage")
+    bring = add_verb(
+        verbs,
+        "import",
+        examples=("durable-cache import fleet.jsonl other/fleet --config fleet.json5",),
+    )
     bring.add_argument("file")
     bring.add_argument("destination", help=_WHERE)
     bring.set_defaults(run=_import)

@@ -1,0 +1,71 @@
+"""How a command line is read: what is misspelt is named together with the nearest that exists."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from durable_cache.service.verbs import VERBS
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction["Parser"]
+else:
+    Verbs = argparse._SubParsersAction
+
+__all__ = ["Parser", "Verbs", "add_verb", "nearest"]
+
+_USAGE = 2
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean …?``, empty when nothing is near."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that knows what was meant; options are never abbreviated."""
+
+    def __init__(self, *, examples: Sequence[str] = (), **named: Any) -> None:
+        self.examples = tuple(examples)
+        if examples:
+            named["epilog"] = "\n  ".join(("examples:", *examples))
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **named
+        )
+
+    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+        """Parse as the parent does; an option nobody knows is an error of this very verb."""
+        chosen, left = super().parse_known_args(*given, **named)
+        if left and self._subparsers is None:
+            word = left[0].partition("=")[0]
+            if word.startswith("-"):
+                self.error(f"{word}: unknown option{nearest(word, self._option_string_actions)}")
+            self.error(f"{left[0]!r}: one argument too many; quote what holds spaces or wildcards")
+        return chosen, left
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong on one line, and how the verb is used; exit code 2."""
+        wrong = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            choices = [choice.strip("' ") for choice in wrong[3].split(",")]
+            choices = [choice for choice in choices if choice]
+            what = f"{wrong[1]}: " if wrong[1].startswith("-") else ""
+            message = f"{what}{wrong[2]!r} is none of {', '.join(choices)}" + nearest(
+                wrong[2], choices
+            )
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: {message.removeprefix('argument ')}", file=sys.stderr)
+        print(f"{self.prog} --help shows every option and examples", file=sys.stderr)
+        raise SystemExit(_USAGE)
+
+
+def add_verb(verbs: Verbs, name: str, *, examples: Sequence[str], description: str = "") -> Parser:
+    """Add a verb of the list; its help begins with its summary, or a longer `description`."""
+    summary = VERBS[name].summary
+    opening = description or f"{summary[0].upper()}{summary[1:]}."
+    return verbs.add_parser(name, help=summary, description=opening, examples=examples)
