@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -24,11 +25,20 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Any]
 READY = "try from another terminal"
 DATA = "durable-cache-data"
+ALONE = 'mode: "peer", scouting: { multicast: { enabled: false } },'
 
 
 @pytest.fixture
 def endpoint(free_port: Callable[[], int]) -> str:
     return f"tcp/127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Let services find nobody by themselves: another one on this machine would acknowledge too."""
+    embedded = 'plugins: { durable_cache: { storages: { cache: { key_expr: "**" } } } }'
+    (tmp_path / "alone.json5").write_text(f"{{ {ALONE} {embedded} }}")
+    environment["DURABLE_CACHE_CONFIG"] = "alone.json5"
 
 
 def serve(start: Start, endpoint: str, *more: str) -> Any:
@@ -103,15 +113,17 @@ def one_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_newcomer_stores_everything_durably(start: Start, run: Run, endpoint: str) -> None:
-    process = serve(start, endpoint)
+    process = start("serve", "--listen", endpoint, DURABLE_CACHE_CONFIG="")
+    process.wait_for(READY)
     said = process.stderr
     assert f"listening  {endpoint}" in said
     assert "storing    cache: **, acknowledged at level disk" in said
     assert "in sql: " in said
     assert f"{DATA}/samples.db" in said
     assert f"durable-cache query '**' --connect {endpoint}" in said
-    publish(endpoint, "any/key", 3)
-    assert [row["payload"] for row in stored(run, endpoint)] == ["0", "1", "2"]
+    key = f"any/key/{uuid4()}"  # it finds whoever else serves on this machine
+    publish(endpoint, key, 3)
+    assert [row["payload"] for row in stored(run, endpoint, key)] == ["0", "1", "2"]
 
 
 def test_the_state_directory_is_made_for_its_owner_alone(
@@ -249,8 +261,9 @@ def test_delta_tables_are_looked_after(
 ) -> None:
     pytest.importorskip("deltalake")
     (tmp_path / "cache.json5").write_text(
-        """{ plugins: { durable_cache: { volumes: { lake: { backend: "delta", path: "delta" } },
-             storages: { fleet: { key_expr: "**" } } } } }"""
+        f"{{ {ALONE}"
+        """ plugins: { durable_cache: { volumes: { lake: { backend: "delta", path: "delta" } },
+            storages: { fleet: { key_expr: "**" } } } } }"""
     )
     config = ("--config", "cache.json5")
     process = serve(start, endpoint, *config)
@@ -265,11 +278,11 @@ def test_delta_tables_are_looked_after(
     assert run("lake", "vacuum", "fleet", "--dry-run", *config).returncode == 0
 
 
-CONFIG = """{ plugins: { durable_cache: {
-  volumes: { main: { backend: "sql", url: "sqlite:///data/main.db" },
-             other: { backend: "sql", url: "sqlite:///data/other.db" } },
+CONFIG = f"""{{ {ALONE} plugins: {{ durable_cache: {{
+  volumes: {{ main: {{ backend: "sql", url: "sqlite:///data/main.db" }},
+             other: {{ backend: "sql", url: "sqlite:///data/other.db" }} }},
   state_dir: "data",
-  storages: { fleet: { key_expr: "**", volume: "main" } } } } }"""
+  storages: {{ fleet: {{ key_expr: "**", volume: "main" }} }} }} }} }}"""
 
 
 @pytest.mark.slow

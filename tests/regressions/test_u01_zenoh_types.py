@@ -44,28 +44,13 @@ def test_samples_put_with_zenohs_own_types_are_in_the_history(network: LocalNetw
     ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"payload": 5},
-        {"payload": None},
-        {"payload": "\ud800"},
-        {"payload": b"1", "encoding": 5},
-        {"payload": b"1", "encoding": "x" * 70_000},
-        {"payload": b"1", "attachment": 5},
-        {"payload": b"1", "key": 5},
-        {"payload": b"1", "key": "elsewhere"},
-        {"payload": b"1", "key": "a//b"},
-        {"payload": b"1", "key": ""},
-    ],
-    ids=lambda arguments: str(arguments)[:60],
-)
-def test_a_bad_argument_is_refused_at_the_call(
-    network: LocalNetwork, arguments: dict[str, object]
+@pytest.mark.parametrize("payload", [None, "\ud800"])
+def test_a_payload_that_nobody_can_send_is_refused_at_the_call(
+    network: LocalNetwork, payload: str | None
 ) -> None:
     with declare_reliable_publisher(network.client(), "a/*", acknowledgements=1) as publisher:
         with pytest.raises(ConfigError):
-            publisher.put(**arguments)  # type: ignore[arg-type]
+            publisher.put(payload)  # type: ignore[arg-type]
         assert publisher.next_sn == 0
         receipt = publisher.put(b"good", key="a/b")
         assert receipt is not None

@@ -206,6 +206,30 @@ def test_a_put_that_zenoh_refuses_leaves_its_number_to_the_next(
         assert receipt.wait(10)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"payload": 5},
+        {"encoding": 5},
+        {"encoding": "x" * 70_000},
+        {"attachment": 5},
+        {"key": 5},
+        {"key": "elsewhere"},
+        {"key": "a//b"},
+        {"key": ""},
+    ],
+    ids=lambda arguments: str(arguments)[:60],
+)
+def test_a_put_with_a_bad_argument_uses_no_number(
+    session: Session, arguments: dict[str, Any]
+) -> None:
+    with declare_reliable_publisher(session, "a/*", acknowledgements=1) as publisher:
+        with pytest.raises(ConfigError):
+            publisher.put(**{"payload": b"1", "key": "a/b", **arguments})
+        assert (publisher.next_sn, publisher.kept()) == (0, [])
+        assert publisher.put(b"good", key="a/b").sn == 0
+
+
 def test_ctrl_c_while_zenoh_sends_never_gives_a_number_twice(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
