@@ -26,6 +26,7 @@ from durable_cache.model.sample import Kind, Sample, key_bytes
 __all__ = [
     "NamingUpdates",
     "NewestPlaces",
+    "comes_after",
     "is_update",
     "latest_values",
     "newest_per_key",
@@ -46,6 +47,13 @@ PlaceT = TypeVar("PlaceT", bound=_Place)
 def is_update(key: str) -> bool:
     """Tell whether what is stored under `key` is a wildcard update: no key holds a ``*``."""
     return "*" in key
+
+
+def comes_after(sample: Sample, other: Sample) -> bool:
+    """Tell whether a sample is the later one of two: timestamps decide all but a few."""
+    if sample.ntp64 != other.ntp64:
+        return sample.ntp64 > other.ntp64
+    return sample.time_order > other.time_order
 
 
 def newest_per_key(samples: Iterable[Sample], newest: int | None) -> Iterable[Sample]:

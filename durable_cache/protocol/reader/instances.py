@@ -1,0 +1,233 @@
+"""What is kept of one key, and what a read or a take returns of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from enum import IntFlag
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from durable_cache.model.sample import Sample, SourceId
+
+__all__ = [
+    "NEVER",
+    "Instance",
+    "InstanceSample",
+    "InstanceState",
+    "Mark",
+    "Message",
+    "SampleState",
+    "ViewState",
+    "Writer",
+]
+
+NEVER = 1 << 64
+"""A timestamp that no sample is above."""
+_TIME_ORDER = attrgetter("time_order")
+
+
+class SampleState(IntFlag):
+    """Whether a sample was read before."""
+
+    READ = 1
+    NOT_READ = 2
+
+
+class ViewState(IntFlag):
+    """Whether something of an instance was read since it came to life."""
+
+    NEW = 1
+    NOT_NEW = 2
+
+
+class InstanceState(IntFlag):
+    """Whether an instance has a value, and somebody who may change it."""
+
+    ALIVE = 1
+    NOT_ALIVE_DISPOSED = 2
+    NOT_ALIVE_NO_WRITERS = 4
+
+
+class Message(NamedTuple):
+    """What stands in a history where writers left: no sample, and no part of its depth."""
+
+    state: InstanceState
+    ntp64: int
+    """When this reader saw it."""
+
+
+class Mark(NamedTuple):
+    """What is noted of each entry; few differ, so they are shared."""
+
+    state: SampleState
+    disposed: int
+    no_writers: int
+
+
+class InstanceSample(msgspec.Struct, frozen=True, gc=False):
+    """One sample of an instance with the states it had when it was read or taken."""
+
+    key: str
+    sample: Sample | None
+    """None where no sample came: writers left, and the instance became what `message` says."""
+    view_state: ViewState
+    instance_state: InstanceState
+    """Of the instance now, whatever the sample says."""
+    mark: Mark
+    message: Message | None = None
+
+    @property
+    def sample_state(self) -> SampleState:
+        """NOT_READ the first time."""
+        return self.mark.state
+
+    @property
+    def disposed_generation_count(self) -> int:
+        """How often the instance had come back from NOT_ALIVE_DISPOSED when the sample came."""
+        return self.mark.disposed
+
+    @property
+    def no_writers_generation_count(self) -> int:
+        """How often it had come back from NOT_ALIVE_NO_WRITERS."""
+        return self.mark.no_writers
+
+    @property
+    def generation_count(self) -> int:
+        """How often it had come back to life."""
+        return self.mark.disposed + self.mark.no_writers
+
+    @property
+    def ntp64(self) -> int:
+        """The sample's own timestamp, or when this reader saw writers leave."""
+        said = self.sample or self.message
+        return 0 if said is None else said.ntp64
+
+
+@lru_cache(maxsize=4096)
+def mark_of(state: SampleState, disposed: int, no_writers: int) -> Mark:
+    """Return the one value of these."""
+    return Mark(state, disposed, no_writers)
+
+
+class Writer:
+    """A publisher as a reader knows it."""
+
+    __slots__ = ("alive", "auto_dispose", "instances", "source")
+
+    def __init__(self, source: SourceId | None, *, alive: bool, auto_dispose: bool) -> None:
+        self.source = source
+        """None stands for all that there is no room to tell apart."""
+        self.alive = alive
+        self.auto_dispose = auto_dispose
+        """Whether its instances are disposed when it leaves."""
+        self.instances: set[Instance] = set()
+        """What it writes; after it left, what it wrote."""
+
+
+class Instance:
+    """One key: its history, oldest first, and its states.
+
+    Where the destination order is by source timestamp, what stands behind the last message is in
+    `Sample.time_order`, and so is what stands before it.
+    """
+
+    __slots__ = (
+        "after",
+        "consumed",
+        "ended_by",
+        "entries",
+        "key",
+        "mark",
+        "marks",
+        "messages",
+        "newest",
+        "registered",
+        "source",
+        "state",
+        "view",
+    )
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.entries: list[Sample | Message] = []
+        self.marks: list[Mark] = []
+        """What is noted of each entry."""
+        self.messages = 0
+        """How many entries are messages."""
+        self.state = InstanceState.NOT_ALIVE_NO_WRITERS
+        self.view = ViewState.NEW
+        self.mark = mark_of(SampleState.NOT_READ, 0, 0)
+        """Of what comes next."""
+        self.newest: Sample | None = None
+        """The last sample in order of destination, also once it was taken."""
+        self.consumed: Sample | None = None
+        """The last in order that was taken."""
+        self.ended_by: Writer | None = None
+        """Whose leaving ended its life; None while it lives, and where a sample deleted it."""
+        self.registered = 0
+        """How many writers write it."""
+        self.source: SourceId | None = None
+        """The last to write it, where that one is registered."""
+        self.after = NEVER
+        """A put of `source` that is later than this goes to the end, with nothing else to do."""
+
+    @property
+    def samples(self) -> int:
+        """How many samples are held; messages are none."""
+        return len(self.entries) - self.messages
+
+    def revive(self) -> None:
+        """Come to life (again): unread from here on, new, and one life older."""
+        if self.newest is not None:
+            _, disposed, no_writers = self.mark
+            disposed += self.state is InstanceState.NOT_ALIVE_DISPOSED
+            no_writers += self.state is InstanceState.NOT_ALIVE_NO_WRITERS
+            self.mark = mark_of(SampleState.NOT_READ, disposed, no_writers)
+        self.state, self.view, self.ended_by = InstanceState.ALIVE, ViewState.NEW, None
+
+    def end(self, state: InstanceState, writer: Writer, ntp64: int) -> None:
+        """Note that writers left and what became of the instance by that."""
+        if self.entries and isinstance(self.entries[-1], Message):
+            self.remove(len(self.entries) - 1)
+        self.put(len(self.entries), Message(state, ntp64))
+        self.state, self.ended_by, self.after = state, writer, NEVER
+
+    def place_of(self, sample: Sample, *, under: bool) -> int:
+        """Return where a sample belongs by its time: behind the last message, or before it."""
+        high = len(self.entries)
+        if under and high and isinstance(self.entries[-1], Message):
+            high -= 1
+        low = 0
+        if self.messages:
+            low = next((at for at in range(high, 0, -1) if self._is_message(at - 1)), 0)
+        return bisect_right(self.entries, sample.time_order, low, high, key=_TIME_ORDER)
+
+    def _is_message(self, at: int) -> bool:
+        return isinstance(self.entries[at], Message)
+
+    def precedes_all(self, place: int) -> bool:
+        """Tell whether no sample stands before a place."""
+        return all(map(self._is_message, range(place)))
+
+    def put(self, place: int, entry: Sample | Message) -> None:
+        """Insert an entry that was not read yet."""
+        self.entries.insert(place, entry)
+        self.marks.insert(place, self.mark)
+        self.messages += isinstance(entry, Message)
+
+    def push_out(self) -> None:
+        """Forget the first sample, and messages that no sample stands before any more."""
+        while self.remove(0):
+            pass
+        while self.samples and self._is_message(0):
+            self.remove(0)
+
+    def remove(self, at: int) -> bool:
+        """Remove an entry; tells whether it was a message."""
+        removed = isinstance(self.entries.pop(at), Message)
+        self.marks.pop(at)
+        self.messages -= removed
+        return removed
