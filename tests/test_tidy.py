@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.planted import planted_faults
 from tests.tree import ROOT, named, parsed, python_files, source_files
 from tests.tree import files as tree_files
 
@@ -186,3 +187,11 @@ def test_the_checks_can_fail(pattern: re.Pattern[str], text: str) -> None:
 @pytest.mark.parametrize("name", ["Database", "Baseline", "Utility"])
 def test_honest_names_pass(name: str) -> None:
     assert not BANNED_IN_NAMES.search(name)
+
+
+def test_every_fault_of_the_list_can_still_be_planted() -> None:
+    """`tests/test_mutations.py` plants them: what is renamed or rewritten is renamed there too."""
+    faults = planted_faults()
+    troubles = [f"{fault.name}: {trouble}" for fault in faults if (trouble := fault.trouble())]
+    assert not troubles, "in tests/mutations.toml:\n" + "\n".join(troubles)
+    assert len({fault.name for fault in faults}) == len(faults)

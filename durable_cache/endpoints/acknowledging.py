@@ -33,7 +33,8 @@ class Acknowledging:
         self._unheard: OrderedDict[tuple[SourceId, int], SendAck] = OrderedDict()
         self._lock = Lock()
         self.sent = 0
-        self._acks = Listening(session, own_key(domain, "ack", "*"), self._send_unheard)
+        with self._lock:  # somebody who listens already is told of before this returns
+            self._acks = Listening(session, own_key(domain, "ack", "*"), self._send_unheard)
 
     def send(self, ack: SendAck) -> None:
         """Acknowledge runs; unknown to the publisher where the network is away."""
@@ -58,9 +59,9 @@ class Acknowledging:
         self.sent += 1
 
     def _send_unheard(self) -> None:
-        while self._acks.now():
+        while True:
             with self._lock:
-                if not self._unheard:
+                if not self._unheard or not self._acks.now():
                     return
                 _, ack = self._unheard.popitem()
             self.send(ack)

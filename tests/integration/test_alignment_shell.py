@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -15,7 +15,7 @@ from durable_cache import CacheOptions, ReliabilityCache, declare_reliability_ca
 from durable_cache.endpoints.alignment.asked import Asked
 from durable_cache.endpoints.session import Query, declare_token, hear_queries
 from durable_cache.errors import StorageUnavailable
-from durable_cache.model.sample import SampleBatch
+from durable_cache.model.sample import SampleBatch, Skip
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.alignment import (
     Aligner,
@@ -25,7 +25,7 @@ from durable_cache.protocol.alignment import (
     Tick,
 )
 from durable_cache.protocol.wire import cache_token, own_key
-from durable_cache.storage.contract import Page, Storage
+from durable_cache.storage.contract import AppendResult, Page, Storage
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.integration.test_alignment import FAST, everything, feed, same, samples
@@ -174,3 +174,39 @@ def answer_of(replies) -> str:  # type: ignore[no-untyped-def]
     answered = reply.ok if reply.ok is not None else reply.err
     assert answered is not None
     return answered.payload.to_string()
+
+
+class Held(MemoryStorage):
+    """A backend that takes nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
+        self.go_on.wait(30)
+        return super().append(batch, skips)
+
+
+def test_the_aligner_is_told_while_live_samples_wait(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, told = Aligner.handle, list[bool]()
+
+    def listening(aligner: Aligner, event: AlignerEvent) -> list[AlignerOutput]:
+        if isinstance(event, Tick):
+            told.append(event.busy)
+        return honest(aligner, event)
+
+    monkeypatch.setattr(Aligner, "handle", listening)
+    held = Held()
+    many = samples(range(40), clock=CLOCK)
+    large = [msgspec.structs.replace(one, payload=bytes(1 << 20)) for one in many]
+    with declare(network, "one", held) as one:
+        one.ingest.offer(large[:10])
+        wait_until(lambda: one.ingest.queued_bytes == 0, what="a commit under way")
+        one.ingest.offer(large[10:])
+        wait_until(lambda: told[-1:] == [True], what="a tick while samples wait")
+        held.go_on.set()
+        wait_until(lambda: told[-1:] == [False], what="a tick when none wait")
+        assert len(everything(one)) == 40

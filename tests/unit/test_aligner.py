@@ -280,6 +280,23 @@ def test_floors_and_purges_come_from_the_storage() -> None:
     assert RaisePurge("one", ((stream, 8),)) in two.sent
 
 
+def test_a_stream_of_which_nothing_is_left_is_forgotten_when_its_time_is_over() -> None:
+    one, two = Side("one", forget_seconds=600.0), Side("two")
+    pair = Pair(one, two)
+    kept, gone = sample_of("kept", 0, pair.now_ns), sample_of("gone", 0, pair.now_ns)
+    one.take(SampleBatch([kept, gone]))
+    pair.run(30)
+
+    def known() -> set[str]:
+        return {record.stream.key for record in one.aligner.ledger.records.values()}
+
+    one.feed(Trimmed(((gone.stream, 1),)))
+    pair.run(500)
+    assert known() == {"kept", "gone"}
+    pair.run(200)
+    assert known() == {"kept"}
+
+
 def test_two_caches_with_nothing_in_common_say_nothing() -> None:
     one, two = Side("one", "a/**"), Side("two", "b/**")
     pair = Pair(one, two)

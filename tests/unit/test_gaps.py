@@ -120,6 +120,18 @@ def test_a_gap_is_given_up_after_its_time_and_not_before_anybody_was_asked() -> 
     assert gaps.expired(99 * SECOND) == []
 
 
+def test_a_gap_about_which_nobody_could_be_asked_has_twice_its_time() -> None:
+    options = EngineOptions(gap_timeout_seconds=10.0)
+    gaps, _ = waiting((3, 3), options=options)
+    (fetch,) = gaps.due(0)
+    gaps.ended(fetch.fetch_id, SECOND, failed=True)
+    assert gaps.expired(10 * SECOND) == [], "an error is no answer"
+    assert len(gaps.expired(20 * SECOND)) == 1
+    (fetch,) = gaps.due(11 * SECOND)
+    gaps.ended(fetch.fetch_id, 12 * SECOND)
+    assert len(gaps.expired(12 * SECOND)) == 1, "now somebody answered"
+
+
 def test_no_more_questions_are_under_way_than_allowed() -> None:
     gaps, _ = waiting((0, 0), (1000, 1000), (2000, 2000), options=EngineOptions(fetches_max=2))
     first, _ = gaps.due(0)

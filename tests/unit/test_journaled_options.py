@@ -140,3 +140,17 @@ def test_the_journal_keeps_what_the_backend_did_not_take(tmp_path: Path) -> None
     assert again.drain_all(10)
     assert again.index.streams == 1
     again.close()
+
+
+def test_wildcard_updates_beyond_their_bytes_are_refused_before_they_are_acknowledged(
+    tmp_path: Path,
+) -> None:
+    store = store_of(Backend(), tmp_path, wildcard_bytes_max=12_000)
+    updates = [sample(at, key=f"a/{at}/*", payload=bytes(5_000)) for at in range(3)]
+    for update in updates[:2]:
+        assert len(store.admit(batch([update]))) == 1
+        store.commit(batch([update]))
+    both = store.admit(batch([updates[2], sample(3, key="a/b")]))
+    assert [admitted.key for admitted in both] == ["a/b"]
+    assert store.wildcards.refused == 1
+    store.close()

@@ -104,6 +104,14 @@ def test_the_sample_of_just_the_greatest_age_stays() -> None:
     assert floors_of(streams, Retention(age_seconds_max=0), NOW_NS) == [(stream, 9)]
 
 
+def test_bytes_that_just_fit_stay() -> None:
+    streams = grouped([sample(n, payload=b"abc") for n in range(4)])
+    (stream,) = streams
+    assert floors_of(streams, Retention(bytes_max=12), NOW_NS) == []
+    assert floors_of(streams, Retention(bytes_max=11), NOW_NS) == [(stream, 1)]
+    assert floors_of(streams, Retention(bytes_max=0), NOW_NS) == [(stream, 4)]
+
+
 def test_bytes_are_payload_and_attachment() -> None:
     one = filled()
     assert stored_bytes(one) == len(one.payload) + len(one.attachment or b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Event
 
 import pytest
@@ -102,13 +103,31 @@ def test_a_busy_lane_leaves_threads_to_the_others(pool: Pool) -> None:
     for _ in range(3):
         slow.submit(kept_busy(busy))
     wait_until(lambda: slow.running == 1, what="a slow task")
-    done = Event()
-    quick.submit(done.set)
-    assert done.wait(WAIT_SECONDS)
+    for _ in range(20):  # between two of them the other thread looks for something to do
+        done = Event()
+        quick.submit(done.set)
+        assert done.wait(WAIT_SECONDS)
+        wait_until(lambda: not quick.running, what="its end")
     assert slow.running == 1
     for event in busy:
         event.set()
     wait_until(lambda: not slow.waiting and not slow.running, what="the slow tasks")
+
+
+def test_lanes_take_turns() -> None:
+    pool = Pool("single", threads=1)
+    ran: list[str] = []
+    lanes = [pool.lane(name, running_max=1, waiting_max=100) for name in ("one", "two", "three")]
+    busy: list[Event] = []
+    lanes[0].submit(kept_busy(busy))
+    wait_until(lambda: lanes[0].running, what="the first task")
+    for lane in lanes:
+        for _ in range(3):
+            lane.submit(partial(ran.append, lane.name))
+    busy[0].set()
+    wait_until(lambda: len(ran) == 9, what="every task")
+    assert [sorted(ran[at : at + 3]) for at in (0, 3, 6)] == [["one", "three", "two"]] * 3
+    assert pool.close(WAIT_SECONDS) == []
 
 
 def test_closing_a_lane_forgets_what_waits_and_waits_for_what_runs(pool: Pool) -> None:

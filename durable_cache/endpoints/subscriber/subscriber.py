@@ -163,6 +163,10 @@ class ReliableSubscriber:
         )
         self._questions = Questions(asking, str(key_expr), history or "", self._tell)
         self._events: Queue[Event] = Queue(maxsize=options.events_max)
+        self.overrun = 0
+        """Samples that a slow consumer left no time for; they come back from caches."""
+        self._overrun: dict[SourceId, Sample] = {}
+        """The last of them of each source: it shows the gap that caches will fill."""
         self._stopped = Flag()
         self._error: BaseException | None = None
         self._threads: list[Thread] = []
@@ -256,18 +260,25 @@ class ReliableSubscriber:
         self._threads.append(start_thread(guarded, f"dc-subscriber-{name}"))
 
     def _run_receive(self) -> None:
-        overrun: dict[SourceId, Sample] = {}
         while taken := receive(self._subscriber, 2000):
             samples = self._decoder.decode(taken, time.time_ns(), keep_plain=True)
-            if overrun:
-                samples = [*overrun.values(), *samples]
             try:
                 self._events.put(Received(samples, _now()), timeout=self._overrun_seconds)
             except Full:
-                # The last of each source stays: it shows the gap that caches will fill.
-                overrun = {sample.source: sample for sample in samples}
-            else:
-                overrun = {}
+                self.overrun += len(samples)
+                self._overrun.update((sample.source, sample) for sample in samples)
+
+    def _next(self, pause_seconds: float) -> Event | None:
+        """Return the next event; when there is none, what is left of samples that overran us."""
+        try:
+            return self._events.get(timeout=0 if self._overrun else pause_seconds)
+        except Empty:
+            if not self._overrun:
+                return None
+            last = []
+            while self._overrun:
+                last.append(self._overrun.popitem()[1])
+            return Received(last, _now())
 
     def _tell(self, event: Event) -> None:
         while not self._stopped.is_set():
@@ -288,10 +299,7 @@ class ReliableSubscriber:
             pause = _IDLE_SECONDS
             if wake is not None:
                 pause = min(pause, max(0.0005, (wake - time.monotonic_ns()) / 1e9))
-            try:
-                event = self._events.get(timeout=pause)
-            except Empty:
-                event = None
+            event = self._next(pause)
             # What was declared before these samples came is known before they are looked at.
             for said in self._take_said():
                 self._handle(said)
