@@ -141,7 +141,9 @@ class Journal:
             database = self._open()
             if self._failed is not None:
                 raise self._failed
-            if self._bytes + len(data) > self._bytes_max and self.entries:
+            if self._is_full(len(data)):
+                self._flush(database)  # what was let go makes room
+            if self._is_full(len(data)):
                 raise StorageFull(
                     f"journal {self.path} has reached spool_bytes_max = {self._bytes_max}; "
                     "the backend is too slow or down"
@@ -161,6 +163,9 @@ class Journal:
             self.samples += len(batch)
             self._bytes += len(data)
             return cursor.lastrowid or 0
+
+    def _is_full(self, more_bytes: int) -> bool:
+        return self._bytes + more_bytes > self._bytes_max and self.entries > 0
 
     def entries_after(self, entry_id: int, limit: int = 64) -> list[Entry]:
         """Return up to `limit` entries above `entry_id`, oldest first; may be `StorageCorrupt`."""
@@ -201,16 +206,18 @@ class Journal:
     def flush(self) -> None:
         """Remove now what `trim` let go."""
         with self._lock:
-            database = self._open()
-            if self._trim_to <= self._trimmed:
-                return
-            try:
-                with database:
-                    database.execute("BEGIN IMMEDIATE")
-                    gone = self._drop_trimmed(database)
-                self._count_trimmed(gone)
-            except sqlite3.Error as error:
-                raise self._error(error) from error
+            self._flush(self._open())
+
+    def _flush(self, database: sqlite3.Connection) -> None:
+        if self._trim_to <= self._trimmed:
+            return
+        try:
+            with database:
+                database.execute("BEGIN IMMEDIATE")
+                gone = self._drop_trimmed(database)
+            self._count_trimmed(gone)
+        except sqlite3.Error as error:
+            raise self._error(error) from error
 
     def bury(self, batch: SampleBatch, reason: str) -> None:
         """Keep samples the backend can never take, for people to look at."""
