@@ -12,12 +12,15 @@ from multiprocessing import get_context
 import pytest
 
 from durable_cache.testing.simulation.history import History
+from durable_cache.testing.simulation.kinds import KINDS, expected
 
 SMOKE = 40
 IN_CI = 2_000
 EACH = 50
 PROCESSES = 2
 EVENTS_MEDIAN_MIN = 300
+SHARE_MIN = 5.0
+"""In percent of the histories."""
 NOT_YET = ("pinned", "wrap", "few sources", "short answers")
 """Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
 OPEN = (
@@ -41,12 +44,21 @@ class Played:
         self.events += other.events
         self.occurred += other.occurred
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """In how many of the histories each kind occurred, in percent."""
+        kinds = sorted({*KINDS, *self.occurred})
+        return {kind: 100 * self.occurred[kind] / len(self.events) for kind in kinds}
+
+    @property
+    def events_median(self) -> int:
+        return sorted(self.events)[len(self.events) // 2]
+
     def table(self) -> str:
-        """Return how often each kind occurred, in percent of the histories."""
-        count = len(self.events)
-        rows = [f"{100 * n / count:6.1f} %  {kind}" for kind, n in sorted(self.occurred.items())]
-        median = sorted(self.events)[count // 2]
-        return "\n".join([f"{count} histories, {median} events in the median", *rows])
+        """Return how often each kind occurred, for people."""
+        rows = [f"{share:6.1f} %  {kind}" for kind, share in self.shares.items()]
+        head = f"{len(self.events)} histories, {self.events_median} events in the median"
+        return "\n".join([head, *rows])
 
 
 def play(seeds: range, without: tuple[str, ...] = NOT_YET) -> Played:
@@ -78,7 +90,9 @@ def play_many(seeds: range) -> Played:
 
 
 def test_histories_keep_the_promise() -> None:
-    assert play(range(SMOKE)).wrong == {}
+    played = play(range(SMOKE))
+    assert played.wrong == {}
+    assert set(played.occurred) <= set(KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +111,14 @@ def test_two_thousand_histories_keep_the_promise(
 
 @pytest.mark.nightly
 def test_histories_are_eventful(in_ci: Played) -> None:
-    assert sorted(in_ci.events)[len(in_ci.events) // 2] >= EVENTS_MEDIAN_MIN
+    assert in_ci.events_median >= EVENTS_MEDIAN_MIN
+
+
+@pytest.mark.nightly
+def test_each_kind_of_fault_and_event_is_no_rarity(in_ci: Played) -> None:
+    assert set(in_ci.occurred) <= set(KINDS)
+    kinds = expected(NOT_YET)
+    assert {kind: in_ci.shares[kind] for kind in kinds if in_ci.shares[kind] < SHARE_MIN} == {}
 
 
 @pytest.mark.nightly

@@ -31,6 +31,7 @@ __all__ = ["CachePlan", "SimCache"]
 
 _PAGE_SAMPLES = 256
 _WAKE_SECONDS_MIN = 0.02
+_DRAIN_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,11 @@ class SimCache(Listener):
         """What retention or a purge took away."""
         self.purged: list[Floor] = []
         """What an operator was told is gone for good."""
-        self.on_miss: list[Callable[[SimCache, ReportMiss], None]] = []
-        self.on_ack: list[Callable[[SimCache, SendAck], None]] = []
-        self.on_answer: list[Callable[[SimCache, Question, list[Sample]], None]] = []
+        self.cache_ids: set[str] = set()
+        """What it has called itself; another one where its own name was lost."""
+        self.on_miss: list[Callable[[ReportMiss], None]] = []
+        self.on_ack: list[Callable[[SendAck], None]] = []
+        self.on_answer: list[Callable[[Question, list[Sample]], None]] = []
         self.reads_troubled_ns = -1
         """When a read of the backend last failed."""
         self.troubled_ns = -1
@@ -83,7 +86,7 @@ class SimCache(Listener):
         self._queue: deque[Sample | PublisherToken] = deque()
         self._events: deque[Callable[[], None]] = deque()
         self._refused: list[Sample] = []
-        self._stepping = False
+        self._stepping = self._draining = False
         self._wake_ns: int | None = None
 
     @property
@@ -110,6 +113,7 @@ class SimCache(Listener):
             self.world.at(2.0, self.start)
             return
         self.process = process
+        self.cache_ids.add(process.cache_id)
         self._survey()
         if self.world.tracing:
             self.world.say(f"{self.name} starts with {len(self.held_ns)} samples")
@@ -117,7 +121,7 @@ class SimCache(Listener):
         self.network.declare(Token(self.name, "history"))
         process.begin()
         self._schedule_wake()
-        self.later(0.1, self._drain)
+        self.drain_soon()
         if not self.plan.retention.unlimited:
             self.later(self.plan.retention_seconds, self._retain)
 
@@ -135,7 +139,8 @@ class SimCache(Listener):
         self._queue.clear()
         self._events.clear()
         self._refused.clear()
-        self._stepping, self._wake_ns = False, None
+        self._stepping = self._draining = False
+        self._wake_ns = None
         for medium in self.media:
             medium.crash_in = None
         self.network.withdraw(self.name)
@@ -289,9 +294,19 @@ class SimCache(Listener):
         if self._queue:
             self._step_soon()
 
+    def drain_soon(self) -> None:
+        """Have the journal moved into the backend in a while, together with what comes until then.
+
+        Nothing is scheduled where nothing waits: most of a history's time it would be for nothing.
+        """
+        if not self._draining:
+            self._draining = True
+            self.later(_DRAIN_SECONDS + self.backend.seconds, self._drain)
+
     def _drain(self) -> None:
-        self.later(0.2 + self.backend.seconds, self._drain)
-        self._process.drain()
+        self._draining = False
+        if not self._process.drain():
+            self.drain_soon()
 
     def _retain(self) -> None:
         self.later(self.plan.retention_seconds, self._retain)
@@ -313,7 +328,7 @@ class SimCache(Listener):
     def acknowledge(self, ack: SendAck, cache_id: str) -> None:
         """Send an acknowledgement to the publisher, wherever it is."""
         for hear in self.on_ack:
-            hear(self, ack)
+            hear(ack)
         runs = tuple((run.first, run.last) for run in ack.runs)
         message = Ack(cache_id, int(self.plan.level), ack.source, ack.epoch, runs, ack.incarnation)
         for node in self.network.nodes.values():
@@ -394,7 +409,7 @@ class SimCache(Listener):
             raise
         if not more:
             for check in self.on_answer:
-                check(self, question, found)
+                check(question, found)
         yield encode_packed(SampleBatch(waiting), more, absent, names)
 
     def power_cut(self) -> None:
@@ -403,6 +418,10 @@ class SimCache(Listener):
         lost = [medium.name for medium in self.media if medium.cut_power()]
         if lost:
             self.world.occur("power cut that loses writes")
+
+    def has_durably(self, publication: Publication) -> bool:
+        """Tell whether a publication is here, or went by retention, a purge or a broken medium."""
+        return publication in self.held_ns or publication in self.removed or self.excused
 
     @property
     def excused(self) -> bool:

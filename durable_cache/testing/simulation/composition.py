@@ -160,7 +160,7 @@ class Composition:
                 )
             case ReportMiss():
                 for report in cache.on_miss:
-                    report(cache, effect)
+                    report(effect)
             case ReportConflict():
                 cache.world.occur("conflict")
             case ReportAbsent():
@@ -200,15 +200,18 @@ class Composition:
             self._cache.failed("commit")
             return AppendFailed(self.now)
         self._cache.committed(append.batch.samples)
+        self._cache.drain_soon()
         return Appended(self.now)
 
-    def drain(self) -> None:
-        """Move what waits into the backend, as far as it takes it."""
+    def drain(self) -> bool:
+        """Move what waits into the backend; tells whether it took everything."""
         try:
             while self.store.drain():
                 pass
         except DurableCacheError:
             self._cache.world.occur("drain failed")
+            return False
+        return True
 
     def trim(self, retention: Retention) -> None:
         """Apply retention."""
@@ -226,6 +229,7 @@ class Composition:
             return False
         finally:
             self._cache.lost(before)
+            self._cache.drain_soon()  # a purge that could not be carried out whole is, with it
         return True
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:

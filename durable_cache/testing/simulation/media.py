@@ -34,11 +34,20 @@ from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.simulation.world import Crash, World
 
-__all__ = ["BackendState", "JournalState", "Medium", "SimBackend", "SimIndex", "SimJournal"]
+__all__ = [
+    "FAULTS",
+    "BackendState",
+    "JournalState",
+    "Medium",
+    "SimBackend",
+    "SimIndex",
+    "SimJournal",
+]
 
 StateT = TypeVar("StateT")
 _UNSYNCED_MAX = 64
-_FAULTS = ("unavailable", "full", "unknown", "unreadable")
+FAULTS = ("unavailable", "full", "unknown", "unreadable", "unreadable")
+"""Drawn from evenly; reads are rare, so that what fails them is there twice."""
 
 
 class Medium(Generic[StateT]):
@@ -203,6 +212,8 @@ class SimJournal(Journal):
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
         state = self._medium.state
+        if len(state.entries) >= self._entries_max:
+            self.flush()  # what was let go makes room
         if len(state.entries) >= self._entries_max:
             self._medium.world.occur("journal at its bound")
             raise StorageFull(f"{self._medium.name} has reached its bound")

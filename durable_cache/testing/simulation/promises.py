@@ -9,7 +9,7 @@ could be read, for as long as a gap is waited for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.model.key_expression import KeyExpression
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from durable_cache.testing.simulation.subscribers import SimSubscriber
 
 __all__ = ["Finding", "SubscriberPromise", "available"]
+
+
+_FRESH_NS = 3 << 33
+"""A numbering whose time frame is longer ago when its token is seen may have begun before."""
 
 
 class Finding(NamedTuple):
@@ -194,11 +198,11 @@ class SubscriberPromise:
             return numbering.offset
         saw_ns = self._saw.get(numbering)
         first = numbering.published[numbering.offset]
+        if saw_ns is None or saw_ns >= first.at_ns:
+            return sn
         # Of a publisher whose clock is behind nobody can tell that it began within sight.
-        in_sight = frame(START_NS + subscriber.since_ns) <= numbering.epoch
-        if saw_ns is not None and saw_ns < first.at_ns and in_sight:
-            return numbering.offset
-        return sn
+        since_ns = max(subscriber.since_ns, saw_ns - _FRESH_NS)
+        return numbering.offset if frame(START_NS + since_ns) <= numbering.epoch else sn
 
     def check(self) -> None:
         """Compare at the end, when all is healed and quiet."""
@@ -265,7 +269,11 @@ class SubscriberPromise:
 
 
 def available(
-    network: Network, asker: str, caches: list[SimCache], publication: Publication, since_ns: int
+    network: Network,
+    asker: str,
+    caches: Sequence[SimCache],
+    publication: Publication,
+    since_ns: int,
 ) -> str:
     """Return a cache that had a publication, could be reached and read, all the time since."""
     if since_ns < 0:

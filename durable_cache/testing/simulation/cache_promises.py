@@ -1,0 +1,116 @@
+"""What is promised of a cache, compared with the truth as it happens.
+
+What it acknowledges is durable, what it gives up nobody within reach has, what it answers is all
+that it has; whatever happens to it, what it acknowledged stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample
+from durable_cache.protocol.cache.events import ReportMiss, SendAck
+from durable_cache.testing.simulation.caches import SimCache
+from durable_cache.testing.simulation.promises import Finding, available
+from durable_cache.testing.simulation.publishers import SimPublisher
+from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.truth import Publication
+from durable_cache.testing.simulation.world import SECOND_NS
+
+__all__ = ["CachePromise"]
+
+_PAGE_SAMPLES = 64
+
+
+class CachePromise:
+    """What one cache did, and what it should have done."""
+
+    def __init__(self, cache: SimCache, caches: Sequence[SimCache]) -> None:
+        self._cache, self._caches = cache, caches
+        self._world, self._truth = cache.world, cache.truth
+        cache.on_miss.append(self._missed)
+        cache.on_ack.append(self._acknowledges)
+        cache.on_answer.append(self._answered)
+
+    def _missed(self, miss: ReportMiss) -> None:
+        """What a cache gives up was published, and nobody within reach has it."""
+        cache = self._cache
+        self._world.occur("cache gives up")
+        numbering = cache.numbering_of(miss.source, miss.epoch)
+        if numbering is None:
+            return
+        since_ns = self._world.now_ns - round(cache.plan.engine.gap_timeout_seconds * SECOND_NS)
+        if cache.troubled_ns >= since_ns:
+            return
+        for sn in range(miss.first, miss.last + 1):
+            publication = numbering.published.get(sn)
+            finding = Finding(numbering, sn)
+            if publication is None:
+                self._fail(f"missed what never was: {finding}")
+                return
+            where = available(cache.network, cache.name, self._caches, publication, since_ns)
+            if where:
+                self._fail(f"missed what {where} has: {finding}")
+                return
+
+    def _acknowledges(self, ack: SendAck) -> None:
+        """What is acknowledged is durable at this moment."""
+        numbering = self._cache.numbering_of(ack.source, ack.epoch, ack.incarnation)
+        if numbering is None:
+            return
+        for first, last in ack.runs:
+            for sn, publication in numbering.published.items():
+                if first <= sn <= last and not self._cache.has_durably(publication):
+                    self._fail(f"acknowledged what it has not: {Finding(numbering, sn)}")
+                    return
+
+    def _answered(self, question: Question, found: list[Sample]) -> None:
+        """An answer that does not say it is cut holds all that is there."""
+        cache = self._cache
+        if question.after is not None or question.newest is not None or cache.excused:
+            return
+        given = {self._truth.of(sample) for sample in found}
+        for publication in cache.held_ns:
+            if publication not in given and question.names(publication.sample):
+                finding = Finding(publication.numbering, publication.sample.sn)
+                self._fail(f"leaves out of a whole answer: {finding}")
+                return
+
+    def check(self, publishers: Sequence[SimPublisher]) -> None:
+        """Compare at the end, when all is healed and quiet."""
+        cache = self._cache
+        if not cache.running:
+            self._fail("does not run")
+            return
+        found = self._readable()
+        for publisher in publishers:
+            self._check_acknowledged(publisher, found)
+
+    def _check_acknowledged(self, publisher: SimPublisher, found: set[Publication | None]) -> None:
+        cache = self._cache
+        for (numbering, cache_id), sns in publisher.acked.items():
+            if cache_id not in cache.cache_ids or cache.excused:
+                continue
+            for sn in sorted(sns):
+                publication = numbering.published.get(sn)
+                if publication is None:
+                    self._fail(f"acknowledged {Finding(numbering, sn)}")
+                elif publication not in found and publication not in cache.removed:
+                    self._fail(f"lost {Finding(numbering, sn)}")
+
+    def _readable(self) -> set[Publication | None]:
+        """Return all that can be read."""
+        process = self._cache.process
+        assert process is not None
+        found: set[Publication | None] = set()
+        cursor = None
+        while True:
+            page = process.read(Question(KeyExpression("**")).selection, _PAGE_SAMPLES, cursor)
+            found.update(map(self._truth.of, page.samples))
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    def _fail(self, finding: str) -> None:
+        self._world.fail(f"{self._cache.name} {finding}")

@@ -1,0 +1,64 @@
+"""Every kind of fault and event that a history counts, and what each needs to occur.
+
+A kind that no history shows is one that nothing is known about: the tests compare this list with
+what many histories counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+__all__ = ["KINDS", "expected"]
+
+_MEDIA = ("journal", "index", "backend")
+KINDS: Mapping[str, str] = {
+    "answer broken off": "network",
+    "answer is an error": "medium",
+    "answer late": "network",
+    **{f"{medium} away": "medium" for medium in _MEDIA},
+    **{f"{medium} full": "medium" for medium in _MEDIA},
+    **{f"{medium} unknown outcome": "medium" for medium in _MEDIA},
+    **{f"{medium} unreadable": "medium" for medium in _MEDIA},
+    "batch of several sources": "",
+    "burst": "burst",
+    "cache asks for other names": "pinned",
+    "cache gives up": "",
+    "cache killed": "crash",
+    "clock jumps": "clock",
+    "commit failed": "medium",
+    **{f"crash after a call of the {medium}": "crash" for medium in _MEDIA},
+    **{f"crash before a call of the {medium}": "crash" for medium in _MEDIA},
+    "drain failed": "medium",
+    "epochs agreed": "pinned",
+    "held but not found": "",
+    "journal at its bound": "small journal",
+    "late joiner asks for history": "join",
+    "link cut": "part",
+    "look-up": "",
+    "look-up failed": "medium",
+    "medium lies": "power cut",
+    "medium slow": "medium",
+    "numbering wrapped": "wrap",
+    "power cut": "power cut",
+    "power cut that loses writes": "power cut",
+    "publisher restarts, new zid": "restart",
+    "publisher restarts, pinned zid": "pinned",
+    "question failed": "medium",
+    "queue full": "small queue",
+    "room for what others gave failed": "little room",
+    "sample doubled": "network",
+    "sample late": "network",
+    "sample lost": "network",
+    "sample of an earlier run lost": "pinned",
+    "slow consumer drops": "slow consumer",
+    "start failed": "medium",
+    "subscriber joins": "join",
+    "subscriber leaves": "leave",
+    "timestamp goes back": "times back",
+}
+"""Each kind, with the kind of trouble without which it does not occur; "" where it always may."""
+
+
+def expected(without: Collection[str] = ()) -> set[str]:
+    """Return the kinds that histories show which are spared these kinds of trouble."""
+    return {kind for kind, trouble in KINDS.items() if trouble not in without}
