@@ -303,15 +303,72 @@ def test_a_source_that_waits_is_not_forgotten_for_one_that_does_not() -> None:
     assert [one.sn for one in reader.delivered_samples if one.source == sources[0]] == [0, 1, 2]
 
 
-def test_where_all_wait_what_is_forgotten_is_reported() -> None:
-    reader = Reader(DeliveryOptions(sources_max=3))
-    sources = [SourceId("ab", eid) for eid in range(10)]
+def of_each(reader: Reader, sources: list[SourceId]) -> list[list[int]]:
+    return [[one.sn for one in reader.delivered_samples if one.source == s] for s in sources]
+
+
+def test_a_source_that_rested_goes_on_where_it_stood() -> None:
+    reader = Reader(DeliveryOptions(sources_max=2))
+    sources = [SourceId("ab", eid) for eid in range(6)]
+    for sn in range(3):
+        for source in sources:
+            reader.live(sample(sn, source=source), sample(sn, source=source))
+    assert of_each(reader, sources) == [[0, 1, 2]] * 6
+    assert len(reader.engine._sources.followed) == 2
+    reader.live(sample(4, source=sources[0]))
+    assert reader.wanted == [(3, 3)]
+    reader.answer(sample(3, source=sources[0]))
+    assert of_each(reader, sources)[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_source_that_rested_knows_its_runs() -> None:
+    reader = Reader(DeliveryOptions(sources_max=1))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, source=OTHER))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(1), sample(2))
+    reader.live(sample(1, source=OTHER))
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(0, at=20))
+    reader.answer()
+    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 2, 0], [0, 1]]
+    assert reader.engine.missed == 0
+
+
+def test_beyond_the_places_the_first_to_rest_counts_as_new() -> None:
+    reader = Reader(DeliveryOptions(sources_max=1, places_max=2))
+    sources = [SourceId("ab", eid) for eid in range(4)]
+    for source in (*sources, sources[1], sources[0]):
+        reader.live(sample(7, source=source))
+    assert of_each(reader, sources) == [[7, 7], [7], [7], [7]]
+
+
+def test_where_all_wait_others_wait_for_room_and_lose_nothing() -> None:
+    reader = Reader(DeliveryOptions(sources_max=3, gap_timeout_seconds=10))
+    sources = [SourceId("ab", eid) for eid in range(6)]
     for source in sources:
-        reader.live(sample(0, source=source), sample(2, source=source))
-    held = [one for one in reader.delivered_samples if one.sn == 2]
-    assert len(held) == 7
-    assert reader.engine.missed == 7
-    assert len(reader.engine._sources) == 3
+        reader.live(*(sample(sn, source=source) for sn in (0, 2, 5, 4)))
+    assert len(reader.engine._sources.followed) == 3
+    assert of_each(reader, sources) == [[0]] * 3 + [[]] * 3
+    while reader.engine.gaps_open:
+        reader.wait(1)
+        while reader.fetches:
+            fetch = reader.fetches[0]
+            assert fetch.last is not None
+            numbers = range(fetch.first, fetch.last + 1)
+            reader.answer(*(sample(sn, source=fetch.source) for sn in numbers))
+    assert of_each(reader, sources) == [[0, 1, 2, 3, 4, 5]] * 3 + [[0, 1, 2, 3, 4]] * 3
+    assert reader.engine.missed == 0
+    assert len(reader.engine._sources.followed) == 3
+
+
+def test_what_finds_no_room_to_wait_is_reported() -> None:
+    reader = Reader(DeliveryOptions(sources_max=2))
+    for eid in range(6):
+        source = SourceId("ab", eid)
+        reader.live(*(sample(sn, source=source) for sn in (0, 2, 3)))
+    assert reader.story == [0, 0, (0, 3), (0, 3)]
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from durable_cache.model.sample import SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     DeliveryOptions,
     HistoryFailed,
 )
-from durable_cache.protocol.wire import AbsenceReason
-from tests.unit.subscriber_reader import OTHER, Reader, absent, sample
+from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
+from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
 
 
 def test_history_comes_first_in_order_of_time_whatever_source() -> None:
@@ -124,9 +125,35 @@ def test_live_samples_that_do_not_fit_while_history_runs_come_from_caches() -> N
     reader = Reader(DeliveryOptions(pending_samples_max=5), history=True)
     reader.live(*(sample(sn) for sn in range(10, 40)))
     reader.page([sample(sn, 5) for sn in range(10)])
-    assert reader.delivered == list(range(15))
+    assert reader.delivered == list(range(16))
     while reader.fetches:
         fetch = reader.fetches[0]
         assert fetch.last is not None
         reader.answer(*(sample(sn) for sn in range(fetch.first, fetch.last + 1)))
     assert reader.delivered == list(range(40))
+
+
+def test_a_run_read_before_its_successor_leaves_nothing_to_it() -> None:
+    """What was held back of a run whose end history brought is no sample of the next."""
+    top = SOURCE_SN_MODULUS - 1
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(top - 1, at=1), sample(top, at=2))
+    reader.declared(FRESH, incarnation_after("aaaaaaaa"))
+    reader.live(sample(0, at=3))
+    read = [sample(top - 1, EPOCH, at=1), sample(top, EPOCH, at=2), sample(0, FRESH, at=3)]
+    names = Incarnation(SOURCE, FRESH, incarnation_after("aaaaaaaa"))
+    reader.page(read, names=(names,))
+    reader.live(sample(1, at=4))
+    assert reader.story == [top - 1, top, 0, 1]
+    assert not reader.fetches
+
+
+def test_a_run_comes_before_its_successor_whatever_its_timestamps() -> None:
+    reader = Reader(history=True)
+    old = [sample(sn, 5, at=10 + sn) for sn in range(7, 10)]
+    new = [sample(sn, 6, at=sn) for sn in range(3)]
+    other = [sample(sn, 5, at=3 + 4 * sn, source=OTHER) for sn in range(4)]
+    reader.page(sorted(old + new + other, key=lambda one: one.time_order))
+    assert [one for one in reader.delivered_samples if one.source == SOURCE] == old + new
+    assert [one for one in reader.delivered_samples if one.source == OTHER] == other

@@ -52,14 +52,13 @@ from durable_cache.protocol.subscriber.following import (
     Outputs,
 )
 from durable_cache.protocol.subscriber.history import History, Reading
+from durable_cache.protocol.subscriber.places import Crowd, Sources
 
 __all__ = ["SubscriberEngine"]
 
 _SECOND_NS = 1_000_000_000
 _FRESH_FRAMES = 7
 """A publisher began within our sight if its epoch is at most so many frames (a minute) old."""
-_LOOKED_AT_MAX = 1000
-"""Sources looked at for one that may be forgotten: a millisecond."""
 _STALE_NS = 2 * _SECOND_NS
 """How long after our start tokens of runs that ended may still be listed beside later ones."""
 
@@ -69,11 +68,7 @@ class SubscriberEngine:
 
     def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
         self._options = options or DeliveryOptions()
-        self._sources: dict[SourceId, Followed] = {}
-        self._steady: dict[SourceId, Numbering] = {}
-        """The sources whose next number needs no other look than its own."""
-        self._waiting: dict[SourceId, Followed] = {}
-        """The sources that wait for something missing."""
+        self._sources = Sources(self._options)
         self._fetches: dict[int, tuple[Numbering, Fetch]] = {}
         self._ids = count(1)
         self._outputs = Outputs()
@@ -81,7 +76,7 @@ class SubscriberEngine:
         if history:
             self._history = History(self._options, self._ids, self._outputs, self._reading_of)
         self._held: list[Sample] = []
-        self._unheld: dict[SourceId, Sample] = {}
+        self._crowd = Crowd()
         self._began_ns = 0
         self._answerers_known = False
         self._duplicates = self._dropped = self.beyond = 0
@@ -117,7 +112,7 @@ class SubscriberEngine:
     @property
     def gaps_open(self) -> int:
         """How many sources wait for something missing."""
-        return len(self._waiting)
+        return len(self._sources.waiting)
 
     def start(self, now: Moment, *, answerers_known: bool = False) -> list[Output]:
         """Begin; returns the first question for history, if there is one to ask.
@@ -149,6 +144,8 @@ class SubscriberEngine:
                 self._tick(now)
             case _:
                 assert_never(event)
+        if self._crowd:
+            self._let_in(event.now)
         return self._outputs.take()
 
     def wake_ns(self) -> int | None:
@@ -156,7 +153,9 @@ class SubscriberEngine:
         timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
         periodic = self._options.periodic_queries_seconds is not None
         times = [] if self._history is None else self._history.wake_times()
-        for followed in self._sources.values() if periodic else self._waiting.values():
+        for followed in (
+            self._sources.followed.values() if periodic else self._sources.waiting.values()
+        ):
             head = followed.head
             if head is None:
                 continue
@@ -173,7 +172,7 @@ class SubscriberEngine:
 
     def _received(self, samples: Sequence[Sample], now: Moment) -> None:
         ready = self._outputs.ready
-        steady = self._steady
+        steady = self._sources.steady
         reading = self._history is not None and self._history.active
         for sample in samples:
             numbering = steady.get(sample.source)
@@ -197,22 +196,31 @@ class SubscriberEngine:
         if len(self._held) < self._options.pending_samples_max:
             self._held.append(sample)
             return
+        self._crowd_in(sample)
+
+    def _crowd_in(self, sample: Sample) -> None:
+        """Keep of a sample there is no room for how far its source has come."""
         self._dropped += 1
-        self._unheld.pop(sample.source, None)
-        self._unheld[sample.source] = sample
-        if len(self._unheld) > self._options.sources_max:
-            source = next(iter(self._unheld))
-            sn = self._unheld.pop(source).sn
-            self._outputs.report(source, EPOCH_UNKNOWN, sn, sn)
+        self._crowd.add(sample)
+        if len(self._crowd) > self._options.sources_max:
+            source, crowded = self._crowd.take()
+            for first, last in crowded.runs(self._options.window_size_samples):
+                self._outputs.report(source, EPOCH_UNKNOWN, first, last)
 
     def _live(self, sample: Sample, now: Moment) -> None:
         """Take a sample that is not just the next one."""
-        followed = self._sources.get(sample.source) or self._follow(sample.source, now)
+        followed = self._sources.follow(sample.source)
+        if followed is None:
+            self._crowd_in(sample)
+            return
         followed.used = followed.live = True
         if not followed.numberings:
             followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
         numbering = followed.numbering_of(sample, self._options)
         numbering.used = True
+        if numbering is followed.ended:
+            self._too_late(numbering, sample)
+            return
         if numbering.next_sn is None:
             numbering.begin(sample.sn)
         elif sample.sn < numbering.next_sn or sample.sn in numbering.pending:
@@ -225,6 +233,15 @@ class SubscriberEngine:
         else:
             self._hold(numbering, sample)
         self._settle(followed, now)
+
+    def _too_late(self, ended: Numbering, sample: Sample) -> None:
+        """Count a repeat of what is at its end; report what was not known to belong to it."""
+        following = ended.next_sn or 0
+        if sample.sn < following:
+            self._duplicates += 1
+            return
+        self._outputs.report(ended.source, ended.epoch, following, sample.sn)
+        ended.next_sn = sample.sn + 1
 
     def _restarted(
         self, followed: Followed, numbering: Numbering, sample: Sample, now: Moment
@@ -298,18 +315,17 @@ class SubscriberEngine:
                 self._look_for_end(followed, head, now_ns)
             if not (head.end_known and (head.next_sn is None or head.next_sn > head.top)):
                 break
-            del followed.numberings[0]
-            self._forget(head)
+            followed.ended = followed.numberings.pop(0)
         if head is not None:
             self._ask_missing(head, now_ns)
         if head is not None and head.steady and len(followed.numberings) == 1:
-            self._steady[followed.source] = head
+            self._sources.steady[followed.source] = head
         else:
-            self._steady.pop(followed.source, None)
+            self._sources.steady.pop(followed.source, None)
         if head is not None and head.opened_ns is not None:
-            self._waiting[followed.source] = followed
+            self._sources.waiting[followed.source] = followed
         else:
-            self._waiting.pop(followed.source, None)
+            self._sources.waiting.pop(followed.source, None)
 
     def _look_for_end(self, followed: Followed, head: Numbering, now_ns: int) -> None:
         """A later numbering has begun: the rest of this one comes first, or is reported."""
@@ -344,11 +360,6 @@ class SubscriberEngine:
         self._fetches[fetch.fetch_id] = numbering, fetch
         self._outputs.ask(fetch)
         return fetch
-
-    def _forget(self, numbering: Numbering) -> None:
-        self._fetches = {
-            at: asked for at, asked in self._fetches.items() if asked[0] is not numbering
-        }
 
     # Answers
 
@@ -422,14 +433,17 @@ class SubscriberEngine:
 
     def _declared(self, event: Declared) -> None:
         source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
-        followed = self._sources.get(source) or self._follow(source, now)
+        followed = self._sources.follow(source)
+        if followed is None:
+            self._crowd.declare(event)
+            return
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         fresh = epoch >= frame(since_ns)
         stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
         if not followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
             return
         followed.declared_ns = now.unix_ns
-        self._steady.pop(source, None)
+        self._sources.steady.pop(source, None)
         if self._history is not None and not self._history.active:
             self._history.ask_again(now.monotonic_ns)
         early, followed.early = followed.early, []
@@ -437,7 +451,7 @@ class SubscriberEngine:
             self._live(sample, now)
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
-        followed = self._sources.get(event.source)
+        followed = self._sources.known(event.source)
         if followed is None or not followed.numberings:
             return
         numbering = followed.numberings[-1]
@@ -470,7 +484,7 @@ class SubscriberEngine:
 
     def _reading_of(self, source: SourceId, epoch: int) -> Reading | None:
         """Return from where on history of a numbering that is followed already is ours."""
-        followed = self._sources.get(source)
+        followed = self._sources.known(source)
         head = None if followed is None else followed.head
         if followed is None or head is None or head.next_sn is None:
             return None
@@ -501,16 +515,16 @@ class SubscriberEngine:
         for (source, epoch), reading in history.take_readings():
             if reading.late:
                 continue
-            followed = self._sources.get(source) or self._follow(source, now)
+            followed = self._sources.follow(source) or self._sources.look(source)
             name = history.incarnations.get((source, epoch), "")
             numbering = followed.resume(epoch, name)
             numbering.first_sn, numbering.next_sn = reading.first_sn, reading.next_sn
             numbering.newest_ntp64 = reading.newest_ntp64
-            self._settle(followed, now)
+            if source in self._sources.followed:
+                self._settle(followed, now)
+            else:
+                self._sources.rest(followed)
         held, self._held = self._held, []
-        # What there was no room to hold: its last sample shows how far to ask caches.
-        held += self._unheld.values()
-        self._unheld.clear()
         self._received(held, now)
 
     # Time and bounds
@@ -520,10 +534,10 @@ class SubscriberEngine:
         if self._history is not None:
             self._history.tick(now_ns)
             self._after_history(now)
-        for followed in list(self._waiting.values()):
+        for followed in list(self._sources.waiting.values()):
             self._expire(followed, now)
         if self._options.periodic_queries_seconds is not None:
-            for followed in self._sources.values():
+            for followed in self._sources.followed.values():
                 if followed.head is not None:
                     self._poll(followed.head, now_ns)
 
@@ -558,28 +572,13 @@ class SubscriberEngine:
         if now_ns >= numbering.poll_ns:
             numbering.poll_ns = now_ns + round(period * _SECOND_NS)
 
-    def _follow(self, source: SourceId, now: Moment) -> Followed:
-        if len(self._sources) >= self._options.sources_max:
-            self._evict(now)
-        followed = self._sources[source] = Followed(source)
-        return followed
-
-    def _evict(self, now: Moment) -> None:
-        """Forget the source not used for longest; one that waits only where all of them do."""
-        for _ in range(min(2 * len(self._sources), _LOOKED_AT_MAX)):
-            source, followed = next(iter(self._sources.items()))
-            used = followed.used or any(n.used for n in followed.numberings)
-            if not used and not followed.waits:
-                break
-            followed.used = False
-            for numbering in followed.numberings:
-                numbering.used = False
-            self._sources[source] = self._sources.pop(source)
-        source, followed = next(iter(self._sources.items()))
-        for numbering in followed.numberings:
-            numbering.end_known = True
-            numbering.give_up(self._outputs, numbering.top, now.monotonic_ns)
-            self._forget(numbering)
-        del self._sources[source]
-        self._steady.pop(source, None)
-        self._waiting.pop(source, None)
+    def _let_in(self, now: Moment) -> None:
+        """Follow those that wait for room, as far as there is some."""
+        for _ in range(len(self._crowd)):
+            if self.reads_history or not self._sources.make_room():
+                return
+            _, crowded = self._crowd.take()
+            if crowded.token is not None:
+                self._declared(crowded.token)
+            for sample in crowded.samples:
+                self._live(sample, now)

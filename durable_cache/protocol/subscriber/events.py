@@ -57,7 +57,10 @@ class DeliveryOptions:
     """Samples of one source held back, and of all while history runs; later ones are dropped and
     recovered from caches."""
     sources_max: int = 10_000
-    """Sources followed; the one not used for longest is forgotten, and counts as new afterwards."""
+    """Sources followed; one not used for longest rests, and goes on where it stood. Where all wait
+    for something missing, as many others wait for room; of more, what came is reported."""
+    places_max: int = 100_000
+    """Sources that rest: about 90 MB. One beyond it counts as new when it comes again."""
     history_page_samples: int = 20_000
     """Samples of a page of history, held until its holes are explained: about 20 MB of small
     ones, from each cache."""

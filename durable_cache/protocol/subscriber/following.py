@@ -271,6 +271,8 @@ class Followed:
 
     source: SourceId
     numberings: list[Numbering] = field(default_factory=list)
+    ended: Numbering | None = None
+    """The numbering before the first, delivered to its end: what comes of it comes too late."""
     seen: dict[str, int] = field(default_factory=dict)
     """The incarnations its tokens named, and the epochs that we call them by."""
     declared_ns: int = 0
@@ -335,16 +337,20 @@ class Followed:
     def resume(self, epoch: int, incarnation: str) -> Numbering:
         """Follow a numbering whose history was read; what was declared since comes after it."""
         numbering = Numbering(self.source, epoch, incarnation)
-        later: list[Numbering] = []
-        for known in self.numberings:
+        before: list[Numbering] = []
+        later = self.numberings
+        for at, known in enumerate(self.numberings):
             same = known.epoch == epoch
             if incarnation and known.incarnation:
                 same = known.incarnation == incarnation
             if same:
-                numbering, later = known, []
-            elif known.declared:
-                known.epoch = max(known.epoch, epoch + 1)
-                later.append(known)
+                numbering = known
+                before, later = self.numberings[:at], self.numberings[at + 1 :]
+        later = [known for known in later if known.declared]
+        for known in later:
+            known.epoch = max(known.epoch, epoch + 1)
+        read = [known for known in before if known.next_sn]
+        self.ended = read[-1] if read else self.ended
         numbering.epoch = epoch
         self.remember(incarnation, epoch)
         self.numberings = [numbering, *later]
@@ -372,17 +378,19 @@ class Followed:
         return True
 
     def numbering_of(self, sample: Sample, options: DeliveryOptions) -> Numbering:
-        """Return the numbering a live sample is of: the newest, unless it fits one before it."""
+        """Return the numbering a live sample is of: the newest, unless it fits the one before."""
         newest = self.numberings[-1]
-        if len(self.numberings) == 1:
-            return newest
-        before = self.numberings[-2]
-        if before.next_sn is None:
+        before = self.numberings[-2] if len(self.numberings) > 1 else self.ended
+        if before is None or before.next_sn is None:
             return newest
         window = options.window_size_samples
-        follows = 0 <= sample.sn - before.next_sn <= window
-        if follows and sample.sn - (newest.next_sn or 0) > window:
+        reached = max(before.top, before.next_sn - 1)
+        far = sample.sn - max(newest.top, newest.next_sn or 0) > window
+        if far and abs(sample.sn - reached) <= window:
             return before  # as after a wrap: near the one, far from the other
+        if before is self.ended:
+            return newest
+        follows = 0 <= sample.sn - before.next_sn <= window
         seen = ntp64_from_ns(self.declared_ns) - RESTART_NTP64
         if (
             follows

@@ -19,7 +19,7 @@ delivered before what follows; what can no longer be delivered in order is repor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
@@ -255,6 +255,8 @@ class History:
                 group.append(sample)
         for key, group in groups.items():
             self._take_group(key, group)
+        if len({source for source, _ in groups}) < len(groups):
+            self._in_order = None  # of two runs of a source the later may bear earlier times
         for part in answer.parts:
             for key, name in part.names().items():
                 if key in self._readings:
@@ -301,7 +303,7 @@ class History:
             self._page[key] = _Group(reading, [by_sn[sn] for sn in ours], missing)
 
     def _bound(self) -> None:
-        while len(self._readings) > 2 * self._options.sources_max:
+        while len(self._readings) > self._options.places_max:
             forgotten = next(iter(self._readings))
             del self._readings[forgotten]
             self.incarnations.pop(forgotten, None)
@@ -352,7 +354,7 @@ class History:
         self._fetches.clear()
         samples = self._in_order
         if samples is None:
-            samples = _in_source_order([group.samples for group in page.values()])
+            samples = _in_source_order(page)
         ready = self._outputs.ready
         for sample in samples:
             group = page[sample.source, sample.epoch]
@@ -396,13 +398,15 @@ def _merged(answer: Answer) -> list[Sample]:
     return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
 
 
-def _in_source_order(groups: list[list[Sample]]) -> list[Sample]:
-    """Merge by time, as far as each numbering's own order allows."""
+def _in_source_order(groups: Mapping[_Key, _Group]) -> list[Sample]:
+    """Merge by time, as far as each source's own order allows."""
     timed: list[tuple[int, Sample]] = []
-    for group in groups:
-        newest = 0
-        for sample in sorted(group, key=_SN):
-            newest = max(newest, sample.ntp64)
-            timed.append((newest, sample))
+    newest: dict[SourceId, int] = {}
+    for key in sorted(groups):
+        reached = newest.get(key[0], 0)
+        for sample in sorted(groups[key].samples, key=_SN):
+            reached = max(reached, sample.ntp64)
+            timed.append((reached, sample))
+        newest[key[0]] = reached
     timed.sort(key=_FIRST)
     return [sample for _, sample in timed]

@@ -1,0 +1,200 @@
+"""What is remembered of sources that are not followed at the moment.
+
+A subscriber follows `sources_max` sources. One that lacks nothing *rests* when another needs its
+room: its place, less than a kilobyte, is enough to go on where it stood. Where all that are
+followed wait for something missing, another waits in the *crowd* until one of them does not: with
+its token, the first of its samples and the last; what came between is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
+from durable_cache.protocol.subscriber.following import Followed, Numbering
+
+__all__ = ["Crowd", "Crowded", "Sources"]
+
+_LOOKED_AT_MAX = 1000
+"""Sources looked at for one that may rest: a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stood:
+    """Where a numbering stood of which nothing is held back."""
+
+    epoch: int
+    incarnation: str
+    declared_epoch: int | None
+    first_sn: int | None
+    next_sn: int | None
+    newest_ntp64: int
+
+    @classmethod
+    def of(cls, numbering: Numbering) -> _Stood:
+        return cls(
+            numbering.epoch,
+            numbering.incarnation,
+            numbering.declared_epoch,
+            numbering.first_sn,
+            numbering.next_sn,
+            numbering.newest_ntp64,
+        )
+
+    def numbering(self, source: SourceId) -> Numbering:
+        return Numbering(
+            source,
+            self.epoch,
+            self.incarnation,
+            self.declared_epoch,
+            self.first_sn,
+            self.next_sn,
+            self.newest_ntp64,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a source needs to go on where it stood."""
+
+    numberings: tuple[_Stood, ...]
+    ended: _Stood | None
+    seen: tuple[tuple[str, int], ...]
+    declared_ns: int
+    live: bool
+
+    @classmethod
+    def of(cls, followed: Followed) -> _Place:
+        return cls(
+            tuple(map(_Stood.of, followed.numberings)),
+            None if followed.ended is None else _Stood.of(followed.ended),
+            tuple(followed.seen.items()),
+            followed.declared_ns,
+            followed.live,
+        )
+
+    def followed(self, source: SourceId) -> Followed:
+        return Followed(
+            source,
+            [stood.numbering(source) for stood in self.numberings],
+            None if self.ended is None else self.ended.numbering(source),
+            dict(self.seen),
+            self.declared_ns,
+            live=self.live,
+        )
+
+
+class Sources:
+    """The sources that are followed, and where the others stand.
+
+    Of more than `places_max` that rest the first is forgotten: it counts as new when it comes
+    again.
+    """
+
+    def __init__(self, options: DeliveryOptions) -> None:
+        self.followed: dict[SourceId, Followed] = {}
+        """The one not used for longest comes first, more or less."""
+        self.steady: dict[SourceId, Numbering] = {}
+        """Those whose next number needs no other look than its own."""
+        self.waiting: dict[SourceId, Followed] = {}
+        """Those that wait for something missing."""
+        self._places: OrderedDict[SourceId, _Place] = OrderedDict()
+        self._sources_max, self._places_max = options.sources_max, options.places_max
+
+    def get(self, source: SourceId) -> Followed | None:
+        """Return a source that is followed."""
+        return self.followed.get(source)
+
+    def known(self, source: SourceId) -> Followed | None:
+        """Return a source that is followed, or that rests and for which there is room."""
+        if source in self.followed or source in self._places:
+            return self.follow(source)
+        return None
+
+    def follow(self, source: SourceId) -> Followed | None:
+        """Return a source, followed from now on; None where all that are followed wait."""
+        followed = self.followed.get(source)
+        if followed is not None:
+            return followed
+        rested = self._places.pop(source, None)  # before another rests in its place
+        if self.make_room():
+            followed = Followed(source) if rested is None else rested.followed(source)
+            self.followed[source] = followed
+        elif rested is not None:
+            self._places[source] = rested
+        return followed
+
+    def look(self, source: SourceId) -> Followed:
+        """Return a source as it stands, not followed; to be put back with `rest`."""
+        place = self._places.pop(source, None)
+        return Followed(source) if place is None else place.followed(source)
+
+    def rest(self, followed: Followed) -> None:
+        """Remember where a source stands and follow it no more."""
+        source = followed.source
+        self.followed.pop(source, None)
+        self.steady.pop(source, None)
+        self.waiting.pop(source, None)
+        self._places[source] = _Place.of(followed)
+        if len(self._places) > self._places_max:
+            self._places.popitem(last=False)
+
+    def make_room(self) -> bool:
+        """Let the source rest that was not used for longest, unless all lack something."""
+        if len(self.followed) < self._sources_max:
+            return True
+        for _ in range(min(2 * len(self.followed), _LOOKED_AT_MAX)):
+            source, followed = next(iter(self.followed.items()))
+            used = followed.used or any(n.used for n in followed.numberings)
+            if not used and not followed.waits:
+                self.rest(followed)
+                return True
+            followed.used = False
+            for numbering in followed.numberings:
+                numbering.used = False
+            self.followed[source] = self.followed.pop(source)
+        idle = next((one for one in self.followed.values() if not one.waits), None)
+        if idle is not None:
+            self.rest(idle)
+        return idle is not None
+
+
+@dataclass(slots=True)
+class Crowded:
+    """What came of a source there is no room for."""
+
+    token: Declared | None = None
+    samples: list[Sample] = field(default_factory=list)
+    """The first and the last."""
+
+    def runs(self, span: int) -> list[tuple[int, int]]:
+        """Return the numbers that came: all between the two where they are of one run."""
+        sns = [sample.sn for sample in self.samples]
+        if len(sns) == 2 and 0 < sns[1] - sns[0] <= span:
+            return [(sns[0], sns[1])]
+        return [(sn, sn) for sn in dict.fromkeys(sns)]
+
+
+class Crowd:
+    """The sources that wait for room, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[SourceId, Crowded] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def declare(self, token: Declared) -> None:
+        """Keep a source's last token."""
+        self._waiting.setdefault(token.source, Crowded()).token = token
+
+    def add(self, sample: Sample) -> None:
+        """Keep the first and the last sample of a source."""
+        samples = self._waiting.setdefault(sample.source, Crowded()).samples
+        samples[1:] = [sample]
+
+    def take(self) -> tuple[SourceId, Crowded]:
+        """Return the source that has waited for longest, and what came of it."""
+        return self._waiting.popitem(last=False)
