@@ -46,6 +46,10 @@ class SqlBackend(Backend[SqlOptions]):
     def describe(self, options: SqlOptions) -> str:
         return place_of(options)
 
+    def check_options(self, options: BackendOptions) -> None:
+        """Raise ConfigError on a url that is none of ours, BackendNotInstalled without a driver."""
+        parse_url(cast("SqlOptions", options))
+
     def revisions(self, options: BackendOptions) -> tuple[str, str]:
         """Return the revision (found, needed); found is empty for an empty database."""
         ours = cast("SqlOptions", options)

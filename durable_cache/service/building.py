@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from durable_cache.endpoints.options import CacheOptions
-from durable_cache.endpoints.session import Origins
+from durable_cache.endpoints.session import Origins, read_config
 from durable_cache.errors import ConfigError
 from durable_cache.protocol.alignment import (
     AlignerOptions,
@@ -22,10 +22,11 @@ from durable_cache.protocol.alignment import (
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.service.config import SECTION, Settings, StorageSettings
 from durable_cache.service.masking import resolve_secrets
-from durable_cache.service.strict import check_names
+from durable_cache.service.strict import Findings, check_names
+from durable_cache.service.volumes import Volume, read_volumes
 from durable_cache.storage.journaled.storage import JournalOptions
 
-__all__ = ["cache_options", "effective_limits", "limit_names"]
+__all__ = ["cache_options", "check_all", "effective_limits", "limit_names"]
 
 OptionsT = TypeVar("OptionsT", CacheOptions, EngineOptions, JournalOptions)
 _RECOVERY = frozenset(
@@ -50,6 +51,27 @@ def limit_names() -> dict[str, type]:
             if item.name not in _ELSEWHERE and type(default) in (int, float):
                 found[item.name] = type(default)
     return dict(sorted(found.items()))
+
+
+def check_all(settings: Settings) -> tuple[dict[str, Volume], dict[str, CacheOptions]]:
+    """Return volumes and options by name, having checked every setting; opens nothing.
+
+    Raises ConfigError, or `Mistakes` where several things are wrong.
+    """
+    volumes: dict[str, Volume] = {}
+    options: dict[str, CacheOptions] = {}
+    findings = Findings()
+    with findings.noting():
+        volumes = read_volumes(settings)
+    for name in settings.cache.storages:
+        with findings.noting():
+            options[name] = cache_options(settings, name)
+    for name, value in settings.zenoh.items():
+        with findings.noting():
+            read_config({name: value})
+    findings.end()
+    read_config(settings.zenoh)
+    return volumes, options
 
 
 def cache_options(settings: Settings, name: str) -> CacheOptions:

@@ -112,6 +112,6 @@ def build_parser(verb: str) -> Parser:
 
 
 def _failed(error: Exception, code: int) -> int:
-    text = str(error) or type(error).__name__
-    say(f"durable-cache: {mask_text(' '.join(text.split()))}")
+    for text in getattr(error, "mistakes", (str(error) or type(error).__name__,)):
+        say(f"durable-cache: {mask_text(' '.join(text.split()))}")
     return code

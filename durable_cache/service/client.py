@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,37 +42,43 @@ _HERE = "tcp/127.0.0.1:7447"
 def client_session(arguments: argparse.Namespace) -> Iterator[Session]:
     """Open a session as the command line says, closed at the end of the block.
 
-    Where neither it nor the environment names an endpoint or a file, services are looked for on
-    this machine's default port and by scouting. Raises ConfigError on a wrong setting, else
-    `DurableCacheError`.
+    Where neither it nor the environment names an endpoint or a file, what listens on this
+    machine's default port is asked, and where nothing does, services are scouted for. Raises
+    ConfigError on a wrong setting, else `DurableCacheError`.
     """
-    settings = session_settings(arguments, os.environ)
-    read_config(settings)
-    try:
-        session = open_session(settings)
-    except ConfigError as error:
-        raise DurableCacheError(f"{error}; is the service running, is --connect right?") from error
+    session = _open_first(session_settings(arguments, os.environ))
     try:
         yield session
     finally:
         session.close()  # type: ignore[no-untyped-call]
 
 
+def _open_first(settings: Sequence[Mapping[str, object]]) -> Session:
+    """Open a session with the first settings that lead somewhere."""
+    for tried in settings:
+        read_config(tried)
+    for tried in settings[:-1]:
+        try:
+            return open_session(tried)
+        except ConfigError:
+            continue  # nobody is there
+    try:
+        return open_session(settings[-1])
+    except ConfigError as error:
+        raise DurableCacheError(f"{error}; is the service running, is --connect right?") from error
+
+
 def session_settings(
     arguments: argparse.Namespace, environment: Mapping[str, str]
-) -> dict[str, object]:
-    """Return Zenoh's settings for a verb that asks or publishes. Raises ConfigError."""
+) -> list[dict[str, object]]:
+    """Return Zenoh's settings for a verb that asks or publishes, to be tried in this order.
+
+    A client before a peer: what it publishes is heard by all at once, while two peers that have
+    just come know each other a little later. Raises ConfigError.
+    """
     file = arguments.config or environment.get("ZENOH_CONFIG", "")
-    settings = read_document(Path(file)) if file else {}
-    settings.pop("plugins", None)
     named = environment.get("DURABLE_CACHE_CONNECT", "").split(",")
     endpoints = arguments.connect or [part.strip() for part in named if part.strip()]
-    if endpoints:
-        settings.setdefault("mode", "client")
-        settings.setdefault("scouting", _SCOUTING_OFF)
-    elif not file and arguments.mode != "client":
-        settings["mode"] = "peer"
-        settings["connect"] = {"endpoints": [_HERE], "timeout_ms": 0, "exit_on_failure": False}
     overrides = Overrides(
         mode=arguments.mode,
         listen=arguments.listen,
@@ -80,7 +86,20 @@ def session_settings(
         cfg=arguments.cfg,
         scouting_off=arguments.no_multicast_scouting,
     )
-    lay_over_zenoh(settings, overrides)
+    settings: list[dict[str, object]] = [read_document(Path(file)) if file else {}]
+    settings[0].pop("plugins", None)
+    if endpoints:
+        settings[0].setdefault("mode", "client")
+        settings[0].setdefault("scouting", _SCOUTING_OFF)
+    elif not file and not arguments.mode and not arguments.listen:
+        here: dict[str, object] = {
+            "mode": "client",
+            "connect": {"endpoints": [_HERE]},
+            "scouting": _SCOUTING_OFF,
+        }
+        settings = [here, {"mode": "peer"}]
+    for tried in settings:
+        lay_over_zenoh(tried, overrides)
     return settings
 
 

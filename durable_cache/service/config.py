@@ -19,7 +19,7 @@ import msgspec
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.service.masking import mask
-from durable_cache.service.strict import check_names, read_model, read_table
+from durable_cache.service.strict import Findings, check_names, read_model, read_table
 from durable_cache.storage.contract import Durability, Retention
 
 __all__ = [
@@ -42,6 +42,21 @@ _TAKEN = frozenset({"lock"})
 """Files of the service itself in `state_dir`, where each storage has a directory."""
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OURS = KeyExpression("@durable/**")
+_BACKENDS = {
+    **{name: name for name in ("memory", "sql", "influxdb", "delta")},
+    "sqlite": "sql",
+    "postgres": "sql",
+    "postgresql": "sql",
+    "influxdb2": "influxdb",
+}
+"""What people call our backends, zenohd's names among them."""
+_POSTGRES = ("postgresql:", "postgres:", "postgresql+")
+_SCHEMES = {"sqlite": ("sqlite:",), "postgres": _POSTGRES, "postgresql": _POSTGRES}
+_INSTEAD = {
+    "rest": "its section is not read here; run `zenohd -e ENDPOINT` with it beside this service",
+    "storage_manager": f"its section is not read here; name its storages under {SECTION}.storages, "
+    f"its volumes under {SECTION}.volumes",
+}
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -120,6 +135,8 @@ class StorageSettings(_Section, frozen=True):
     acknowledge: Literal["memory", "process", "disk"] = "disk"
     """What an acknowledged sample survives: nothing, SIGKILL, a power cut."""
     allowed_origin: Literal["any", "session_local"] = "any"
+    strip_prefix: str | None = None
+    """zenohd's; keys are stored whole here, and what is asked and answered is the same."""
     source: str = ""
     """``<zid>`` or ``<zid>:<eid>``: the one publisher whose samples are stored and answered."""
     resources_limit: Positive | None = None
@@ -182,6 +199,17 @@ class Settings:
     zenoh: Mapping[str, object] = field(repr=False)
     """Zenoh's own configuration by top-level name, as written by the user."""
 
+    def notes(self) -> list[str]:
+        """Return what the file says that has no effect here, and what to do instead."""
+        others = read_table(self.zenoh.get("plugins", {}), "plugins")
+        default = "plugins of zenohd are not loaded here; run a zenohd with it beside this service"
+        found = [f"plugins.{name}: {_INSTEAD.get(name, default)}" for name in others]
+        return found + [
+            f"{SECTION}.storages.{name}.strip_prefix: keys are stored whole; leave it out"
+            for name, storage in self.cache.storages.items()
+            if storage.strip_prefix is not None
+        ]
+
     def effective(
         self, limits: Mapping[str, Mapping[str, object]] | None = None
     ) -> dict[str, object]:
@@ -228,20 +256,35 @@ def read_settings(document: Mapping[str, object]) -> Settings:
 
 
 def _service(ours: Mapping[str, object]) -> ServiceSettings:
-    check_names(ours, ServiceSettings.__struct_fields__, SECTION)
+    findings = Findings()
+    with findings.noting():
+        check_names(ours, ServiceSettings.__struct_fields__, SECTION)
     state_dir = ours.get("state_dir", "durable-cache-data")
     domain = ours.get("domain", "default")
-    if not isinstance(state_dir, str) or not state_dir or "\0" in state_dir:
-        raise ConfigError(f"{SECTION}.state_dir: expected the path of a directory")
-    if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
-        raise ConfigError(f"{SECTION}.domain: expected 1 to 64 of A-Z a-z 0-9 _ . -")
-    http = read_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http")
-    if http.listen:
-        split_address(http.listen, f"{SECTION}.http.listen")
-    volumes = _volumes(ours.get("volumes"), state_dir)
-    storages = _storages(ours.get("storages"), volumes)
+    with findings.noting():
+        if not isinstance(state_dir, str) or not state_dir or "\0" in state_dir:
+            raise ConfigError(f"{SECTION}.state_dir: expected the path of a directory")
+    with findings.noting():
+        if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
+            raise ConfigError(f"{SECTION}.domain: expected 1 to 64 of A-Z a-z 0-9 _ . -")
+    http = HttpSettings()
+    with findings.noting():
+        http = read_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http")
+        if http.listen:
+            split_address(http.listen, f"{SECTION}.http.listen")
+    volumes: dict[str, VolumeSettings] | None = None
+    with findings.noting():
+        volumes = _volumes(ours.get("volumes"), str(state_dir))
+    storages: dict[str, StorageSettings] = {}
+    with findings.noting():
+        storages = _storages(ours.get("storages"), volumes)
+    findings.end()
     return ServiceSettings(
-        state_dir=state_dir, domain=domain, http=http, volumes=volumes, storages=storages
+        state_dir=str(state_dir),
+        domain=str(domain),
+        http=http,
+        volumes=volumes or {},
+        storages=storages,
     )
 
 
@@ -250,38 +293,91 @@ def _volumes(raw: object, state_dir: str) -> dict[str, VolumeSettings]:
         url = f"sqlite:///{Path(state_dir) / 'samples.db'}"
         return {"main": VolumeSettings(backend="sql", options={"url": url})}
     volumes = {}
+    findings = Findings()
     for name, value in read_table(raw, f"{SECTION}.volumes").items():
-        where = f"{SECTION}.volumes.{name}"
-        options = dict(read_table(value, where))
-        backend = options.pop("backend", None)
-        if not isinstance(backend, str) or not backend:
-            raise ConfigError(f'{where}.backend: name a backend, as in backend: "sql"')
-        volumes[name] = VolumeSettings(backend=backend, options=options)
+        with findings.noting():
+            volumes[name] = _volume(name, value)
+    findings.end()
     return volumes
 
 
-def _storages(raw: object, volumes: Mapping[str, VolumeSettings]) -> dict[str, StorageSettings]:
+def _volume(name: str, raw: object) -> VolumeSettings:
+    """Read a volume; as in zenohd's file, one that names no backend is called like it."""
+    where = f"{SECTION}.volumes.{name}"
+    options = dict(read_table(raw, where))
+    backend = options.pop("backend", name if name in _BACKENDS else None)
+    if not isinstance(backend, str) or not backend:
+        raise ConfigError(f'{where}.backend: name a backend, as in backend: "sql"')
+    scheme = _SCHEMES.get(backend)
+    url = options.get("url")
+    if scheme is not None and isinstance(url, str) and not url.startswith(scheme):
+        raise ConfigError(f"{where}.url: the backend {backend!r} wants {scheme[0]}//…")
+    return VolumeSettings(backend=_BACKENDS.get(backend, backend), options=options)
+
+
+def _storages(raw: object, volumes: dict[str, VolumeSettings] | None) -> dict[str, StorageSettings]:
+    """Read the storages; where the volumes are wrong themselves (None), no name is looked up."""
     where = f"{SECTION}.storages"
     table = read_table(raw if raw is not None else {}, where)
     if not table:
         raise ConfigError(f'{where}: name at least one, as in fleet: {{key_expr: "fleet/**"}}')
     if len(table) > STORAGES_MAX:
         raise ConfigError(f"{where}: {len(table)} storages; one service takes {STORAGES_MAX}")
-    return {name: _storage(name, value, volumes) for name, value in table.items()}
+    storages = {}
+    findings = Findings()
+    for name, value in table.items():
+        with findings.noting():
+            storages[name] = _storage(name, value, volumes)
+    findings.end()
+    return storages
 
 
-def _storage(name: str, raw: object, volumes: Mapping[str, VolumeSettings]) -> StorageSettings:
+def _storage(name: str, raw: object, volumes: dict[str, VolumeSettings] | None) -> StorageSettings:
     where = f"{SECTION}.storages.{name}"
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
     if name in _TAKEN:
         raise ConfigError(f"{where}: the name is taken by the service itself; choose another")
-    storage = read_model(StorageSettings, raw, where)
-    _check_key_exprs(storage, where)
-    if storage.history and storage.retention.samples_max:
-        raise ConfigError(f"{where}.history: the same as retention.samples_max; keep one of them")
-    if not storage.volume and len(volumes) == 1:
-        storage = msgspec.structs.replace(storage, volume=next(iter(volumes)))
+    storage = read_model(StorageSettings, _with_plain_volume(raw, where), where)
+    findings = Findings()
+    with findings.noting():
+        _check_key_exprs(storage, where)
+    with findings.noting():
+        if storage.history and storage.retention.samples_max:
+            raise ConfigError(
+                f"{where}.history: the same as retention.samples_max; keep one of them"
+            )
+    if volumes is not None:
+        with findings.noting():
+            storage = _on_volume(storage, volumes, where)
+    findings.end()
+    return storage
+
+
+def _with_plain_volume(raw: object, where: str) -> object:
+    """Return a storage's settings with zenohd's ``volume: {id: "main"}`` written as ours."""
+    table = read_table(raw, where)
+    volume = table.get("volume")
+    if not isinstance(volume, Mapping):
+        return raw
+    more = sorted(str(name) for name in volume if name != "id")
+    if more:
+        raise ConfigError(
+            f"{where}.volume.{more[0]}: only the volume's id stands here; how it stores is an "
+            f"option of the volume itself, under {SECTION}.volumes"
+        )
+    return {**table, "volume": volume.get("id", "")}
+
+
+def _on_volume(
+    storage: StorageSettings, volumes: dict[str, VolumeSettings], where: str
+) -> StorageSettings:
+    """Return the storage with its volume's name; ConfigError when it has none that will do."""
+    if storage.volume == "memory":  # it is always there, as in zenohd
+        volumes.setdefault("memory", VolumeSettings(backend="memory", options={}))
+    named = [name for name in volumes if name != "memory"] or list(volumes)
+    if not storage.volume and len(named) == 1:
+        storage = msgspec.structs.replace(storage, volume=named[0])
     if not storage.volume:
         raise ConfigError(f"{where}.volume: missing; name one of: {_names(volumes)}")
     if storage.volume not in volumes:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from durable_cache.errors import ConfigError
 from durable_cache.service.config import Settings, read_settings
 from durable_cache.service.document import parse_json5, read_document
-from durable_cache.service.strict import read_table
+from durable_cache.service.strict import Mistakes, read_table
 
 __all__ = [
     "ENVIRONMENT",
@@ -107,6 +107,9 @@ def load_settings(overrides: Overrides) -> Settings:
                 raise ConfigError("--key-expr: the file names the storages; edit it there")
             document["plugins"] = {**plugins, "durable_cache": {}}
         return read_settings(_laid_over(document, overrides))
+    except Mistakes as error:
+        head = f"{path}: " if path else ""
+        raise Mistakes([f"{head}{text}" for text in error.mistakes]) from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
 
@@ -120,9 +123,9 @@ def _embedded() -> dict[str, object]:
 
 def _laid_over(document: Mapping[str, object], overrides: Overrides) -> dict[str, object]:
     whole = copy.deepcopy(dict(document))
+    lay_over_zenoh(whole, overrides)
     if not overrides.config and not {"listen", "connect"} & set(whole):
         whole["listen"] = {"endpoints": [LISTEN_DEFAULT]}
-    lay_over_zenoh(whole, overrides)
     plugins = dict(read_table(whole.get("plugins", {}), "plugins"))
     if "durable_cache" in plugins:
         ours = dict(read_table(plugins["durable_cache"], "plugins.durable_cache"))

@@ -22,18 +22,16 @@ from durable_cache.endpoints.session import (
     Session,
     close_session,
     open_session,
-    read_config,
     start_thread,
     zid_of,
 )
 from durable_cache.endpoints.workers import Pool
 from durable_cache.errors import ConfigError, DurableCacheError, StorageError
 from durable_cache.service.admin import AdminSpace, may_write
-from durable_cache.service.building import cache_options
+from durable_cache.service.building import check_all
 from durable_cache.service.config import Settings
 from durable_cache.service.http import HttpServer
 from durable_cache.service.report import ServiceReport, Timeline
-from durable_cache.service.volumes import Volume, read_volumes
 from durable_cache.storage.journaled.locks import DirectoryLock
 
 __all__ = ["STOP_SECONDS_MAX", "Service"]
@@ -55,9 +53,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.volumes: dict[str, Volume] = read_volumes(settings)
-        options = {name: cache_options(settings, name) for name in settings.cache.storages}
-        read_config(settings.zenoh)
+        self.volumes, options = check_all(settings)
         self._began = time.monotonic()
         self._timeline = Timeline()
         self.caches: dict[str, ReliabilityCache] = {}
@@ -193,7 +189,12 @@ def _open(settings: Settings) -> Session:
     try:
         return open_session(settings.zenoh)
     except ConfigError as error:
-        raise DurableCacheError(f"{error}; choose other endpoints with --listen") from error
+        remedy = (
+            "is the other side running, is --connect right?"
+            if "onnect to" in str(error)
+            else "choose other endpoints with --listen"
+        )
+        raise DurableCacheError(f"{error}; {remedy}") from error
 
 
 def _endpoints(zenoh: Mapping[str, object], name: str) -> tuple[str, ...]:

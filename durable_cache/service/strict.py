@@ -9,14 +9,21 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import TypeVar, Union, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, Union, cast
 
 import msgspec
 
-from durable_cache.errors import ConfigError
+from durable_cache.errors import (
+    BackendNotFound,
+    BackendNotInstalled,
+    ConfigError,
+    DurableCacheError,
+)
+from durable_cache.service.quantities import plain_number
 
-__all__ = ["check_names", "read_model", "read_table"]
+__all__ = ["Findings", "Mistakes", "check_names", "mistakes_of", "read_model", "read_table"]
 
 ModelT = TypeVar("ModelT", bound=msgspec.Struct)
 
@@ -31,30 +38,106 @@ def read_table(raw: object, where: str) -> Mapping[str, object]:
     return cast("Mapping[str, object]", raw)
 
 
+class Mistakes(ConfigError):
+    """Several settings are wrong; each of `mistakes` is named as it would be alone."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(mistakes))
+
+
+class Findings:
+    """Collects what is wrong, so that people see all of it at once."""
+
+    def __init__(self) -> None:
+        self._errors: list[DurableCacheError] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Go on behind the block when something in it is wrong."""
+        try:
+            yield
+        except (ConfigError, BackendNotFound, BackendNotInstalled) as error:
+            self._errors.append(error)
+
+    def end(self) -> None:
+        """Raise what was found, if anything was: an error alone as it is."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise Mistakes([text for error in self._errors for text in mistakes_of(error)])
+
+
+def mistakes_of(error: Exception) -> tuple[str, ...]:
+    """Return what an error names, one or several."""
+    return error.mistakes if isinstance(error, Mistakes) else (str(error),)
+
+
 def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raise ConfigError at the first of `names` that is not `known`, suggesting the nearest."""
+    """Raise ConfigError at each of `names` that is not `known`, suggesting the nearest."""
     allowed = sorted(known)
+    findings = Findings()
     for name in names:
-        if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
-            raise ConfigError(f"{where}.{name}: unknown setting; {hint}")
+        with findings.noting():
+            if name not in allowed:
+                near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
+                raise ConfigError(f"{where}.{name}: unknown setting; {hint}")
+    findings.end()
 
 
 def read_model(kind: type[ModelT], raw: object, where: str) -> ModelT:
-    """Read a model and the models in its fields; ConfigError names the path of the mistake."""
+    """Read a model and the models in its fields; ConfigError names the path of each mistake.
+
+    Seconds and bytes may be written as text, as in ``"7d"``.
+    """
     table = read_table(raw, where)
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-    check_names(table, fields, where)
+    findings = Findings()
+    with findings.noting():
+        check_names(table, fields, where)
     values = dict(table)
     for name, value in table.items():
-        inner = _model_in(fields[name])
-        if inner is not None and value is not None:
-            values[name] = read_model(inner, value, f"{where}.{name}")
+        if name in fields:
+            with findings.noting():
+                values[name] = _read_field(name, fields[name], value, where)
+    findings.end()
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_located(str(error), where, fields)) from error
+
+
+def _read_field(name: str, annotation: object, value: object, where: str) -> object:
+    """Return a field's value as its model takes it."""
+    inner = _model_in(annotation)
+    if inner is not None and value is not None:
+        return read_model(inner, value, f"{where}.{name}")
+    if isinstance(value, str) and not _takes_text(annotation):
+        value = plain_number(name, value, f"{where}.{name}")
+    elif isinstance(value, Mapping) and not _takes_text(annotation):
+        value = {
+            key: plain_number(str(key), text, f"{where}.{name}.{key}")
+            if isinstance(text, str)
+            else text
+            for key, text in value.items()
+        }
+    try:
+        msgspec.convert({name: value}, dict[str, annotation])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        # msgspec names the place by the dictionary that stands around the value here.
+        text = str(error).replace("$[...]", f"$.{name}")
+        raise ConfigError(_located(text, where, {name: annotation})) from error
+    return value
+
+
+def _takes_text(annotation: object) -> bool:
+    """Tell whether text may stand in a field, or in the table that it holds."""
+    if typing.get_origin(annotation) is typing.Literal or annotation in (str, object, Any):
+        return True
+    parts = typing.get_args(annotation)
+    values = parts[1:] if typing.get_origin(annotation) is dict else parts
+    return any(_takes_text(part) for part in values)
 
 
 def _model_in(annotation: object) -> type[msgspec.Struct] | None:

@@ -6,17 +6,26 @@ Nothing here opens a storage; a mistake in a backend's own options is named with
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from durable_cache.errors import BackendNotFound, ConfigError
 from durable_cache.service.config import SECTION, Settings, VolumeSettings
 from durable_cache.service.masking import mask_text, resolve_secrets
-from durable_cache.service.strict import check_names, read_model
+from durable_cache.service.strict import Findings, check_names, read_model
 from durable_cache.storage.contract import Backend, BackendOptions
 from durable_cache.storage.plugins import find_backend
 
 __all__ = ["Volume", "read_volume", "read_volumes"]
+
+
+@runtime_checkable
+class _Checking(Protocol):
+    """A backend that can tell whether options would do, driver and all, without opening them."""
+
+    def check_options(self, options: BackendOptions) -> None:
+        """Raise ConfigError or BackendNotInstalled; connect to nothing and make nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,21 @@ def read_volume(name: str, settings: VolumeSettings) -> Volume:
     known = {field.encode_name for field in msgspec.structs.fields(backend.options_type)}
     check_names(settings.options, known, where)
     raw = resolve_secrets(settings.options, where)
-    return Volume(name, backend, read_model(backend.options_type, raw, where), raw)
+    volume = Volume(name, backend, read_model(backend.options_type, raw, where), raw)
+    if isinstance(backend, _Checking):
+        try:
+            backend.check_options(volume.options)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+    return volume
 
 
 def read_volumes(settings: Settings) -> dict[str, Volume]:
     """Read every volume that a storage uses or that is merely named; see `read_volume`."""
-    return {name: read_volume(name, volume) for name, volume in settings.cache.volumes.items()}
+    volumes = {}
+    findings = Findings()
+    for name, volume in settings.cache.volumes.items():
+        with findings.noting():
+            volumes[name] = read_volume(name, volume)
+    findings.end()
+    return volumes

@@ -207,3 +207,102 @@ def test_a_file_of_zenohs_alone_is_served_with_a_key_expression(run: Run, tmp_pa
     result = run("check-config", "zenoh.json5", "-k", "fleet/**")
     assert result.returncode == 0, result.stderr
     assert "fleet/**" in result.stderr
+
+
+MISTAKEN = """{
+  conect: {}, mode: "rooter",
+  plugins: { durable_cache: {
+    domain: "a b", http: { listen: "nowhere" },
+    volumes: { quick: { backend: "memroy" }, db: { backend: "sql", url: "mysql://x/y" },
+               pg: { backend: "postgres", url: "sqlite:///x" }, main: {} },
+    storages: {
+      lab: { key_expr: "lab//x", retension: 1, limits: { pool_thread: 3 } },
+      fleet: { retention: { age_seconds_max: "7 fortnights", samples_max: -1 } },
+    } } } }
+"""
+
+
+@pytest.mark.parametrize("verb", ["check-config", "serve"])
+def test_all_mistakes_are_named_at_once(verb: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text(MISTAKEN)
+    result = run(verb, "--config", "cache.json5")
+    assert (result.returncode, result.stdout) == (2, "")
+    lines = result.stderr.splitlines()
+    for said in (
+        "plugins.durable_cache.domain: expected 1 to 64",
+        "plugins.durable_cache.http.listen: expected host:port",
+        "plugins.durable_cache.volumes.pg.url: the backend 'postgres' wants postgresql://",
+        'plugins.durable_cache.volumes.main.backend: name a backend, as in backend: "sql"',
+        "storages.lab.retension: unknown setting; did you mean 'retention'?",
+        'storages.fleet.retention.age_seconds_max: expected a number, or "90s", "1h 30m" or',
+        "storages.fleet.retention.samples_max: expected int >= 1",
+    ):
+        assert sum(said in line for line in lines) == 1, (said, result.stderr)
+    # What is read only once the shape is right:
+    shaped = """{
+      conect: {}, mode: "rooter",
+      plugins: { durable_cache: {
+        volumes: { quick: { backend: "memroy" }, db: { backend: "sql", url: "mysql://x/y" } },
+        storages: { lab: { key_expr: "lab/**", volume: "db", limits: { pool_thread: 3 } } } } } }"""
+    (tmp_path / "cache.json5").write_text(shaped)
+    result = run(verb, "--config", "cache.json5")
+    assert result.returncode == 2
+    for said in (
+        "volumes.quick.backend: no backend is called 'memroy'",
+        "volumes.db: backend 'sql': no driver for 'mysql'; write sqlite:/// or postgresql://",
+        "storages.lab.limits.pool_thread: unknown setting; did you mean 'pool_threads'?",
+        "conect: Zenoh knows no such setting",
+        "mode: ",
+    ):
+        assert sum(said in line for line in result.stderr.splitlines()) == 1, (said, result.stderr)
+    assert list(tmp_path.iterdir()) == [tmp_path / "cache.json5"], "nothing is silently created"
+
+
+def test_what_zenohds_file_says_is_understood_or_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text("""{
+      plugins: {
+        rest: { http_port: 8000 }, storage_manager: { storages: {} }, webserver: {},
+        durable_cache: {
+          volumes: { sqlite: { url: "sqlite:///a.db" } },
+          storages: {
+            a: { key_expr: "a/**", strip_prefix: "a", volume: { id: "sqlite" } },
+            b: { key_expr: "b/**", volume: "memory", acknowledge: "memory",
+                 retention: { age_seconds_max: "7d", bytes_max: "10 MiB" },
+                 recovery: { fetch_timeout_seconds: "1m 30s" },
+                 limits: { queue_bytes_max: "1 GB", query_seconds_max: "500ms" } },
+            c: { key_expr: "c/**" },
+          } } } }""")
+    result = run("check-config", "cache.json5")
+    assert result.returncode == 0, result.stderr
+    ours = json.loads(result.stdout)["plugins"]["durable_cache"]
+    assert ours["volumes"]["sqlite"]["backend"] == "sql"
+    assert [ours["storages"][name]["volume"] for name in "abc"] == ["sqlite", "memory", "sqlite"]
+    b = ours["storages"]["b"]
+    assert b["retention"]["age_seconds_max"] == 604_800
+    assert b["retention"]["bytes_max"] == 10 << 20
+    assert b["recovery"]["fetch_timeout_seconds"] == 90
+    assert b["limits"]["queue_bytes_max"] == 1_000_000_000
+    assert b["limits"]["query_seconds_max"] == 0.5
+    for said in (
+        "plugins.rest: its section is not read here; run `zenohd",
+        "plugins.storage_manager: its section is not read here; name its storages under",
+        "plugins.webserver: plugins of zenohd are not loaded here",
+        "storages.a.strip_prefix: keys are stored whole",
+    ):
+        assert f"note: {said}" in result.stderr or said in result.stderr
+
+
+def test_an_option_of_a_storage_on_its_volume_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text(
+        GOOD.replace('key_expr: "lab/**"', 'key_expr: "lab/**", volume: { id: "quick", db: "x" }')
+    )
+    result = run("check-config", "cache.json5")
+    assert result.returncode == 2
+    assert "storages.lab.volume.db: only the volume's id stands here" in one_line(result)
+
+
+def test_who_cannot_connect_is_pointed_to_connect(run: Run) -> None:
+    result = run("serve", "-m", "client", "-e", "tcp/127.0.0.1:1")
+    assert result.returncode == 1
+    assert "is --connect right?" in one_line(result)
+    assert "--listen" not in one_line(result)

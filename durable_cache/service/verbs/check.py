@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from durable_cache.service.building import check_all, effective_limits
 from durable_cache.service.layers import Overrides, load_settings
 from durable_cache.service.output import say, write_json
 from durable_cache.service.verbs.options import add_config_options, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
-from durable_cache.service.volumes import read_volumes
 
 __all__ = ["add_verbs"]
 
@@ -24,17 +24,13 @@ def add_verbs(verbs: Verbs) -> None:
 def _check(arguments: argparse.Namespace) -> int:
     named = Overrides(config=arguments.file)
     settings = load_settings(named.over(overrides_of(arguments)))
-    volumes = read_volumes(settings)
-    from durable_cache.endpoints.session import read_config
-    from durable_cache.service.building import cache_options, effective_limits
-
-    limits = {
-        name: effective_limits(cache_options(settings, name)) for name in settings.cache.storages
-    }
-    read_config(settings.zenoh)
+    volumes, options = check_all(settings)
+    limits = {name: effective_limits(chosen) for name, chosen in options.items()}
     write_json(settings.effective(limits))
     for storage, chosen in settings.cache.storages.items():
         volume = volumes[chosen.volume]
         say(f"{storage}: {', '.join(chosen.key_exprs)} -> {volume.backend.name}: {volume.place}")
+    for note in settings.notes():
+        say(f"note: {note}")
     say("the configuration is good")
     return 0

@@ -110,6 +110,8 @@ def _introduce(service: Service) -> None:
     say(f"  journal    {cache.state_dir}")
     if service.http is not None:
         say(f"  status     {service.http.url}")
+    for note in service.settings.notes():
+        say(f"  note       {note}")
     key_expr = next(iter(cache.storages.values())).key_exprs[0]
     say("try from another terminal:")
     say(f"  durable-cache query {shlex.quote(key_expr)}{_connect(service.listening)}")
