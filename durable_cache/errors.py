@@ -14,6 +14,7 @@
     │   ├── LocalProtocolError      our own caller broke the rules
     │   └── RemoteProtocolError     a peer sent what the protocol does not allow
     ├── Unacknowledged              put again once caches are in reach; nothing was published
+    ├── OutcomeUnknown              it may be stored; putting again makes another sample of it
     └── Closed                      the object was closed
 
 Driver errors never appear here: each backend translates its own at its edge.
@@ -31,6 +32,7 @@ __all__ = [
     "ConfigError",
     "DurableCacheError",
     "LocalProtocolError",
+    "OutcomeUnknown",
     "ProtocolError",
     "RemoteProtocolError",
     "SchemaOutdated",
@@ -133,6 +135,10 @@ class RemoteProtocolError(ProtocolError):
 
 class Unacknowledged(DurableCacheError):
     """Too many samples wait for acknowledgements; nothing was published: put again later."""
+
+
+class OutcomeUnknown(DurableCacheError):
+    """Fewer caches than wanted acknowledged samples in time: whether they are stored is unknown."""
 
 
 class Closed(DurableCacheError):

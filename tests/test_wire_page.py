@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from durable_cache.model.sample import Sample
-from durable_cache.protocol import wire
+from durable_cache.protocol import resends, wire
 from durable_cache.protocol.alignment import wire as alignment
 from tests.tree import ROOT, named, parsed, source_files
 
@@ -19,6 +19,8 @@ FRAMES: dict[str, type[msgspec.Struct]] = {
     "PACKED": wire.Packed,
     "ACK": wire.Ack,
     "JOURNAL": wire._JournalEntry,
+    "RESEND": resends.ResendRequest,
+    "RESENT": resends.ResendReply,
     "ROOT": alignment.Root,
 }
 MESSAGES = (
@@ -74,7 +76,7 @@ def kinds_of_keys() -> dict[str, str]:
 
 def test_every_key_of_ours_is_described() -> None:
     kinds = kinds_of_keys()
-    assert {"pub", "ack", "cache", "root", "align"} <= kinds.keys()
+    assert {"pub", "ack", "store", "cache", "root", "align"} <= kinds.keys()
     missing = [
         where for kind, where in kinds.items() if f"`@durable/v1/<domain>/{kind}/" not in PAGE
     ]

@@ -37,6 +37,7 @@ from durable_cache.endpoints.replies import (
     places_of,
     without_namespace,
 )
+from durable_cache.endpoints.resends import TakingResends
 from durable_cache.endpoints.session import (
     Decoder,
     Origins,
@@ -89,6 +90,7 @@ class ReliabilityCache:
         self.options = options
         self.key_exprs = tuple(map(parse_key_expr, key_exprs))
         self._exclude = tuple(map(parse_key_expr, exclude))
+        self._wanted = parse_one_source(options.source)
         self.backend = backend
         self.closing = False
         self._closed = False
@@ -128,6 +130,7 @@ class ReliabilityCache:
             if options.align
             else None
         )
+        self._resends: TakingResends | None = None
         self._loops = Loops(options.name, self._stopped_by_error)
         self._declared: list[object] = []
         self._subscribers: list[object] = []
@@ -189,10 +192,28 @@ class ReliabilityCache:
             self.ingest.fetching.catch_up()
         if self.aligning is not None:
             self.aligning.start()
+        if options.allowed_origin is not Origins.SESSION_LOCAL:
+            self._take_resends()
         incarnation = secrets.token_hex(4)
         for key_expr in self.key_exprs:
             token = own_key(options.domain, "history", self.cache_id, incarnation, str(key_expr))
             self._declared.append(declare_token(session, token))
+
+    def _take_resends(self) -> None:
+        lane = self._lane("resend", running_max=1, waiting_max=self.options.resends_waiting_max)
+        self._resends = TakingResends(
+            self._session, self.options.domain, self.cache_id, lane, self._stores, self.ingest.tell
+        )
+        self.ingest.on_judged.append(self._resends.answer)
+        self._resends.start()
+
+    def _stores(self, sample: Sample) -> bool:
+        """Tell whether a sample is this cache's to store."""
+        return (
+            self._wanted.has_numbering(sample.source, sample.epoch)
+            and any(own.concerns(sample.key) for own in self.key_exprs)
+            and not self._excluded(sample.key)
+        )
 
     def _answer_on(self, place: AnsweringPlace) -> None:
         owner = f"storage {self.options.name!r}"
@@ -348,6 +369,8 @@ class ReliabilityCache:
         deadline = time.monotonic() + timeout_seconds
         if self.aligning is not None:
             self.aligning.close()
+        if self._resends is not None:
+            self._resends.close()
         for declared in (*self._subscribers, *self._declared):
             undeclare(declared)
         self.ingest.finish(max(0.1, deadline - time.monotonic()))

@@ -51,6 +51,7 @@ from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
     Answered,
+    AnswerResend,
     Arrived,
     Ask,
     AskFailed,
@@ -140,6 +141,7 @@ class Ingest:
         self.error = self.commit_error = ""
         """What went wrong last; the second, why samples are not taken now."""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
+        self.on_judged: list[Callable[[AnswerResend], None]] = []
         self.on_learned: list[Callable[[Alias], None]] = []
         self.on_forgotten: list[Callable[[Sequence[Stream]], None]] = []
         self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
@@ -342,6 +344,9 @@ class Ingest:
                 return self._commit(effect)
             case SendAck():
                 self.acknowledging.send(effect)
+            case AnswerResend():
+                for listener in self.on_judged:
+                    listener(effect)
             case Ask(ask_id, _, urgent):
                 if urgent:
                     return self._answer(effect)

@@ -72,6 +72,9 @@ class CacheOptions:
     """Samples from other caches that wait to be looked at; later ones are asked for again."""
     events_max: int = 100_000
     """Tokens and heartbeats that wait to be looked at; beyond it they are dropped and counted."""
+    resends_waiting_max: int = 16
+    """Frames that publishers sent to this cache once more and that wait, a mebibyte each; later
+    ones are refused and sent again."""
     acks_unheard_max: int = 1_024
     """Numberings whose acknowledgement waits for somebody to listen; the oldest is forgotten."""
     pool_threads: int = 3

@@ -28,12 +28,15 @@ __all__ = [
     "Ack",
     "Content",
     "Envelope",
+    "HistoryToken",
     "Incarnation",
     "Packed",
     "PackedAnswer",
     "PublisherToken",
     "ack_key",
     "cache_token",
+    "check_identity",
+    "check_samples",
     "decode_ack",
     "decode_batch",
     "decode_envelope",
@@ -49,8 +52,10 @@ __all__ = [
     "incarnation_after",
     "is_incarnation",
     "own_key",
+    "parse_history_token",
     "parse_publisher_token",
     "publisher_token",
+    "store_key",
 ]
 
 FRAME_VERSION = 1
@@ -80,6 +85,8 @@ class Content(IntEnum):
     ACK = 4
     JOURNAL = 5
     PLACE = 6
+    RESEND = 7
+    RESENT = 8
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -241,7 +248,7 @@ def unseal(
         raise RemoteProtocolError(f"a frame that cannot be read: {error}") from error
 
 
-def _checked(
+def check_samples(
     samples: tuple[Sample, ...], samples_max: int, refused: list[str] | None
 ) -> SampleBatch:
     """Return the samples that can be taken; the reasons for the others go to `refused`.
@@ -357,7 +364,7 @@ def decode_batch(
     A sample that cannot be taken is left out with its reason in `refused`, so that it never costs
     its neighbours; without `refused` the whole batch is an error.
     """
-    return _checked(unseal(frame, Content.BATCH, _batches, bytes_max), samples_max, refused)
+    return check_samples(unseal(frame, Content.BATCH, _batches, bytes_max), samples_max, refused)
 
 
 def encode_packed(
@@ -388,7 +395,7 @@ def decode_packed(
     """
     packed = unseal(frame, Content.PACKED, _packed, bytes_max)
     return PackedAnswer(
-        _checked(packed.samples, samples_max, refused),
+        check_samples(packed.samples, samples_max, refused),
         packed.more,
         _absent(packed.absent),
         _incarnations(packed.incarnations),
@@ -469,6 +476,14 @@ class PublisherToken(NamedTuple):
     """Eight hex digits, drawn anew for every numbering; empty in tokens of earlier versions."""
 
 
+class HistoryToken(NamedTuple):
+    """What a cache's token says: it stores, answers for and takes samples of a key expression."""
+
+    cache_id: str
+    incarnation: str
+    key_expr: KeyExpression
+
+
 def incarnation_after(incarnation: str) -> str:
     """Return what a publisher calls its numbering after a wrap, so that others know it for one."""
     return blake2b(incarnation.encode(), digest_size=INCARNATION_DIGITS // 2).hexdigest()
@@ -487,6 +502,11 @@ def own_key(domain: str, *chunks: str) -> str:
 def ack_key(domain: str, source: SourceId) -> str:
     """Return the key on which caches acknowledge a source's samples."""
     return own_key(domain, "ack", str(source))
+
+
+def store_key(domain: str, cache_id: str) -> str:
+    """Return the key on which a cache takes samples that are sent to it alone."""
+    return own_key(domain, "store", cache_id)
 
 
 def cache_token(domain: str, cache_id: str, incarnation: str) -> str:
@@ -521,3 +541,15 @@ def parse_publisher_token(key: str, domain: str) -> PublisherToken | None:
         return None
     epoch = int(digits)
     return PublisherToken(source, epoch, key_expr, incarnation) if epoch < 1 << 29 else None
+
+
+def parse_history_token(key: str, domain: str) -> HistoryToken | None:
+    """Read a cache's token; None when it is none of this domain or malformed."""
+    prefix = own_key(domain, "history", "")
+    parts = key.removeprefix(prefix).split("/", 2) if key.startswith(prefix) else []
+    if len(parts) != 3 or not _NOT_IN_KEYS.isdisjoint(parts[0] + parts[1]):
+        return None  # a chunk with wildcards would address every cache
+    try:
+        return HistoryToken(parts[0], parts[1], KeyExpression(parts[2]))
+    except ValueError:
+        return None

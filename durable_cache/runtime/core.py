@@ -98,8 +98,10 @@ from durable_cache.runtime.effects import (
     Inquire,
     Inquired,
     ReportEpochs,
+    ResendArrived,
     Started,
 )
+from durable_cache.runtime.resends import Resends
 
 __all__ = ["CacheCore", "CoreOptions"]
 
@@ -158,6 +160,13 @@ class CacheCore:
         self._agreement = Agreement(self._engine.known, agreements)
         self._admission = Admission(self._options.resources_limit, streams)
         self._screen = screen
+        self._resends = Resends(
+            self._engine,
+            load=self._load,
+            declare=self._declare,
+            within_limit=self._within_limit,
+            take=self._engine_takes,
+        )
         self._live: deque[CoreEvent] = deque()
         self._given: deque[CoreEvent] = deque()
         self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=_first_moved))
@@ -186,7 +195,8 @@ class CacheCore:
     @property
     def given_waiting(self) -> int:
         """How many samples that others gave wait to be looked at."""
-        return sum(len(event.batch) for event in self._given if isinstance(event, Arrived))
+        kinds = Arrived | ResendArrived
+        return sum(len(event.batch) for event in self._given if isinstance(event, kinds))
 
     @property
     def gaps_open(self) -> int:
@@ -230,7 +240,7 @@ class CacheCore:
                 self._take_tokens()
             case Arrived(_, origin) if origin in _OTHERS:
                 self._given.append(event)
-            case FetchEnded() | Inquired():
+            case FetchEnded() | Inquired() | ResendArrived():
                 self._given.append(event)
             case Started() | Arrived() | BatchRefused() | EpochDeclared() | HeartbeatReceived():
                 self._live.append(event)
@@ -367,6 +377,9 @@ class CacheCore:
                     yield from self._take_from_others(event)
                 case FetchEnded():
                     self._engine_takes(event)
+                case ResendArrived():
+                    answer = yield from self._resends.judge(event)
+                    self._effects.append(answer)
                 case Inquired(inquiry_id, _, failed):
                     if not failed:
                         yield from self._agreement.answered(inquiry_id)

@@ -11,7 +11,8 @@ Every effect that asks for something has an answer and a failure:
 | `Ask` | `Answered` | `AskFailed` |
 
 The others (`SendAck`, `ReportMiss`, `ReportConflict`, `ReportAbsent`, `ReportEpochs`) need none: an
-acknowledgement that is lost is *unknown* to its publisher, as the protocol allows.
+acknowledgement that is lost is *unknown* to its publisher, as the protocol allows. `AnswerResend`
+is itself the answer to a `ResendArrived`; there is one for each, whatever fails.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ from durable_cache.protocol.cache.events import (
     VerifyFailed,
 )
 from durable_cache.protocol.cache.questions import Answer, Question
+from durable_cache.protocol.resends import Refusal
 
 __all__ = [
+    "AnswerResend",
     "AskFailed",
     "Answered",
     "Arrived",
@@ -52,6 +55,7 @@ __all__ = [
     "Inquire",
     "Inquired",
     "ReportEpochs",
+    "ResendArrived",
     "Started",
 ]
 
@@ -71,6 +75,27 @@ class Arrived:
     batch: SampleBatch
     origin: Origin
     now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class ResendArrived:
+    """A publisher sent samples of one numbering once more, to this cache alone.
+
+    Answered with an `AnswerResend` of the same number.
+    """
+
+    number: int
+    sender: str
+    """The zid that the sender says it has."""
+    source: SourceId
+    epoch: int
+    incarnation: str
+    batch: SampleBatch
+    claims: frozenset[str] | None
+    """The incarnations that live tokens of the source name; None where that is not known."""
+    now: Moment
+    refused: tuple[Refusal, ...] = ()
+    """Numbers that were left out on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +128,7 @@ CoreEvent = (
     Started
     | Arrived
     | Inquired
+    | ResendArrived
     | Answered
     | AskFailed
     | BatchRefused
@@ -144,8 +170,17 @@ class ReportEpochs:
     are_one: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerResend:
+    """Say which numbers of a resend were not taken; the others are acknowledged when durable."""
+
+    number: int
+    refused: tuple[Refusal, ...]
+
+
 Effect = (
     Append
+    | AnswerResend
     | SendAck
     | Fetch
     | Verify

@@ -28,10 +28,26 @@ class PublisherOptions:
     """At which level they must hold it."""
     unacknowledged_max: int = 100_000
     """Samples that wait for acknowledgements, all of them kept; further puts wait for room."""
+    unacknowledged_bytes_max: int = 256 << 20
+    """Bytes of memory they may take: 100,000 samples of 2 kB."""
+    unacknowledged_seconds_max: float | None = None
+    """How long a sample may wait; then its receipt says `unknown` and the sample is kept no longer.
+    None waits for ever."""
     receipts_max: int = 100_000
     """The same bound by its earlier name: the smaller of the two counts."""
     put_timeout_seconds: float = 5.0
     """How long a put waits for room before it raises `Unacknowledged`; 0 raises at once."""
+    resend_delay_seconds: float = 1.0
+    """How long a sample waits for acknowledgements before it is sent once more, to the caches alone
+    that lack it: an acknowledgement takes a quarter of a second."""
+    resend_seconds_max: float = 10.0
+    """The longest pause between resends to a cache; pauses double up to it."""
+    resend_samples_max: int = 1_000
+    """Samples sent once more in one frame."""
+    resend_bytes_max: int = 1 << 20
+    """Bytes sent once more in one frame; a cache commits it at once."""
+    resend_timeout_seconds: float = 5.0
+    """How long a cache may take to say that it will store what was sent once more."""
     epochs_timeout_seconds: float = 0.5
     """How long caches may take to say which epochs of this source they know; 0 asks none."""
     queries_waiting_max: int = 256
@@ -53,14 +69,25 @@ class PublisherOptions:
             "history",
             "receipts_max",
             "unacknowledged_max",
+            "unacknowledged_bytes_max",
+            "resend_samples_max",
+            "resend_bytes_max",
             "queries_waiting_max",
             "acknowledgers_max",
         )
         for name in counts:
             _check_number(name, getattr(self, name), 1, whole=True)
         _check_number("acknowledgements", self.acknowledgements, 0, whole=True)
-        for name in ("put_timeout_seconds", "epochs_timeout_seconds"):
+        seconds = (
+            *("put_timeout_seconds", "epochs_timeout_seconds", "resend_delay_seconds"),
+            *("resend_seconds_max", "resend_timeout_seconds"),
+        )
+        for name in seconds:
             _check_number(name, getattr(self, name), 0, whole=False)
+        if self.unacknowledged_seconds_max is not None:
+            _check_number(
+                "unacknowledged_seconds_max", self.unacknowledged_seconds_max, 0, whole=False
+            )
         if not isinstance(self.domain, str) or not self.domain:
             raise ConfigError(f"domain: expected a name, got {self.domain!r}")
         if self.qos is not None and not isinstance(self.qos, Qos):
@@ -89,6 +116,12 @@ class PublisherOptions:
             unacknowledged_max=min(self.unacknowledged_max, self.receipts_max),
             acknowledgers_max=self.acknowledgers_max,
             ask_epochs=self.epochs_timeout_seconds > 0,
+            unacknowledged_bytes_max=self.unacknowledged_bytes_max,
+            unacknowledged_seconds_max=self.unacknowledged_seconds_max,
+            resend_delay_seconds=self.resend_delay_seconds,
+            resend_seconds_max=self.resend_seconds_max,
+            resend_samples_max=self.resend_samples_max,
+            resend_bytes_max=self.resend_bytes_max,
         )
 
 
@@ -107,7 +140,14 @@ class PublisherSettings(TypedDict, total=False):
     level: Durability | str
     unacknowledged_max: int
     receipts_max: int
+    unacknowledged_bytes_max: int
+    unacknowledged_seconds_max: float | None
     put_timeout_seconds: float
+    resend_delay_seconds: float
+    resend_seconds_max: float
+    resend_samples_max: int
+    resend_bytes_max: int
+    resend_timeout_seconds: float
     epochs_timeout_seconds: float
     queries_waiting_max: int
     acknowledgers_max: int

@@ -13,25 +13,26 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from queue import SimpleQueue
-from threading import Condition, Lock, Thread, current_thread
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 from types import TracebackType
 from typing import Generic, Self, TypeVar, assert_never, cast
 
+from durable_cache.endpoints.publisher.epochs import highest_epoch
+from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.endpoints.publisher.receipts import Receipt
 from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
 from durable_cache.endpoints.session import (
-    Decoder,
     IntoBytes,
     IntoEncoding,
     IntoKeyExpr,
     Query,
     Session,
     Timestamp,
+    ZenohSubscriber,
     ZError,
     answer_at_once,
-    ask,
     close_at_exit,
     declare_own_publisher,
     declare_token,
@@ -47,14 +48,15 @@ from durable_cache.endpoints.session import (
     send,
     source_of,
     start_thread,
+    take_token_changes,
     undeclare,
-    zid_of,
+    watch_tokens_polled,
 )
 from durable_cache.errors import (
     Closed,
     ConfigError,
-    DurableCacheError,
     LocalProtocolError,
+    OutcomeUnknown,
     RemoteProtocolError,
     Unacknowledged,
 )
@@ -72,13 +74,18 @@ from durable_cache.protocol.publisher.events import (
     Event,
     Finished,
     Full,
+    Hurry,
     Output,
     Put,
+    Resend,
+    ResendFailed,
+    Resent,
     Send,
     SendFailed,
     Sent,
     Standing,
     Started,
+    Tick,
     TokenDeclared,
     TokenFailed,
 )
@@ -88,7 +95,7 @@ from durable_cache.protocol.wire import (
     Incarnation,
     ack_key,
     decode_ack,
-    decode_packed,
+    own_key,
     publisher_token,
 )
 from durable_cache.storage.contract import Page
@@ -105,7 +112,8 @@ _BOUNDS = AnswerBounds(
 _UNDER_WAY_SECONDS_MAX = 1.0
 """How long an answer waits for the put that is under way: a congested link holds it up."""
 _JOIN_SECONDS_MAX = 1.0
-_EPOCH_ANSWER_BYTES_MAX = 16 << 20
+_LOOK_SECONDS = 0.1
+"""How often it is looked which caches are in reach, and what is due to be sent once more."""
 
 
 class ReliablePublisher(Generic[ReceiptT_co]):
@@ -140,8 +148,9 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         """Questions up to `queries_waiting_max`; callbacks up to the bound of receipts, for a put
         waits while so many are not called yet."""
         bounds = options.engine_options()
-        self._unacknowledged_max = bounds.unacknowledged_max
         self._jobs_max = options.queries_waiting_max + bounds.unacknowledged_max
+        self._caches = CachesInReach(options.domain, key_expr, bounds.acknowledgers_max)
+        self._tokens: ZenohSubscriber | None = None
         self._thread: Thread | None = None
         self._token: object = None
         self._declared: list[object] = []
@@ -163,6 +172,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         if options.acknowledgements:
             key = ack_key(options.domain, self.source)
             self._declared.append(hear_at_once(session, key, self._acknowledged))
+            self._tokens = watch_tokens_polled(session, own_key(options.domain, "history", "**"))
+            self._declared.append(self._tokens)
         if options.cache:
             own = f"{self.source}/{self.key_expr}"
             self._declared.append(answer_at_once(session, own, self._asked))
@@ -217,6 +228,61 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         """Publish that the key has no value any more; numbered and stored like a put."""
         return self._publish(Kind.DELETE, b"", "zenoh/bytes", attachment, key)
 
+    def flush(self, timeout_seconds: float | None = None) -> None:
+        """Wait until as many caches as were wanted hold everything that was put before this call.
+
+        What they lack is sent to them once more at once. Where no acknowledgements are wanted there
+        is nothing to wait for. Raises Closed, or OutcomeUnknown when the time is over, here or for
+        some sample: it may be stored all the same.
+        """
+        if not self._options.acknowledgements:
+            return
+        before = self._engine.unknown
+        self._do(self._tell(Hurry(_now())))
+        if self._await_acknowledged(timeout_seconds) and self._engine.unknown == before:
+            return
+        if self.closed:
+            raise Closed(f"the publisher on {self.key_expr} was closed")
+        waiting, unknown = self._engine.unacknowledged, self._engine.unknown - before
+        failure = self._engine.last_failure
+        raise OutcomeUnknown(
+            f"{waiting + unknown} samples on {self.key_expr} are not known to be held by "
+            f"{self._options.acknowledgements} caches; they may be all the same"
+            + (f" ({failure})" if failure else "")
+        )
+
+    def wait_for_all_acked(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until everything put before this call is acknowledged; False when it is not known.
+
+        As rmw's `wait_for_all_acked`: it hurries nothing. Raises ConfigError where no
+        acknowledgements are wanted.
+        """
+        if not self._options.acknowledgements:
+            raise ConfigError("acknowledgements=0: nothing is acknowledged to this publisher")
+        before = self._engine.unknown
+        return self._await_acknowledged(timeout_seconds) and self._engine.unknown == before
+
+    def _await_acknowledged(self, timeout_seconds: float | None) -> bool:
+        called_ns = time.monotonic_ns()
+
+        def acknowledged() -> bool:
+            since_ns = self._engine.waits_since_ns()
+            return since_ns is None or since_ns > called_ns
+
+        with self.changed:
+            self.changed.wait_for(lambda: self.closed or acknowledged(), timeout_seconds)
+            return acknowledged()
+
+    @property
+    def unknown(self) -> int:
+        """Samples that waited for `unacknowledged_seconds_max` in vain: they may be stored."""
+        return self._engine.unknown
+
+    @property
+    def resend_error(self) -> str:
+        """Why a cache did not take what was sent to it once more; empty where none refused."""
+        return self._engine.last_failure
+
     def kept(self) -> list[Sample]:
         """Return the samples of the publisher's own cache, oldest first."""
         with self.changed:
@@ -260,20 +326,18 @@ class ReliablePublisher(Generic[ReceiptT_co]):
 
     def _await_room(self, deadline: float) -> None:
         def has_room() -> bool:
-            return self.closed or (
-                self._engine.unacknowledged < self._unacknowledged_max
-                and self._jobs.qsize() <= self._jobs_max
-            )
+            return self.closed or (self._engine.has_room and self._jobs.qsize() <= self._jobs_max)
 
         with self.changed:
             left = 0.0 if current_thread() is self._thread else deadline - time.monotonic()
-            if left > 0 and self.changed.wait_for(has_room, left):
+            if left > 0 and self.changed.wait_for(has_room, min(left, TIMEOUT_MAX)):
                 return
             waiting = self._engine.unacknowledged
         raise Unacknowledged(
             f"{waiting} samples on {self.key_expr} wait for {self._options.acknowledgements} "
-            "acknowledgements each: is a cache in reach? unacknowledged_max and "
-            "put_timeout_seconds say how many may wait, and how long a put does"
+            "acknowledgements each: is a cache in reach? unacknowledged_max, "
+            "unacknowledged_bytes_max and put_timeout_seconds say how many may wait, and how long "
+            "a put does"
         )
 
     def _send(self, outputs: list[Output], key: str | None, stamp: Timestamp) -> Standing | None:
@@ -317,6 +381,9 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                     self._do(self._tell(self._ask_epochs()))
                 case Finished(standings):
                     self._finished(standings)
+                case Resend():
+                    timeout = self._options.resend_timeout_seconds
+                    resend(self._session, self._options.domain, output, timeout, self._resent)
                 case Send() | Full():
                     raise LocalProtocolError("nothing is being put")
                 case _:
@@ -337,22 +404,26 @@ class ReliablePublisher(Generic[ReceiptT_co]):
             undeclare(before)
 
     def _ask_epochs(self) -> Event:
-        """Ask which epochs of this source caches know: an earlier run may have had its zid.
-
-        Number 0 stands for a whole numbering: where it is not held, its absence is named.
-        """
-        highest = 0
-        selector = f"{self.source}/{self.key_expr}?_sn=0;_pack=1"
-        decoder = Decoder(zid_of(self._session), _EPOCH_ANSWER_BYTES_MAX)
         timeout = self._options.epochs_timeout_seconds
-        try:
-            for reply in ask(self._session, selector, timeout_seconds=timeout, decoder=decoder):
-                if reply.sample is not None:
-                    highest = max(highest, _highest_epoch(reply.sample.payload, self.source))
-        except (DurableCacheError, ZError):
-            _log.debug("asking for the epochs of %s failed", self.source, exc_info=True)
-            return EpochsUnknown(_now())
-        return EpochsKnown(highest, _now())
+        highest = highest_epoch(self._session, self.source, self.key_expr, timeout)
+        return EpochsUnknown(_now()) if highest is None else EpochsKnown(highest, _now())
+
+    def _resent(self, event: Resent | ResendFailed) -> None:
+        self._jobs.put(partial(self._take, event))
+
+    def _take(self, event: Resent | ResendFailed) -> None:
+        self._do(self._tell(event))
+
+    def _look_around(self) -> None:
+        """See which caches are in reach and do what is due."""
+        if self._tokens is None or self.closed:
+            return
+        for event in self._caches.changes(take_token_changes(self._tokens)):
+            self._tell(event)
+        with self._lock:
+            wake_ns = self._engine.wake_ns()
+        if wake_ns is not None and wake_ns <= time.monotonic_ns():
+            self._do(self._tell(Tick(_now())))
 
     def _acknowledged(self, payload: bytes) -> None:
         try:
@@ -396,8 +467,19 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         self._jobs.put(partial(self._answer, query))
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        pause = None if self._tokens is None else _LOOK_SECONDS
+        looked = 0.0
+        while True:
+            try:
+                job = self._jobs.get(timeout=pause)
+                if job is None:
+                    return
+                job()
+            except Empty:
+                looked = 0.0
+            if time.monotonic() - looked > _LOOK_SECONDS:
+                looked = time.monotonic()
+                self._look_around()
 
     def _answer(self, query: Query) -> None:
         with query:
@@ -472,15 +554,3 @@ def _parse_key(text: str) -> KeyExpression:
         return KeyExpression(text)
     except ValueError as error:
         raise ConfigError(f"key {error}") from error
-
-
-def _highest_epoch(payload: bytes, source: SourceId) -> int:
-    """Return the highest epoch of a source that a packed answer names; 0 for none."""
-    try:
-        found = decode_packed(payload)
-    except RemoteProtocolError:
-        return 0  # whatever answered, it is no cache of ours
-    epochs = [sample.epoch for sample in found.samples if sample.source == source]
-    epochs += [run.epoch for run in found.absent if run.source == source]
-    epochs += [named.epoch for named in found.incarnations if named.source == source]
-    return max(epochs, default=0)

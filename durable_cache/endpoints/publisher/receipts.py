@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from threading import Condition
 from typing import Protocol
 
+from durable_cache.errors import OutcomeUnknown
 from durable_cache.protocol.publisher.events import Standing
 from durable_cache.storage.contract import Durability
 
@@ -61,6 +62,14 @@ class Receipt:
         """Whether as many caches as were wanted hold the sample at the wanted level."""
         return self._standing.done
 
+    @property
+    def unknown(self) -> bool:
+        """Whether `unacknowledged_seconds_max` is over: nothing more is done for the sample.
+
+        It may be stored all the same.
+        """
+        return self._standing.unknown
+
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until `done`; False when the time is over, or the publisher was closed before.
 
@@ -70,11 +79,26 @@ class Receipt:
         if standing.done:
             return True
         with owner.changed:
-            owner.changed.wait_for(lambda: standing.done or owner.closed, timeout_seconds)
+            owner.changed.wait_for(
+                lambda: standing.done or standing.unknown or owner.closed, timeout_seconds
+            )
         return standing.done
 
+    def result(self, timeout_seconds: float | None = None) -> Mapping[str, Durability]:
+        """Wait until `done` and return `caches`.
+
+        Raises OutcomeUnknown when the time is over, or the publisher was closed before: the sample
+        may be stored, and is still sent once more unless `unknown`.
+        """
+        if self.wait(timeout_seconds):
+            return self.caches
+        raise OutcomeUnknown(
+            f"sample {self.sn}: {len(self.caches)} caches acknowledged it, fewer than were wanted; "
+            "whether others store it is unknown"
+        )
+
     def on_done(self, callback: Callable[[Receipt], object]) -> None:
-        """Call `callback(receipt)` once when done, on the publisher's own thread.
+        """Call `callback(receipt)` once when done or `unknown`, on the publisher's own thread.
 
         What it raises is logged and counted. A put in it that finds no room raises at once: the
         room is made on the same thread.

@@ -41,6 +41,7 @@ __all__ = [
     "take_heard",
     "take_heartbeats",
     "take_token_changes",
+    "tokens_for_certain",
     "tokens_now",
     "undeclare",
     "watch_tokens",
@@ -166,6 +167,19 @@ def tokens_now(session: Session, key_expr: str, timeout_seconds: float) -> set[s
         key_expr, handlers.FifoChannel(1024), timeout=timeout_seconds
     )
     return {str(reply.ok.key_expr) for reply in replies if reply.ok is not None}
+
+
+def tokens_for_certain(session: Session, key_expr: str, timeout_seconds: float) -> set[str] | None:
+    """Ask which tokens there are at this moment; None where not everybody answered in time."""
+    replies = session.liveliness().get(
+        key_expr, handlers.FifoChannel(1024), timeout=timeout_seconds
+    )
+    keys = set()
+    for reply in replies:
+        if reply.ok is None:
+            return None
+        keys.add(str(reply.ok.key_expr))
+    return keys
 
 
 def take_token_changes(watch: ZenohSubscriber) -> list[tuple[str, bool]]:

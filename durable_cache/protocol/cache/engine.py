@@ -8,8 +8,9 @@ is looked up: it is the same sample, a conflict, or the first sign that the numb
 source's later samples wait behind the question (`doubts`).
 
 Persist before messages leave: `SendAck` and `ReportMiss` come only out of `Appended` (a `SendAck`
-may be repeated under an epoch learned later), and a `SendAck` never names a number whose `Append`
-is not answered. At most one `Append` is outstanding; what is accepted meanwhile goes with the next.
+may be repeated under an epoch learned later, and for what its publisher sent once more), and none
+names a number whose `Append` is not answered. At most one `Append` is outstanding; what is accepted
+meanwhile goes with the next.
 `handle` is total for every order of events; time enters as an argument.
 """
 
@@ -25,9 +26,10 @@ import msgspec
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
+from durable_cache.protocol.cache.appending import Appending
 from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -36,6 +38,7 @@ from durable_cache.protocol.cache.events import (
     AppendFailed,
     BatchReceived,
     BatchRefused,
+    Compared,
     Declared,
     EngineOptions,
     EpochDeclared,
@@ -46,6 +49,7 @@ from durable_cache.protocol.cache.events import (
     Found,
     HeartbeatReceived,
     Learned,
+    NumberingNamed,
     Origin,
     Output,
     ReportAbsent,
@@ -66,18 +70,6 @@ __all__ = ["CacheEngine"]
 _SECOND_NS = 1_000_000_000
 
 
-class _Appending:
-    """The outstanding `Append`: which numbers of which numberings, which gaps its skips end."""
-
-    __slots__ = ("gaps", "numberings")
-
-    def __init__(
-        self, numberings: list[tuple[SourceId, Numbering, RangeSet]], gaps: tuple[Gap, ...]
-    ) -> None:
-        self.numberings = numberings
-        self.gaps = gaps
-
-
 class CacheEngine:
     """The pure heart of a cache: `handle(event)` returns what to do, in order. Owned by one thread.
 
@@ -94,7 +86,7 @@ class CacheEngine:
         self._gaps = Gaps(self._options)
         self._accepted: list[Sample] = []
         self._given_up: tuple[Gap, ...] = ()
-        self._appending: _Appending | None = None
+        self._appending: Appending | None = None
         self._give_up_from_ns = 0
         self._doubts: dict[int, Doubt] = {}
         self._doubtful = 0
@@ -166,11 +158,10 @@ class CacheEngine:
                 return self._loaded(event)
             case EpochDeclared():
                 return self._declared(event)
-            case EpochsAgreed(source, loser, winner):
-                self._merged(self.known(source), loser, winner)
-                return []
-            case EpochFreed(source, loser):
-                self.epochs.free(source, loser)
+            case Compared():
+                return self._compared(event)
+            case EpochsAgreed() | EpochFreed() | NumberingNamed():
+                self._renamed(event)
                 return []
             case HeartbeatReceived():
                 return self._heartbeat(event)
@@ -208,6 +199,8 @@ class CacheEngine:
                 self._recovered(known, samples, foreign=True)
             elif event.origin is Origin.REFILED:
                 known.refile(samples, accepted)
+            elif event.origin is Origin.RESENT:
+                self._resent(known, samples, event.now)
             elif event.origin is Origin.NATIVE:
                 if known.doubt is not None:
                     continue  # of which run they are is not known; their gap is asked for again
@@ -307,6 +300,30 @@ class CacheEngine:
             numbering.window.accept(sample.sn, sample.sn)
             numbering.take((sample,), self._accepted)
 
+    def _resent(self, known: KnownSource, samples: list[Sample], now: Moment) -> None:
+        for sample in sorted(samples, key=lambda sample: sample.sn):
+            numbering = known.numbering(sample.epoch)
+            if numbering.window.verdict(sample.sn) is Verdict.NEW:
+                self._advance(known.source, numbering, sample, now)
+
+    def _compared(self, event: Compared) -> list[Output]:
+        """Acknowledge once more what is stored as it was sent; what is not there is taken."""
+        known = self.known(event.source)
+        numbering = known.of_incarnation(event.incarnation)
+        if numbering is None:
+            return []
+        under_way = self.under_way(event.source, numbering)
+        outputs: list[Output] = []
+        same = RangeSet()
+        for found in event.found:
+            sn = found.sample.sn
+            if sn in under_way:
+                continue  # acknowledged when it is durable
+            if found.same or (found.removed and sn in numbering.window.held):
+                same.add(sn, sn)
+            outputs += self._judge(numbering, found)
+        return [*outputs, self._ack(event.source, numbering, same)] if same else outputs
+
     def _append(self) -> Append:
         accepted, self._accepted = self._accepted, []
         gaps, self._given_up = self._given_up, ()
@@ -323,7 +340,7 @@ class CacheEngine:
             for gap in gaps
             for first, last in gap.window.held.gaps(gap.first, gap.last)
         )
-        self._appending = _Appending(numberings, gaps)
+        self._appending = Appending(numberings, gaps)
         return Append(batch, skips)
 
     def _appended(self) -> list[Output]:
@@ -347,13 +364,18 @@ class CacheEngine:
 
     def _ack(self, source: SourceId, numbering: Numbering, runs: RangeSet) -> SendAck:
         """Acknowledge what of `runs` is durable: not what was accepted since, or is under way."""
-        waiting = [s.sn for s in self._accepted if s.source == source]
-        if waiting:
-            runs = runs.difference(RangeSet.of(waiting))
+        under_way = self.under_way(source, numbering)
+        if under_way:
+            runs = runs.difference(under_way)
+        return SendAck(source, numbering.epoch, tuple(runs), numbering.incarnation)
+
+    def under_way(self, source: SourceId, numbering: Numbering) -> RangeSet:
+        """Return the numbers that were accepted and are not known to be durable yet."""
+        under_way = RangeSet.of(s.sn for s in self._accepted if s.source == source)
         for _, appending, sns in self._appending.numberings if self._appending else ():
             if appending is numbering:
-                runs = runs.difference(sns)
-        return SendAck(source, numbering.epoch, tuple(runs), numbering.incarnation)
+                under_way.update(sns)
+        return under_way
 
     def _append_failed(self, now: Moment) -> list[Output]:
         failed, self._appending = self._appending, None
@@ -457,7 +479,7 @@ class CacheEngine:
         """Tell what a number that came again means: filled, repeated, contradicted or lost."""
         sample, stored, removed = found
         if stored is not None:
-            if stored.key == sample.key and sample_digest(stored) == sample_digest(sample):
+            if found.same:
                 self.counts.duplicates += 1
                 return []
             self.counts.conflicts += 1
@@ -518,6 +540,15 @@ class CacheEngine:
                 self._await(source, numbering, 0, first - 1, event.now)
         top = numbering.window.top
         return [*outputs, self._gaps.tail(source, numbering.epoch, top + 1)]
+
+    def _renamed(self, event: EpochsAgreed | EpochFreed | NumberingNamed) -> None:
+        match event:
+            case EpochsAgreed(source, loser, winner):
+                self._merged(self.known(source), loser, winner)
+            case EpochFreed(source, loser):
+                self.epochs.free(source, loser)
+            case NumberingNamed(source, epoch, incarnation):
+                self.known(source).name(epoch, incarnation)
 
     def _merged(self, known: KnownSource, loser: int, winner: int) -> None:
         before = known.numbering(loser).window

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
 
 __all__ = [
     "Alias",
@@ -17,6 +17,7 @@ __all__ = [
     "Appended",
     "BatchReceived",
     "BatchRefused",
+    "Compared",
     "Declared",
     "EngineOptions",
     "EpochDeclared",
@@ -29,6 +30,7 @@ __all__ = [
     "HeartbeatReceived",
     "Learned",
     "Moment",
+    "NumberingNamed",
     "NumberingState",
     "Origin",
     "Output",
@@ -57,6 +59,8 @@ class Origin(Enum):
     """From a foreign publisher's own cache: confirmed, of the source's current epoch."""
     REFILED = "refiled"
     """From this cache's own storage, now under the epoch that was agreed on: to be stored again."""
+    RESENT = "resent"
+    """Sent once more, to this cache alone: of a known epoch, what lies before them is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,16 @@ class Found(NamedTuple):
     removed: bool = False
     """Retention or a purge removed the number: it is not to come in again."""
 
+    @property
+    def same(self) -> bool:
+        """Whether the sample is what is stored."""
+        sample, stored = self.sample, self.stored
+        return (
+            stored is not None
+            and stored.key == sample.key
+            and sample_digest(stored) == sample_digest(sample)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Verified:
@@ -188,6 +202,24 @@ class EpochDeclared:
     now: Moment
     incarnation: str = ""
     """Names this run of the numbering and no other; empty in tokens of older publishers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberingNamed:
+    """A resend says which incarnation an epoch is; its publisher has no token now."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What is stored under numbers that are held and were sent once more."""
+
+    source: SourceId
+    incarnation: str
+    found: tuple[Found, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +269,8 @@ Event = (
     SourceLoaded
     | BatchReceived
     | BatchRefused
+    | Compared
+    | NumberingNamed
     | Verified
     | VerifyFailed
     | Appended
@@ -260,7 +294,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class SendAck:
-    """These numbers are durable; comes only out of `Appended`."""
+    """These numbers are durable; comes out of `Appended`, and again when they were asked about."""
 
     source: SourceId
     epoch: int

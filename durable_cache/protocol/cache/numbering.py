@@ -156,6 +156,17 @@ class KnownSource:
         named = (n for n in self.numberings.values() if n.incarnation == incarnation)
         return next(named, None) if incarnation else None
 
+    def name(self, epoch: int, incarnation: str) -> None:
+        """Take an epoch as that incarnation, unless either is known otherwise.
+
+        Live samples follow it only where nothing later is known.
+        """
+        numbering = self.numbering(epoch)
+        if numbering.incarnation or self.of_incarnation(incarnation) is not None:
+            return
+        numbering.incarnation = incarnation
+        self.current = max(self.current, epoch)
+
     def epoch_for(self, declared: int, incarnation: str) -> int:
         """Return the epoch of a numbering whose token names an incarnation not known yet.
 

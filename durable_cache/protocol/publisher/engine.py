@@ -12,7 +12,6 @@ after a wrap, or the acknowledgements of an earlier run of a pinned zid, are nev
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
@@ -26,6 +25,8 @@ from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
 from durable_cache.protocol.publisher.events import (
     AckReceived,
     AskEpochs,
+    CacheAppeared,
+    CacheGone,
     Declare,
     EngineOptions,
     EpochsKnown,
@@ -33,17 +34,23 @@ from durable_cache.protocol.publisher.events import (
     Event,
     Finished,
     Full,
+    Hurry,
     Output,
     Put,
+    ResendFailed,
+    Resent,
     Send,
     SendFailed,
     Sent,
     Standing,
     Started,
+    Tick,
     TokenDeclared,
     TokenFailed,
 )
 from durable_cache.protocol.publisher.history import History
+from durable_cache.protocol.publisher.numbering import Numbering, Waiting
+from durable_cache.protocol.publisher.resending import Resending
 from durable_cache.protocol.wire import (
     ABSENCES_MAX,
     Absence,
@@ -55,21 +62,10 @@ from durable_cache.protocol.wire import (
 
 __all__ = ["PublisherEngine"]
 
+_SECOND_NS = 1_000_000_000
 _EPOCH_MAX = (1 << 29) - 1
 _NAMES_MAX = 4
 """The history of a publisher reaches over one wrap, for it is far shorter than 2^32 samples."""
-
-
-class _Numbering:
-    """One run of numbers and what is known of its samples that are not acknowledged yet."""
-
-    def __init__(self, epoch: int, incarnation: str, next_sn: int) -> None:
-        self.epoch = epoch
-        self.incarnation = incarnation
-        self.next_sn = next_sn
-        self.open: dict[int, Standing] = {}
-        self.seen: OrderedDict[tuple[str, int], RangeSet] = OrderedDict()
-        """What each cache acknowledged at which level: only what is new in an ack is looked at."""
 
 
 class PublisherEngine:
@@ -85,8 +81,8 @@ class PublisherEngine:
     ) -> None:
         self._source = source
         self._options = options or EngineOptions()
-        self._numbering = _Numbering(0, incarnation, next_sn)
-        self._former: list[_Numbering] = []
+        self._numbering = Numbering(source, 0, incarnation, next_sn)
+        self._former: list[Numbering] = []
         """Earlier numberings some of whose samples are not acknowledged yet."""
         self._names: dict[int, str] = {}
         """The incarnation of each epoch whose samples its own cache may still offer."""
@@ -94,8 +90,13 @@ class PublisherEngine:
         self._under_way: Send | None = None
         history = self._options.history
         self._history = None if history is None else History(history)
+        self._resending = Resending(self._options)
         self.unacknowledged = 0
         """Samples that wait for acknowledgements."""
+        self.unacknowledged_bytes = 0
+        """Bytes of memory they take, near enough."""
+        self.unknown = 0
+        """Samples whose time was over before as many caches as wanted acknowledged them."""
 
     @property
     def epoch(self) -> int:
@@ -170,6 +171,92 @@ class PublisherEngine:
                 return []
             case TokenFailed():
                 return []
+            case CacheAppeared() | CacheGone() | Resent() | ResendFailed():
+                self._caches_changed(event)
+                return []
+            case Hurry(now):
+                self._resending.hurry(now.monotonic_ns)
+                return self._tick(now)
+            case Tick(now):
+                return self._tick(now)
+            case _:
+                assert_never(event)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further sample may wait for acknowledgements."""
+        options = self._options
+        return self.unacknowledged == 0 or (
+            self.unacknowledged < options.unacknowledged_max
+            and self.unacknowledged_bytes < options.unacknowledged_bytes_max
+        )
+
+    @property
+    def last_failure(self) -> str:
+        """Why a cache did not take what was sent to it once more, for people; empty where none."""
+        return self._resending.last_failure
+
+    def waits_since_ns(self) -> int | None:
+        """Return since when a sample waits for acknowledgements, on the monotonic clock."""
+        oldest = self._oldest()
+        return None if oldest is None else oldest.since_ns
+
+    def wake_ns(self) -> int | None:
+        """Return the monotonic time at which the next `Tick` is of use, or None."""
+        oldest = self._oldest()
+        times = [self._resending.wake_ns(oldest)]
+        if oldest is not None and (span_ns := self._wait_ns_max) is not None:
+            times.append(oldest.since_ns + span_ns)
+        return min((time for time in times if time is not None), default=None)
+
+    def _oldest(self) -> Waiting | None:
+        waits = (numbering.oldest() for numbering in (*self._former, self._numbering))
+        return min(
+            (waiting for waiting in waits if waiting is not None),
+            key=lambda waiting: waiting.since_ns,
+            default=None,
+        )
+
+    @property
+    def _wait_ns_max(self) -> int | None:
+        seconds = self._options.unacknowledged_seconds_max
+        return None if seconds is None else round(seconds * _SECOND_NS)
+
+    def _tick(self, now: Moment) -> list[Output]:
+        numberings = (*self._former, self._numbering)
+        unknown = [
+            standing for numbering in numberings for standing in self._expire(numbering, now)
+        ]
+        outputs: list[Output] = [Finished(tuple(unknown))] if unknown else []
+        return [*outputs, *self._resending.due(numberings, self.under_way, now)]
+
+    def _expire(self, numbering: Numbering, now: Moment) -> list[Standing]:
+        """Give up what waited too long; whether caches have it is unknown, and stays so."""
+        unknown: list[Standing] = []
+        span_ns = self._wait_ns_max
+        while span_ns is not None and (waiting := numbering.oldest()) is not None:
+            sample = waiting.sample
+            sending = self._under_way is not None and self._under_way.sample is sample
+            if sending or waiting.since_ns + span_ns > now.monotonic_ns:
+                break
+            standing = numbering.open[sample.sn]
+            standing.unknown = True
+            unknown.append(standing)
+            self._settle(numbering, sample.sn)
+            if self._history is not None:
+                self._history.release(sample.epoch, sample.sn)
+        self.unknown += len(unknown)
+        self._forget_former(numbering)
+        return unknown
+
+    def _caches_changed(self, event: CacheAppeared | CacheGone | Resent | ResendFailed) -> None:
+        match event:
+            case CacheAppeared(cache_id):
+                self._resending.appeared(cache_id)
+            case CacheGone(cache_id):
+                self._resending.gone(cache_id)
+            case Resent() | ResendFailed():
+                self._resending.answered(event)
             case _:
                 assert_never(event)
 
@@ -184,16 +271,13 @@ class PublisherEngine:
         if self._under_way is not None:
             raise LocalProtocolError("a put while another is under way")
         wanted = self._options.acknowledgements > 0
-        if wanted and self.unacknowledged >= self._options.unacknowledged_max:
+        if wanted and not self.has_room:
             return [Full(self.unacknowledged)]
         if self._numbering.next_sn >= SOURCE_SN_MODULUS:
             self._wrap(event.now)
         numbering = self._numbering
         sn = numbering.next_sn
-        standing = None
-        if wanted:
-            standing = numbering.open[sn] = Standing(numbering.incarnation, sn)
-            self.unacknowledged += 1
+        standing = Standing(numbering.incarnation, sn) if wanted else None
         sample = Sample(
             event.key,
             self._source,
@@ -209,6 +293,10 @@ class PublisherEngine:
             event.qos,
             event.now.unix_ns,
         )
+        if standing is not None:
+            size = numbering.wait_for(standing, sample, event.now.monotonic_ns)
+            self.unacknowledged += 1
+            self.unacknowledged_bytes += size
         self._under_way = send = Send(sample, standing)
         if self._declared == numbering.incarnation:
             return [send]
@@ -220,10 +308,10 @@ class PublisherEngine:
         if old.open:
             self._former.append(old)
         named = incarnation_after(old.incarnation)
-        self._numbering = _Numbering(next_epoch(now.unix_ns, old.epoch), named, 0)
+        self._numbering = Numbering(self._source, next_epoch(now.unix_ns, old.epoch), named, 0)
         self._name(self._numbering)
 
-    def _name(self, numbering: _Numbering) -> None:
+    def _name(self, numbering: Numbering) -> None:
         self._names[numbering.epoch] = numbering.incarnation
         while len(self._names) > _NAMES_MAX:
             del self._names[min(self._names)]
@@ -246,8 +334,8 @@ class PublisherEngine:
     def _send_failed(self) -> list[Output]:
         sn = self._take_under_way().sample.sn
         numbering = self._numbering
-        if numbering.open.pop(sn, None) is not None:
-            self.unacknowledged -= 1
+        if sn in numbering.open:
+            self._settle(numbering, sn)
         for seen in numbering.seen.values():
             seen.remove(sn, sn)  # nobody can have had it: a true acknowledgement is still to come
         return []
@@ -259,9 +347,9 @@ class PublisherEngine:
         return send
 
     def _acknowledged(self, ack: Ack) -> list[Output]:
-        if ack.source != self._source:
-            return []
         for numbering in (self._numbering, *self._former):
+            if ack.source != numbering.source:
+                continue
             if ack.incarnation == numbering.incarnation or (
                 not ack.incarnation and ack.epoch == numbering.epoch
             ):
@@ -269,7 +357,7 @@ class PublisherEngine:
                 return [Finished(tuple(finished))] if finished else []
         return []
 
-    def _take(self, numbering: _Numbering, ack: Ack) -> list[Standing]:
+    def _take(self, numbering: Numbering, ack: Ack) -> list[Standing]:
         """Count an ack for the open samples that its cache did not acknowledge before."""
         seen = numbering.seen.setdefault((ack.cache_id, ack.level), RangeSet())
         numbering.seen.move_to_end((ack.cache_id, ack.level))
@@ -280,6 +368,7 @@ class PublisherEngine:
         if numbering is self._numbering and self._under_way is not None:
             put += 1
         finished: list[Standing] = []
+        self._resending.acknowledged(ack.cache_id)
         for first, last in ack.runs:
             end = min(last, put)
             if end < first:
@@ -287,13 +376,11 @@ class PublisherEngine:
             for low, high in seen.gaps(first, end):
                 finished += self._reach(numbering, ack.cache_id, ack.level, low, high)
             seen.add(first, end)
-        self.unacknowledged -= len(finished)
-        if not numbering.open and numbering in self._former:
-            self._former.remove(numbering)
+        self._forget_former(numbering)
         return finished
 
     def _reach(
-        self, numbering: _Numbering, cache_id: str, level: int, first: int, last: int
+        self, numbering: Numbering, cache_id: str, level: int, first: int, last: int
     ) -> list[Standing]:
         """Add a cache to what is known of these numbers; return those it finishes."""
         waiting = numbering.open
@@ -315,11 +402,20 @@ class PublisherEngine:
             else:
                 standing.caches, standing.done = first_answer, enough
             if standing.done:
-                del waiting[sn]
+                self._settle(numbering, sn)
                 finished.append(standing)
                 if self._history is not None:
                     self._history.release(numbering.epoch, sn)
         return finished
+
+    def _settle(self, numbering: Numbering, sn: int) -> None:
+        """Wait no more for acknowledgements of a sample."""
+        self.unacknowledged_bytes -= numbering.settle(sn)
+        self.unacknowledged -= 1
+
+    def _forget_former(self, numbering: Numbering) -> None:
+        if not numbering.open and numbering in self._former:
+            self._former.remove(numbering)
 
     def _is_enough(self, levels: Iterable[int]) -> bool:
         """Tell whether caches at these levels are as many as wanted, at the level wanted."""

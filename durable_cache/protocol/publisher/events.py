@@ -9,12 +9,15 @@ from types import MappingProxyType
 import msgspec
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import Kind, Sample
+from durable_cache.model.sample import Kind, Sample, SourceId
+from durable_cache.protocol.resends import Refusal
 from durable_cache.protocol.wire import Ack
 
 __all__ = [
     "AckReceived",
     "AskEpochs",
+    "CacheAppeared",
+    "CacheGone",
     "Declare",
     "EpochsKnown",
     "EpochsUnknown",
@@ -22,13 +25,18 @@ __all__ = [
     "Event",
     "Finished",
     "Full",
+    "Hurry",
     "Output",
     "Put",
+    "Resend",
+    "ResendFailed",
+    "Resent",
     "Send",
     "SendFailed",
     "Sent",
     "Standing",
     "Started",
+    "Tick",
     "TokenDeclared",
     "TokenFailed",
 ]
@@ -52,6 +60,19 @@ class EngineOptions:
     """Caches remembered with what each acknowledged; one forgotten costs time, no receipt."""
     ask_epochs: bool = True
     """Ask caches for the highest epoch of this source first, for its zid may be pinned."""
+    unacknowledged_bytes_max: int = 256 << 20
+    """Bytes of memory that they may take; a further one is not taken. One alone always fits."""
+    unacknowledged_seconds_max: float | None = None
+    """How long a sample may wait; then it is not waited for any more, and its outcome is unknown.
+    None waits for ever."""
+    resend_delay_seconds: float = 1.0
+    """How long a sample waits before it is sent once more: an acknowledgement takes a quarter."""
+    resend_seconds_max: float = 10.0
+    """The longest pause between resends to a cache that does not acknowledge them."""
+    resend_samples_max: int = 1_000
+    """Samples sent once more together."""
+    resend_bytes_max: int = 1 << 20
+    """Bytes sent once more together; one sample alone always fits."""
 
 
 class Standing:
@@ -60,7 +81,7 @@ class Standing:
     Numbered by its incarnation: after a wrap or a restart the same `sn` is another sample.
     """
 
-    __slots__ = ("caches", "done", "incarnation", "sn")
+    __slots__ = ("caches", "done", "incarnation", "sn", "unknown")
 
     def __init__(self, incarnation: str, sn: int) -> None:
         self.incarnation = incarnation
@@ -69,6 +90,8 @@ class Standing:
         """The level that each cache named, by cache_id; replaced, never changed in place."""
         self.done = False
         """As many caches as were wanted hold the sample at the level wanted."""
+        self.unknown = False
+        """The time for that is over, and nothing more is done for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +164,52 @@ class AckReceived:
     ack: Ack
 
 
+@dataclass(frozen=True, slots=True)
+class CacheAppeared:
+    """A cache that may store these samples came into reach, perhaps anew."""
+
+    cache_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGone:
+    """A cache is out of reach; what is on its way to it may arrive all the same."""
+
+    cache_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """Answers `Resend`: the cache acknowledges soon what it did not refuse."""
+
+    resend_id: int
+    refused: tuple[Refusal, ...]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class ResendFailed:
+    """Answers `Resend`: there was no answer, or an error; whether it arrived is unknown."""
+
+    resend_id: int
+    reason: str
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """The program waits for what was put until now: it is sent once more without delay."""
+
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+    now: Moment
+
+
 Event = (
     Started
     | EpochsKnown
@@ -151,6 +220,12 @@ Event = (
     | Sent
     | SendFailed
     | AckReceived
+    | CacheAppeared
+    | CacheGone
+    | Resent
+    | ResendFailed
+    | Hurry
+    | Tick
 )
 
 
@@ -180,16 +255,31 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The put was not taken: so many samples wait for acknowledgements."""
+    """The put was not taken: so many samples wait for acknowledgements, or so many bytes."""
 
     unacknowledged: int
 
 
 @dataclass(frozen=True, slots=True)
+class Resend:
+    """Send samples of one numbering once more, to one cache alone, oldest first.
+
+    Answered by `Resent` or `ResendFailed`.
+    """
+
+    resend_id: int
+    cache_id: str
+    source: SourceId
+    epoch: int
+    incarnation: str
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
-    """These samples are acknowledged as was wanted; told once for each."""
+    """These samples are acknowledged as was wanted, or `unknown` for good; told once for each."""
 
     standings: tuple[Standing, ...]
 
 
-Output = AskEpochs | Declare | Send | Full | Finished
+Output = AskEpochs | Declare | Send | Resend | Full | Finished

@@ -38,6 +38,7 @@ from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
     Answered,
+    AnswerResend,
     Arrived,
     Ask,
     AskFailed,
@@ -158,6 +159,8 @@ class Composition:
                     last,
                     lambda failed: self.handle(Inquired(inquiry_id, self.now, failed)),
                 )
+            case AnswerResend():
+                cache.world.occur("resend answered")
             case ReportMiss():
                 for report in cache.on_miss:
                     report(effect)

@@ -1,0 +1,72 @@
+"""One run of a publisher's numbers, and what of it waits for acknowledgements."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.publisher.events import Standing
+
+__all__ = ["Numbering", "Waiting"]
+
+
+class Waiting(NamedTuple):
+    """A sample that fewer caches than wanted acknowledged."""
+
+    sample: Sample
+    since_ns: int
+    """Monotonic time at which it was put."""
+    size: int
+    """Bytes of memory, near enough."""
+
+
+class Numbering:
+    """One run of numbers and what is known of its samples that are not acknowledged yet."""
+
+    def __init__(self, source: SourceId, epoch: int, incarnation: str, next_sn: int) -> None:
+        self.source = source
+        self.epoch = epoch
+        self.incarnation = incarnation
+        self.next_sn = next_sn
+        self.open: dict[int, Standing] = {}
+        """By number, in the order in which they were put."""
+        self.waiting: dict[int, Waiting] = {}
+        """The samples of those that are open."""
+        self.seen: OrderedDict[tuple[str, int], RangeSet] = OrderedDict()
+        """What each cache acknowledged at which level: only what is new in an ack is looked at."""
+        self.refused: dict[str, RangeSet] = {}
+        """What each cache will never take."""
+
+    def wait_for(self, standing: Standing, sample: Sample, since_ns: int) -> int:
+        """Await acknowledgements of a sample; returns its size."""
+        size = SampleBatch((sample,)).held_bytes
+        self.open[sample.sn] = standing
+        self.waiting[sample.sn] = Waiting(sample, since_ns, size)
+        return size
+
+    def settle(self, sn: int) -> int:
+        """Await nothing more of a number that is open; returns its sample's size."""
+        del self.open[sn]
+        return self.waiting.pop(sn).size
+
+    def oldest(self) -> Waiting | None:
+        """Return what waits for longest."""
+        return next(iter(self.waiting.values()), None)
+
+    def refuse(self, cache_id: str, first: int, last: int) -> None:
+        """Know that a cache will not take these numbers."""
+        self.refused.setdefault(cache_id, RangeSet()).add(first, last)
+
+    def lacking(self, cache_id: str, before_ns: int) -> list[Waiting]:
+        """Return what waits since before a time and a cache did not acknowledge, oldest first."""
+        refused = self.refused.get(cache_id)
+        found = []
+        for sn, waiting in self.waiting.items():
+            if waiting.since_ns > before_ns:
+                break
+            if cache_id in self.open[sn].caches or (refused is not None and sn in refused):
+                continue
+            found.append(waiting)
+        return found

@@ -1,0 +1,200 @@
+"""What a cache makes of samples that a publisher sent once more, to it alone.
+
+Nothing in a resend is believed before it is compared: with the live tokens of the source it claims
+to come from, with the numberings known of that source, and, number by number, with what is stored.
+What is stored as it was sent is acknowledged once more; what is new is taken as any sample is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.window import Verdict
+from durable_cache.protocol.cache.admission import above_floors
+from durable_cache.protocol.cache.engine import CacheEngine
+from durable_cache.protocol.cache.events import (
+    BatchReceived,
+    Compared,
+    EpochDeclared,
+    Event,
+    NumberingNamed,
+    Origin,
+)
+from durable_cache.protocol.cache.numbering import KnownSource, Numbering
+from durable_cache.protocol.cache.questions import (
+    Conversation,
+    Declaration,
+    Done,
+    Floors,
+    FloorsFound,
+    Keep,
+    Lookup,
+    NumbersLooked,
+    Unanswered,
+    answer_of,
+)
+from durable_cache.protocol.resends import Refusal, RefusalReason
+from durable_cache.runtime.effects import AnswerResend, ResendArrived
+
+__all__ = ["Resends"]
+
+
+class _WithinLimit(Protocol):
+    def __call__(self, batch: SampleBatch, origin: Origin, /) -> SampleBatch: ...
+
+
+class _Refusals:
+    """The numbers of one resend that are not taken, by reason."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[RefusalReason, RangeSet] = {}
+
+    def add(self, reason: RefusalReason, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            self._numbers.setdefault(reason, RangeSet()).add(sample.sn, sample.sn)
+
+    def told(self) -> tuple[Refusal, ...]:
+        return tuple(
+            Refusal(run.first, run.last, reason)
+            for reason, runs in self._numbers.items()
+            for run in runs
+        )
+
+
+class Resends:
+    """The part of a core that judges resends; owned by the core's thread."""
+
+    def __init__(
+        self,
+        engine: CacheEngine,
+        *,
+        load: Callable[[Iterable[SourceId]], Conversation[None]],
+        declare: Callable[[EpochDeclared], Conversation[None]],
+        within_limit: _WithinLimit,
+        take: Callable[[Event], None],
+    ) -> None:
+        self._engine = engine
+        self._load = load
+        self._declare = declare
+        self._within_limit = within_limit
+        self._take = take
+
+    def judge(self, event: ResendArrived) -> Conversation[AnswerResend]:
+        """Take what may be taken; the answer says what may not. Never raises `Unanswered`."""
+        refusals = _Refusals()
+        try:
+            yield from self._load((event.source,))
+            known = self._engine.known(event.source)
+            known.pins += 1
+            try:
+                yield from self._judge(event, known, refusals)
+            finally:
+                known.pins -= 1
+        except Unanswered:
+            refusals.add(RefusalReason.LATER, event.batch)
+        return AnswerResend(event.number, (*event.refused, *refusals.told()))
+
+    def _judge(
+        self, event: ResendArrived, known: KnownSource, refusals: _Refusals
+    ) -> Conversation[None]:
+        reason = _claimed(event)
+        if reason is None and known.doubt is not None:
+            reason = RefusalReason.LATER  # of which run its live samples are is not known yet
+        if reason is None:
+            yield from self._name(event, known)
+            reason = _unnamed(event, known)
+        numbering = known.of_incarnation(event.incarnation)
+        if reason is not None or numbering is None:
+            refusals.add(reason or RefusalReason.LATER, event.batch)
+            return
+        epoch = numbering.epoch
+        named = SampleBatch(msgspec.structs.replace(sample, epoch=epoch) for sample in event.batch)
+        held = yield from self._take_new(event, named, numbering, refusals)
+        if held:
+            yield from self._compare(event, numbering, held, refusals)
+
+    def _name(self, event: ResendArrived, known: KnownSource) -> Conversation[None]:
+        """Know the numbering by its incarnation; that is durable before a sample of it is taken."""
+        source, epoch, incarnation = event.source, event.epoch, event.incarnation
+        if known.of_incarnation(incarnation) is not None:
+            return
+        if event.claims and incarnation in event.claims:
+            # Its token is on its way here, or was missed: this is as good.
+            yield from self._declare(EpochDeclared(source, epoch, False, event.now, incarnation))
+            return
+        epoch = known.canonical(epoch, 0)
+        taken = known.numberings.get(epoch)
+        if taken is None or not taken.incarnation:
+            yield from answer_of(Keep(Declaration(source, epoch, incarnation)), Done)
+            self._take(NumberingNamed(source, epoch, incarnation))
+
+    def _take_new(
+        self,
+        event: ResendArrived,
+        batch: SampleBatch,
+        numbering: Numbering,
+        refusals: _Refusals,
+    ) -> Conversation[tuple[Sample, ...]]:
+        """Take the numbers that did not come before; return those that did, to be compared."""
+        removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
+        window = numbering.window
+        new: list[Sample] = []
+        held: list[Sample] = []
+        for sample in batch:
+            match window.verdict(sample.sn):
+                case Verdict.NEW:
+                    new.append(sample)
+                case Verdict.DUPLICATE | Verdict.OLD:
+                    held.append(sample)
+                case Verdict.BEYOND:
+                    refusals.add(RefusalReason.LATER, (sample,))
+        allowed = above_floors(SampleBatch(new), removed.floors)
+        admitted = self._within_limit(allowed, Origin.RESENT)
+        refusals.add(RefusalReason.REMOVED, _left_out(new, allowed))
+        refusals.add(RefusalReason.FULL, _left_out(allowed, admitted))
+        under_way = self._engine.under_way(event.source, numbering)
+        if len(admitted):
+            self._take(BatchReceived(admitted, Origin.RESENT, event.now))
+        return tuple(sample for sample in held if sample.sn not in under_way)
+
+    def _compare(
+        self,
+        event: ResendArrived,
+        numbering: Numbering,
+        held: tuple[Sample, ...],
+        refusals: _Refusals,
+    ) -> Conversation[None]:
+        looked = yield from answer_of(Lookup(held), NumbersLooked)
+        for found in looked.found:
+            if found.stored is not None and not found.same:
+                refusals.add(RefusalReason.CONFLICT, (found.sample,))
+            elif found.removed and found.sample.sn not in numbering.window.held:
+                refusals.add(RefusalReason.REMOVED, (found.sample,))
+        self._take(Compared(event.source, event.incarnation, looked.found))
+
+
+def _claimed(event: ResendArrived) -> RefusalReason | None:
+    """Tell why a resend is not to be believed, whatever it holds."""
+    if event.claims is None:
+        return RefusalReason.LATER
+    if event.claims and event.sender != event.source.zid:
+        return RefusalReason.CLAIMED
+    return None
+
+
+def _unnamed(event: ResendArrived, known: KnownSource) -> RefusalReason | None:
+    """Tell why a numbering has no name here after all."""
+    if known.of_incarnation(event.incarnation) is not None:
+        return None
+    taken = known.numberings.get(known.canonical(event.epoch, 0))
+    return RefusalReason.EPOCH_TAKEN if taken and taken.incarnation else RefusalReason.LATER
+
+
+def _left_out(whole: Iterable[Sample], kept: SampleBatch) -> list[Sample]:
+    numbers = {sample.sn for sample in kept}
+    return [sample for sample in whole if sample.sn not in numbers]
