@@ -20,8 +20,8 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.resends import (
-    Refusal,
     RefusalReason,
+    ResendRefusal,
     ResendReply,
     decode_resend,
     encode_resent,
@@ -92,7 +92,7 @@ class TakingResends:
                 samples,
                 self._claims(resend.source),
                 Moment(time.monotonic_ns(), time.time_ns()),
-                tuple(Refusal(sample.sn, sample.sn, not_stored) for sample in others),
+                tuple(ResendRefusal(sample.sn, sample.sn, not_stored) for sample in others),
             )
         )
 

@@ -28,7 +28,7 @@ __all__ = [
     "FOR_GOOD",
     "RESEND_BYTES_MAX",
     "RefusalReason",
-    "Refusal",
+    "ResendRefusal",
     "ResendRequest",
     "ResendReply",
     "decode_resend",
@@ -66,14 +66,15 @@ class RefusalReason(IntEnum):
 
 FOR_GOOD = frozenset(
     {
-        *(RefusalReason.CLAIMED, RefusalReason.NOT_STORED, RefusalReason.CONFLICT),
+        *(RefusalReason.NOT_STORED, RefusalReason.CONFLICT),
         *(RefusalReason.REMOVED, RefusalReason.EPOCH_TAKEN),
     }
 )
-"""Refusals that sending again does not change."""
+"""Refusals that sending again does not change. A token outlives the link of its session for a
+while: a source that is claimed now may be free soon."""
 
 
-class Refusal(NamedTuple):
+class ResendRefusal(NamedTuple):
     """These numbers of a resend were not taken."""
 
     first: int
@@ -100,7 +101,7 @@ class ResendReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a cache says of a resend."""
 
     cache_id: str
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[ResendRefusal, ...] = ()
 
 
 _resends = msgspec.msgpack.Decoder(ResendRequest)

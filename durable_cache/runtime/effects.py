@@ -42,7 +42,7 @@ from durable_cache.protocol.cache.events import (
     VerifyFailed,
 )
 from durable_cache.protocol.cache.questions import Answer, Question
-from durable_cache.protocol.resends import Refusal
+from durable_cache.protocol.resends import ResendRefusal
 
 __all__ = [
     "AnswerResend",
@@ -94,7 +94,7 @@ class ResendArrived:
     claims: frozenset[str] | None
     """The incarnations that live tokens of the source name; None where that is not known."""
     now: Moment
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[ResendRefusal, ...] = ()
     """Numbers that were left out on the way."""
 
 
@@ -175,7 +175,7 @@ class AnswerResend:
     """Say which numbers of a resend were not taken; the others are acknowledged when durable."""
 
     number: int
-    refused: tuple[Refusal, ...]
+    refused: tuple[ResendRefusal, ...]
 
 
 Effect = (

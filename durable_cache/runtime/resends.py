@@ -38,7 +38,7 @@ from durable_cache.protocol.cache.questions import (
     Unanswered,
     answer_of,
 )
-from durable_cache.protocol.resends import Refusal, RefusalReason
+from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
 
 __all__ = ["Resends"]
@@ -58,9 +58,9 @@ class _Refusals:
         for sample in samples:
             self._numbers.setdefault(reason, RangeSet()).add(sample.sn, sample.sn)
 
-    def told(self) -> tuple[Refusal, ...]:
+    def told(self) -> tuple[ResendRefusal, ...]:
         return tuple(
-            Refusal(run.first, run.last, reason)
+            ResendRefusal(run.first, run.last, reason)
             for reason, runs in self._numbers.items()
             for run in runs
         )

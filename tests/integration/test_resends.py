@@ -21,8 +21,8 @@ from durable_cache.endpoints.session import Session, declare_token, zid_of
 from durable_cache.errors import ConfigError, OutcomeUnknown, Unacknowledged
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.resends import (
-    Refusal,
     RefusalReason,
+    ResendRefusal,
     ResendRequest,
     decode_resent,
     encode_resend,
@@ -133,7 +133,7 @@ def test_a_forged_resend_for_a_living_source_is_refused(network: LocalNetwork) -
         (reply,) = thief.get(store_key("default", cache.cache_id), payload=encode_resend(request))
         assert reply.ok is not None
         assert decode_resent(reply.ok.payload.to_bytes()).refused == (
-            Refusal(0, 1, RefusalReason.CLAIMED),
+            ResendRefusal(0, 1, RefusalReason.CLAIMED),
         )
         assert publisher.put(b"genuine").wait(10)
         assert payloads(cache) == [b"true", b"genuine"]
@@ -148,7 +148,7 @@ def test_a_cache_takes_only_what_is_its_to_store(network: LocalNetwork) -> None:
         (reply,) = session.get(store_key("default", cache.cache_id), payload=encode_resend(request))
         assert reply.ok is not None
         assert decode_resent(reply.ok.payload.to_bytes()).refused == (
-            Refusal(1, 1, RefusalReason.NOT_STORED),
+            ResendRefusal(1, 1, RefusalReason.NOT_STORED),
         )
         wait_until(lambda: cache.status().appended == 2, what="the others")
 
@@ -193,6 +193,14 @@ def test_after_its_time_the_outcome_is_unknown_never_not_stored(network: LocalNe
         with pytest.raises(OutcomeUnknown, match="may be all the same"):
             publisher.flush(20)
         assert publisher.unknown == 2
+
+
+def test_a_callback_does_not_wait_for_what_its_own_thread_does(network: LocalNetwork) -> None:
+    with publisher_on(network.client(), unacknowledged_seconds_max=0.3) as publisher:
+        waited: list[bool] = []
+        publisher.put(b"x").on_done(lambda _: waited.append(publisher.wait_for_all_acked()))
+        publisher.put(b"y")
+        wait_until(lambda: waited, what="the callback")
 
 
 def test_a_full_window_raises_at_once_or_after_its_time(network: LocalNetwork) -> None:

@@ -9,7 +9,7 @@ from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.cache.events import Append, EngineOptions
-from durable_cache.protocol.resends import Refusal, RefusalReason
+from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
 from durable_cache.storage.contract import Floor
@@ -92,6 +92,14 @@ def test_another_sample_under_a_stored_number_is_refused_and_costs_no_neighbour(
     assert not of_run(cache, ONE, 7)
 
 
+def test_another_sample_under_a_stored_number_is_not_acknowledged() -> None:
+    cache = living()
+    cache.take(run_of(ONE, 0, 3))
+    cache.effects.clear()
+    resend(cache, run_of(ONE, 1, 2, run=7))
+    assert not acknowledged(cache, ONE)
+
+
 def test_a_living_source_is_not_somebody_elses() -> None:
     cache = living()
     cache.take(run_of(ONE, 0, 3))
@@ -122,7 +130,8 @@ def test_an_earlier_numbering_nobody_saw_stands_beside_the_one_that_lives() -> N
     cache.take(run_of(ONE, 0, 3, run=1))
     claims = frozenset({OTHER_NAME})
     assert refused(resend(cache, run_of(ONE, 0, 5), claims=claims)) == []
-    cache.take(run_of(ONE, 4, 6, run=1))
+    cache.take(run_of(ONE, 2, 6, run=1))
+    assert (cache.core.counts.restarts, cache.conflicts) == (0, [])
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 5)])}
     assert of_run(cache, ONE, 1) == {EPOCH + 9: RangeSet([SnRange(0, 6)])}
     names = {(ack.epoch, ack.incarnation) for ack in cache.acks}
@@ -140,6 +149,7 @@ def test_the_name_of_a_numbering_is_known_after_a_restart() -> None:
     cache = DrivenCache()
     resend(cache, run_of(ONE, 0, 5), claims=NOBODY, sender=THIEF)
     cache.start()
+    assert {name for _, _, name in cache.store.index.incarnations([ONE])} == {NAME}
     cache.effects.clear()
     assert refused(resend(cache, run_of(ONE, 0, 5), claims=NOBODY, sender=THIEF)) == []
     assert list(acknowledged(cache, ONE)) == [(0, 5)]
@@ -185,7 +195,7 @@ def test_a_limit_of_streams_holds_for_resends() -> None:
 
 def test_refusals_made_on_the_way_stay_in_the_answer() -> None:
     cache = living()
-    left_out = (Refusal(9, 9, RefusalReason.NOT_STORED),)
+    left_out = (ResendRefusal(9, 9, RefusalReason.NOT_STORED),)
     cache.give(
         ResendArrived(3, ONE.zid, ONE, EPOCH, NAME, SampleBatch(()), LIVING, cache.now, left_out)
     )

@@ -28,7 +28,7 @@ from durable_cache.protocol.publisher.events import (
     Tick,
     TokenDeclared,
 )
-from durable_cache.protocol.resends import Refusal, RefusalReason
+from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.protocol.wire import Ack
 from tests.unit.test_publisher import NOW, SOURCE, put_event
 
@@ -83,7 +83,7 @@ class Driven:
         engine = self.engine
         engine.handle(AckReceived(Ack(cache, DISK, SOURCE, engine.epoch, runs, engine.incarnation)))
 
-    def answer(self, resend: Resend, *refused: Refusal) -> None:
+    def answer(self, resend: Resend, *refused: ResendRefusal) -> None:
         self.engine.handle(Resent(resend.resend_id, refused, self.now))
 
 
@@ -117,6 +117,27 @@ def test_in_a_stable_situation_nothing_is_sent_once_more() -> None:
         driven.ack((0, sn))
         assert driven.wait(0.8) == []
     assert driven.engine.wake_ns() is None
+
+
+def test_what_was_put_just_now_waits_for_its_own_time() -> None:
+    driven = Driven()
+    driven.engine.handle(CacheAppeared("c1"))
+    driven.put(1)
+    driven.seconds += 0.9
+    driven.put(1)
+    assert [sns(resend) for resend in driven.wait(0.5)] == [[0]]
+
+
+def test_an_acknowledgement_of_what_the_cache_refused_is_of_another_sample() -> None:
+    driven = Driven()
+    driven.engine.handle(CacheAppeared("c1"))
+    driven.put(3)
+    (resend,) = driven.wait(1)
+    driven.answer(resend, ResendRefusal(1, 1, RefusalReason.CONFLICT))
+    driven.ack((0, 2))
+    assert driven.engine.unacknowledged == 1
+    driven.ack((0, 2), cache="c2")
+    assert driven.engine.unacknowledged == 0
 
 
 def test_pauses_double_up_to_their_bound_and_a_word_of_the_cache_ends_them() -> None:
@@ -184,9 +205,9 @@ def test_what_a_cache_refuses_for_good_is_not_sent_to_it_again_and_what_it_refus
     (resend,) = driven.wait(1)
     driven.answer(
         resend,
-        Refusal(0, 1, RefusalReason.CONFLICT),
-        Refusal(2, 3, RefusalReason.LATER),
-        Refusal(4, 4, 99),
+        ResendRefusal(0, 1, RefusalReason.CONFLICT),
+        ResendRefusal(2, 3, RefusalReason.LATER),
+        ResendRefusal(4, 4, 99),
     )
     assert [sns(again) for again in driven.wait(3)][:1] == [[2, 3, 4, 5]]
 

@@ -8,8 +8,8 @@ import pytest
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.resends import (
-    Refusal,
     RefusalReason,
+    ResendRefusal,
     ResendReply,
     ResendRequest,
     decode_resend,
@@ -22,7 +22,7 @@ from durable_cache.protocol.wire import Content, parse_history_token, seal
 SOURCE = SourceId("ab12", 7)
 SAMPLES = tuple(Sample("a/b", SOURCE, 5, sn, b"%d" % sn) for sn in range(3))
 REQUEST = ResendRequest("cd34", SOURCE, 5, "0000aaaa", SAMPLES)
-REPLY = ResendReply("c1", (Refusal(0, 4, RefusalReason.CONFLICT),))
+REPLY = ResendReply("c1", (ResendRefusal(0, 4, RefusalReason.CONFLICT),))
 
 
 def test_both_are_read_as_they_were_written() -> None:
@@ -56,7 +56,7 @@ def test_one_sample_that_cannot_be_taken_costs_no_neighbour() -> None:
 
 
 def test_an_answer_names_a_thousand_refusals_at_most_and_no_impossible_ones() -> None:
-    many = ResendReply("c1", tuple(Refusal(2 * sn, 2 * sn, 0) for sn in range(1500)))
+    many = ResendReply("c1", tuple(ResendRefusal(2 * sn, 2 * sn, 0) for sn in range(1500)))
     assert len(decode_resent(encode_resent(many)).refused) == 1000
     for bad in [(5, 4, 0), (-1, 4, 0), (0, 1 << 40, 0)]:
         with pytest.raises(RemoteProtocolError, match="range"):

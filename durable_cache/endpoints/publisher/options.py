@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypedDict
 
 from durable_cache.endpoints.session import IntoEncoding, read_encoding
@@ -54,6 +55,11 @@ class PublisherOptions:
     """Questions for the publisher's own cache that wait; further ones go without an answer."""
     acknowledgers_max: int = 256
     """Caches whose acknowledgements are remembered; one forgotten costs time, no receipt."""
+    spool_dir: Path | str | None = None
+    """A directory of this publisher's own where every put is durable before it is sent, until
+    caches hold it; the next publisher on it goes on with what is left. Needs acknowledgements."""
+    spool_bytes_max: int = 1 << 30
+    """Bytes of samples in the spool; a further put raises StorageFull."""
     domain: str = "default"
     """Caches, publishers and subscribers of one domain work together."""
     qos: Qos | None = None
@@ -74,6 +80,7 @@ class PublisherOptions:
             "resend_bytes_max",
             "queries_waiting_max",
             "acknowledgers_max",
+            "spool_bytes_max",
         )
         for name in counts:
             _check_number(name, getattr(self, name), 1, whole=True)
@@ -90,6 +97,8 @@ class PublisherOptions:
             )
         if not isinstance(self.domain, str) or not self.domain:
             raise ConfigError(f"domain: expected a name, got {self.domain!r}")
+        if self.spool_dir is not None and not self.acknowledgements:
+            raise ConfigError("spool_dir: without acknowledgements nothing would ever leave it")
         if self.qos is not None and not isinstance(self.qos, Qos):
             raise ConfigError(f"qos: expected a durable_cache.Qos, got {type(self.qos).__name__}")
         if self.encoding is not None:
@@ -151,6 +160,8 @@ class PublisherSettings(TypedDict, total=False):
     epochs_timeout_seconds: float
     queries_waiting_max: int
     acknowledgers_max: int
+    spool_dir: Path | str | None
+    spool_bytes_max: int
     domain: str
     qos: Qos | None
     encoding: IntoEncoding | None

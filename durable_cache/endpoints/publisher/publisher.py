@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 from types import TracebackType
-from typing import Generic, Self, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, assert_never, cast
 
 from durable_cache.endpoints.publisher.epochs import highest_epoch
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
@@ -75,6 +76,8 @@ from durable_cache.protocol.publisher.events import (
     Finished,
     Full,
     Hurry,
+    Keep,
+    Kept,
     Output,
     Put,
     Resend,
@@ -83,6 +86,7 @@ from durable_cache.protocol.publisher.events import (
     Send,
     SendFailed,
     Sent,
+    Spooled,
     Standing,
     Started,
     Tick,
@@ -99,6 +103,9 @@ from durable_cache.protocol.wire import (
     publisher_token,
 )
 from durable_cache.storage.contract import Page
+
+if TYPE_CHECKING:
+    from durable_cache.endpoints.publisher.spool import Spool
 
 __all__ = ["ReliablePublisher"]
 
@@ -158,20 +165,24 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
         incarnation = secrets.token_hex(INCARNATION_DIGITS // 2)
-        self._engine = PublisherEngine(self.source, incarnation, bounds)
+        self._spool: Spool | None = None
         try:
-            self._start()
+            self._spool = _open_spool(options, key_expr)
+            spooled = None if self._spool is None else self._spool.spooled
+            self._engine = PublisherEngine(self.source, incarnation, bounds, spooled=spooled)
+            self._start(spooled or ())
         except BaseException:
             self.close()
             raise
         close_at_exit(self, session)
 
-    def _start(self) -> None:
+    def _start(self, spooled: Sequence[Spooled]) -> None:
         session, options = self._session, self._options
         self._do(self._tell(Started(_now())))
         if options.acknowledgements:
-            key = ack_key(options.domain, self.source)
-            self._declared.append(hear_at_once(session, key, self._acknowledged))
+            for source in {self.source, *(left.source for left in spooled)}:
+                key = ack_key(options.domain, source)
+                self._declared.append(hear_at_once(session, key, self._acknowledged))
             self._tokens = watch_tokens_polled(session, own_key(options.domain, "history", "**"))
             self._declared.append(self._tokens)
         if options.cache:
@@ -254,7 +265,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
     def wait_for_all_acked(self, timeout_seconds: float | None = None) -> bool:
         """Wait until everything put before this call is acknowledged; False when it is not known.
 
-        As rmw's `wait_for_all_acked`: it hurries nothing. Raises ConfigError where no
+        As rmw's `wait_for_all_acked`: it hurries nothing. In a callback of a receipt it does not
+        wait. Raises ConfigError where no
         acknowledgements are wanted.
         """
         if not self._options.acknowledgements:
@@ -264,6 +276,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
 
     def _await_acknowledged(self, timeout_seconds: float | None) -> bool:
         called_ns = time.monotonic_ns()
+        if current_thread() is self._thread:
+            timeout_seconds = 0.0  # in a callback: what is waited for is done on this thread
 
         def acknowledged() -> bool:
             since_ns = self._engine.waits_since_ns()
@@ -342,17 +356,24 @@ class ReliablePublisher(Generic[ReceiptT_co]):
 
     def _send(self, outputs: list[Output], key: str | None, stamp: Timestamp) -> Standing | None:
         """Carry out what a put needs; whatever it raises, the engine is told what became of it."""
-        standing = None
+        standing, kept = None, False
         try:
             for output in outputs:
-                if isinstance(output, Send):
+                if isinstance(output, Keep) and self._spool is not None:
+                    self._spool.append(output.sample, output.incarnation)
+                    self._tell(Kept())
+                    kept = True
+                elif isinstance(output, Send):
                     standing = output.standing
                     send(self._session, self._publisher, output.sample, key, stamp)
                 else:
                     self._do((output,))
-        except Exception:
+        except Exception as error:
             self._ended(SendFailed())
-            raise
+            if not kept:
+                raise
+            _log.warning("a sample is sent later, from the spool", extra={"reason": str(error)})
+            return standing
         except BaseException:
             # Ctrl-C is raised once the call into Zenoh is over: the sample may have left, and its
             # number with it.
@@ -384,7 +405,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                 case Resend():
                     timeout = self._options.resend_timeout_seconds
                     resend(self._session, self._options.domain, output, timeout, self._resent)
-                case Send() | Full():
+                case Send() | Keep() | Full():
                     raise LocalProtocolError("nothing is being put")
                 case _:
                     assert_never(output)
@@ -392,6 +413,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
     def _declare(self, epoch: int, incarnation: str) -> None:
         domain, on = self._options.domain, str(self.key_expr)
         try:
+            if self._spool is not None:
+                self._spool.begin(self.source, epoch, incarnation)
             token = declare_token(
                 self._session, publisher_token(domain, self.source, epoch, incarnation, on)
             )
@@ -443,6 +466,9 @@ class ReliablePublisher(Generic[ReceiptT_co]):
     def _finished(self, standings: Iterable[Standing]) -> None:
         with self._lock:
             self.changed.notify_all()
+        if self._spool is not None:
+            # Not on Zenoh's thread: it would wait for the fsync of a put.
+            self._jobs.put(partial(self._spool.settle, standings))
         if not self._callbacks:
             return
         for standing in standings:
@@ -467,19 +493,23 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         self._jobs.put(partial(self._answer, query))
 
     def _run(self) -> None:
+        """Work until the end; what fails costs nothing that comes after it."""
         pause = None if self._tokens is None else _LOOK_SECONDS
         looked = 0.0
         while True:
             try:
                 job = self._jobs.get(timeout=pause)
-                if job is None:
-                    return
-                job()
             except Empty:
-                looked = 0.0
-            if time.monotonic() - looked > _LOOK_SECONDS:
-                looked = time.monotonic()
-                self._look_around()
+                job, looked = self._look_around, time.monotonic()
+            if job is None:
+                return
+            try:
+                job()
+                if pause is not None and time.monotonic() - looked > pause:
+                    looked = time.monotonic()
+                    self._look_around()
+            except Exception:
+                _log.exception("a task of the publisher on %s failed", self.key_expr)
 
     def _answer(self, query: Query) -> None:
         with query:
@@ -529,6 +559,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         self._jobs.put(None)
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_JOIN_SECONDS_MAX)
+        if self._spool is not None:
+            self._spool.close()
 
     undeclare = close
 
@@ -542,6 +574,15 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _open_spool(options: PublisherOptions, key_expr: KeyExpression) -> Spool | None:
+    if options.spool_dir is None:
+        return None
+    from durable_cache.endpoints.publisher.spool import Spool  # needs a POSIX system
+
+    directory = Path(options.spool_dir)
+    return Spool(directory, options.domain, str(key_expr), bytes_max=options.spool_bytes_max)
 
 
 def _now() -> Moment:

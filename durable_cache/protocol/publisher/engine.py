@@ -12,7 +12,7 @@ after a wrap, or the acknowledgements of an earlier run of a pinned zid, are nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -35,6 +35,8 @@ from durable_cache.protocol.publisher.events import (
     Finished,
     Full,
     Hurry,
+    Keep,
+    Kept,
     Output,
     Put,
     ResendFailed,
@@ -42,6 +44,7 @@ from durable_cache.protocol.publisher.events import (
     Send,
     SendFailed,
     Sent,
+    Spooled,
     Standing,
     Started,
     Tick,
@@ -78,15 +81,26 @@ class PublisherEngine:
         options: EngineOptions | None = None,
         *,
         next_sn: int = 0,
+        spooled: Sequence[Spooled] | None = None,
     ) -> None:
+        """`spooled`: what a spool holds, the numbering that it was at last; None where there is
+        no spool.
+        """
         self._source = source
         self._options = options or EngineOptions()
         self._numbering = Numbering(source, 0, incarnation, next_sn)
+        self._fresh = self._numbering
+        """The numbering that begins where no earlier one goes on."""
         self._former: list[Numbering] = []
         """Earlier numberings some of whose samples are not acknowledged yet."""
         self._names: dict[int, str] = {}
         """The incarnation of each epoch whose samples its own cache may still offer."""
         self._declared = ""
+        self._has_spool = spooled is not None
+        self._left = tuple(spooled or ())
+        """What an earlier process left, until we start."""
+        self._kept = False
+        """The sample that is being sent is in the spool."""
         self._under_way: Send | None = None
         history = self._options.history
         self._history = None if history is None else History(history)
@@ -154,6 +168,9 @@ class PublisherEngine:
         match event:
             case Put():
                 return self._put(event)
+            case Kept():
+                self._kept = True
+                return []
             case Sent():
                 return self._sent()
             case AckReceived(ack):
@@ -161,6 +178,7 @@ class PublisherEngine:
             case SendFailed():
                 return self._send_failed()
             case Started(now):
+                self._take_over(now)
                 return [AskEpochs()] if self._options.ask_epochs else self._begin(0, now)
             case EpochsKnown(highest, now):
                 return self._begin(highest, now)
@@ -243,8 +261,7 @@ class PublisherEngine:
             standing.unknown = True
             unknown.append(standing)
             self._settle(numbering, sample.sn)
-            if self._history is not None:
-                self._history.release(sample.epoch, sample.sn)
+            self._release(numbering, sample.sn)
         self.unknown += len(unknown)
         self._forget_former(numbering)
         return unknown
@@ -260,8 +277,36 @@ class PublisherEngine:
             case _:
                 assert_never(event)
 
+    def _take_over(self, now: Moment) -> None:
+        """Go on with what an earlier process left, before anything that is put from now on.
+
+        Where the spool was last at our own source, its numbering goes on.
+        """
+        for at, left in enumerate(self._left, start=1):
+            numbering = Numbering(left.source, left.epoch, left.incarnation, left.next_sn)
+            for sample in left.samples:
+                standing = Standing(left.incarnation, sample.sn)
+                self.unacknowledged_bytes += numbering.wait_for(standing, sample, now.monotonic_ns)
+                self.unacknowledged += 1
+                if self._history is not None and left.source == self._source:
+                    self._history.hold(sample)
+            if at == len(self._left) and left.source == self._source:
+                self._fresh, self._numbering = self._numbering, numbering
+            elif numbering.open:
+                self._former.append(numbering)
+        self._left = ()
+        self._resending.hurry(now.monotonic_ns)
+
     def _begin(self, highest: int, now: Moment) -> list[Output]:
         numbering = self._numbering
+        if numbering.epoch and highest > numbering.epoch:
+            # Another run of our source came after the spool's: ours does not go on.
+            if numbering.open:
+                self._former.append(numbering)
+            numbering = self._numbering = self._fresh
+        if numbering.epoch:
+            self._name(numbering)
+            return [Declare(numbering.epoch, numbering.incarnation)]
         known = highest if highest < _EPOCH_MAX else 0  # nothing is above it: no use to follow
         numbering.epoch = next_epoch(now.unix_ns, known) if known else frame(now.unix_ns)
         self._name(numbering)
@@ -298,9 +343,12 @@ class PublisherEngine:
             self.unacknowledged += 1
             self.unacknowledged_bytes += size
         self._under_way = send = Send(sample, standing)
-        if self._declared == numbering.incarnation:
-            return [send]
-        return [Declare(numbering.epoch, numbering.incarnation), send]
+        outputs: list[Output] = [send]
+        if self._has_spool:
+            outputs.insert(0, Keep(sample, numbering.incarnation))
+        if self._declared != numbering.incarnation:
+            outputs.insert(0, Declare(numbering.epoch, numbering.incarnation))
+        return outputs
 
     def _wrap(self, now: Moment) -> None:
         """Begin a new numbering; what waits for acknowledgements of the old one goes on waiting."""
@@ -327,11 +375,14 @@ class PublisherEngine:
     def _waits(self, sample: Sample) -> bool:
         """Tell whether a sample waits for acknowledgements."""
         return self.unacknowledged > 0 and any(
-            numbering.epoch == sample.epoch and sample.sn in numbering.open
+            (numbering.source, numbering.epoch) == (sample.source, sample.epoch)
+            and sample.sn in numbering.open
             for numbering in (self._numbering, *self._former)
         )
 
     def _send_failed(self) -> list[Output]:
+        if self._kept:
+            return self._sent()
         sn = self._take_under_way().sample.sn
         numbering = self._numbering
         if sn in numbering.open:
@@ -342,6 +393,7 @@ class PublisherEngine:
 
     def _take_under_way(self) -> Send:
         send, self._under_way = self._under_way, None
+        self._kept = False
         if send is None:
             raise LocalProtocolError("nothing is being sent")
         return send
@@ -391,9 +443,10 @@ class PublisherEngine:
         numbers: Iterable[int] = range(first, last + 1)
         if last - first >= len(waiting):
             numbers = [sn for sn in waiting if first <= sn <= last]
+        others = numbering.refused.get(cache_id, ())  # it has another sample, or none, there
         for sn in numbers:
             standing = waiting.get(sn)
-            if standing is None:
+            if standing is None or sn in others:
                 continue
             if standing.caches:
                 best = max(level, standing.caches.get(cache_id, level))
@@ -404,9 +457,12 @@ class PublisherEngine:
             if standing.done:
                 self._settle(numbering, sn)
                 finished.append(standing)
-                if self._history is not None:
-                    self._history.release(numbering.epoch, sn)
+                self._release(numbering, sn)
         return finished
+
+    def _release(self, numbering: Numbering, sn: int) -> None:
+        if self._history is not None and numbering.source == self._source:
+            self._history.release(numbering.epoch, sn)
 
     def _settle(self, numbering: Numbering, sn: int) -> None:
         """Wait no more for acknowledgements of a sample."""

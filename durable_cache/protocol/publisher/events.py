@@ -10,7 +10,7 @@ import msgspec
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Kind, Sample, SourceId
-from durable_cache.protocol.resends import Refusal
+from durable_cache.protocol.resends import ResendRefusal
 from durable_cache.protocol.wire import Ack
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "Finished",
     "Full",
     "Hurry",
+    "Keep",
+    "Kept",
     "Output",
     "Put",
     "Resend",
@@ -34,6 +36,7 @@ __all__ = [
     "Send",
     "SendFailed",
     "Sent",
+    "Spooled",
     "Standing",
     "Started",
     "Tick",
@@ -73,6 +76,22 @@ class EngineOptions:
     """Samples sent once more together."""
     resend_bytes_max: int = 1 << 20
     """Bytes sent once more together; one sample alone always fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """What an earlier process left of one numbering: puts that nobody is known to hold."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str
+    samples: tuple[Sample, ...]
+    """In the order of their numbers; the last one may be held already."""
+
+    @property
+    def next_sn(self) -> int:
+        """The number that follows."""
+        return self.samples[-1].sn + 1 if self.samples else 0
 
 
 class Standing:
@@ -148,13 +167,21 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Answers `Keep`: the sample is in the spool, and its number used, whether it leaves or not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """The sample of the last `Send` left, as far as the network says."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """The sample of the last `Send` did not leave; its number is free."""
+    """The sample of the last `Send` did not leave, or was not kept.
+
+    Its number is free, unless it is `Kept`: then it is sent from the spool.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +210,7 @@ class Resent:
     """Answers `Resend`: the cache acknowledges soon what it did not refuse."""
 
     resend_id: int
-    refused: tuple[Refusal, ...]
+    refused: tuple[ResendRefusal, ...]
     now: Moment
 
 
@@ -217,6 +244,7 @@ Event = (
     | TokenDeclared
     | TokenFailed
     | Put
+    | Kept
     | Sent
     | SendFailed
     | AckReceived
@@ -232,6 +260,13 @@ Event = (
 @dataclass(frozen=True, slots=True)
 class AskEpochs:
     """Ask the caches in reach; answered by `EpochsKnown` or `EpochsUnknown`."""
+
+
+class Keep(msgspec.Struct, frozen=True, gc=False):
+    """Put a sample into the spool, before it is sent; answered by `Kept` or `SendFailed`."""
+
+    sample: Sample
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,4 +317,4 @@ class Finished:
     standings: tuple[Standing, ...]
 
 
-Output = AskEpochs | Declare | Send | Resend | Full | Finished
+Output = AskEpochs | Declare | Keep | Send | Resend | Full | Finished

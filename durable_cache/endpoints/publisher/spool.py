@@ -1,0 +1,166 @@
+"""What a publisher put and nobody is known to hold yet, on its own disk.
+
+The file is a cache's journal: one row for each put, with one fsync. It owns the identity of its
+samples: their source, epochs and numbers stay what they are, in whichever session they are sent.
+One process uses a spool at a time, always for the same key expression of the same domain.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+from durable_cache.errors import ConfigError, StorageCorrupt, StorageFull, StorageLocked
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.publisher.events import Spooled, Standing
+from durable_cache.protocol.wire import is_incarnation
+from durable_cache.storage.journaled.journal import Journal
+from durable_cache.storage.journaled.locks import DirectoryLock
+
+__all__ = ["Spool"]
+
+_FORMAT = "1"
+_Place = tuple[str, int]
+"""(incarnation, sn)."""
+
+
+class Spool:
+    """A publisher's spool; `append` is for one thread at a time, `settle` for any one other.
+
+    Raises ConfigError where the spool is another publisher's, StorageLocked where another process
+    has it, StorageCorrupt where it is damaged, StorageUnavailable where it cannot be opened.
+    """
+
+    def __init__(self, directory: Path, domain: str, key_expr: str, *, bytes_max: int) -> None:
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._closed = False
+        self._waiting: deque[tuple[int, _Place]] = deque()
+        """The rows in their order, each with what it is of."""
+        self._settled: set[_Place] = set()
+        self._names: dict[tuple[SourceId, int], str] = {}
+        try:
+            self._lock = DirectoryLock(directory)
+        except StorageLocked as error:
+            raise StorageLocked(
+                f"spool {directory} is in use: {error}; two publishers need two spools"
+            ) from error
+        try:
+            self._journal = Journal(directory / "spool.db", bytes_max=bytes_max)
+        except BaseException:
+            self._lock.release()
+            raise
+        try:
+            self._recognise({"format": _FORMAT, "domain": domain, "key_expr": key_expr})
+            self.spooled = self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def _recognise(self, ours: dict[str, str]) -> None:
+        """Make a new spool ours, and refuse one that is another's."""
+        found = self._journal.kept("spool")
+        if not found and not self._journal.entries:
+            self._journal.keep("spool", ours)
+            return
+        for name, wanted in ours.items():
+            if found.get(name) != wanted:
+                raise ConfigError(
+                    f"spool {self._directory} is not this publisher's: its {name} is "
+                    f"{found.get(name)!r}, not {wanted!r}; choose another spool_dir"
+                )
+
+    def _read(self) -> tuple[Spooled, ...]:
+        """Return what an earlier process left, by numbering, the one it was at last."""
+        try:
+            return self._read_rows()
+        except StorageCorrupt as error:
+            raise StorageCorrupt(
+                f"spool {self._directory} is damaged: {error}; restore it, or move it away and "
+                "lose what only it holds"
+            ) from error
+
+    def _read_rows(self) -> tuple[Spooled, ...]:
+        for name, incarnation in self._journal.kept("numbering").items():
+            source, _, epoch = name.rpartition("/")
+            try:
+                self._names[SourceId.parse(source), int(epoch)] = incarnation
+            except ValueError as error:
+                raise StorageCorrupt(f"numbering {name[:80]!r}") from error
+            if not is_incarnation(incarnation):
+                raise StorageCorrupt(f"incarnation {incarnation[:40]!r}")
+        samples: dict[tuple[SourceId, int], dict[int, Sample]] = {}
+        for entry in self._journal.replay():
+            for sample in entry.batch:
+                numbering = (sample.source, sample.epoch)
+                name = self._names.get(numbering, "")
+                if not name:
+                    raise StorageCorrupt(f"a sample of {sample.source}, which was never begun")
+                # Of two rows for one number the first one's put raised: it was never sent.
+                samples.setdefault(numbering, {})[sample.sn] = sample
+                self._waiting.append((entry.entry_id, (name, sample.sn)))
+        last = self._journal.kept("spool").get("current", "")
+        ordered = sorted(self._names, key=lambda at: f"{at[0]}/{at[1]}" == last)
+        return tuple(
+            Spooled(*at, self._names[at], tuple(samples.get(at, {}).values()))
+            for at in ordered
+            if at in samples or f"{at[0]}/{at[1]}" == last
+        )
+
+    def begin(self, source: SourceId, epoch: int, incarnation: str) -> None:
+        """Know a numbering durably, before its first sample. Idempotent."""
+        if self._names.get((source, epoch)) == incarnation:
+            return
+        name = f"{source}/{epoch}"
+        self._journal.keep("numbering", {name: incarnation})
+        self._journal.keep("spool", {"current": name})
+        self._names[source, epoch] = incarnation
+
+    def append(self, sample: Sample, incarnation: str) -> None:
+        """Keep a sample durably.
+
+        Raises StorageFull at `spool_bytes_max` or on a full disk, and other StorageErrors. Whether
+        the sample is kept is unknown then; it is not to be sent.
+        """
+        batch = SampleBatch((sample,))
+        try:
+            entry_id = self._journal.commit(batch)
+        except StorageFull:
+            self._journal.flush()
+            entry_id = self._commit_again(batch)
+        self._waiting.append((entry_id, (incarnation, sample.sn)))
+
+    def _commit_again(self, batch: SampleBatch) -> int:
+        try:
+            return self._journal.commit(batch)
+        except StorageFull as error:
+            raise StorageFull(
+                f"spool {self._directory}: no room for a sample, {len(self._waiting)} wait for "
+                f"acknowledgements (spool_bytes_max = {self._bytes_max}); is a cache in reach, "
+                "and room on the disk?"
+            ) from error
+
+    def settle(self, standings: Iterable[Standing]) -> None:
+        """Let go of what caches hold; the newest row stays, for it says which number is next."""
+        self._settled.update((standing.incarnation, standing.sn) for standing in standings)
+        last = 0
+        while len(self._waiting) > 1 and self._waiting[0][1] in self._settled:
+            last, place = self._waiting.popleft()
+            if self._waiting[0][1] != place:  # a put that raised may have left a row of its own
+                self._settled.discard(place)
+        if last:
+            self._journal.trim(last)
+
+    def close(self) -> None:
+        """Write what was let go and close; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._journal.flush()
+        except StorageFull:
+            pass  # it is let go again after the next start
+        finally:
+            self._journal.close()
+            self._lock.release()

@@ -1,0 +1,150 @@
+"""Is what was put into a spool there after its process, and nobody else's?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from durable_cache.endpoints.publisher.options import PublisherOptions
+from durable_cache.endpoints.publisher.spool import Spool
+from durable_cache.errors import ConfigError, StorageCorrupt, StorageFull, StorageLocked
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.publisher.events import Standing
+
+ONE, TWO = SourceId("ab12", 7), SourceId("cd34", 7)
+NAMES = {ONE: "0000aaaa", TWO: "0000bbbb"}
+
+
+def opened(
+    directory: Path, key_expr: str = "a/**", domain: str = "d", room: int = 1 << 20
+) -> Spool:
+    return Spool(directory, domain, key_expr, bytes_max=room)
+
+
+def sample(sn: int, source: SourceId = ONE, payload: bytes = b"x") -> Sample:
+    return Sample("a/b", source, 5, sn, payload, attachment=b"\0", ntp64=9, timestamp_id="ab12")
+
+
+def fill(spool: Spool, first: int, last: int, source: SourceId = ONE) -> None:
+    spool.begin(source, 5, NAMES[source])
+    for sn in range(first, last + 1):
+        spool.append(sample(sn, source), NAMES[source])
+
+
+def settle(spool: Spool, *sns: int, source: SourceId = ONE) -> None:
+    spool.settle([Standing(NAMES[source], sn) for sn in sns])
+
+
+def left(directory: Path) -> list[tuple[SourceId, list[int], int]]:
+    spool = opened(directory)
+    spool.close()
+    return [(s.source, [one.sn for one in s.samples], s.next_sn) for s in spool.spooled]
+
+
+def test_what_was_put_is_there_as_it_was_in_order(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    assert spool.spooled == ()
+    fill(spool, 0, 9)
+    spool.close()
+    (again,) = opened(tmp_path).spooled
+    assert again.samples == tuple(map(sample, range(10)))
+    assert (again.source, again.epoch, again.incarnation, again.next_sn) == (ONE, 5, NAMES[ONE], 10)
+
+
+def test_what_caches_hold_is_let_go_and_the_next_number_is_known_for_ever(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 9)
+    settle(spool, *range(2, 10))
+    settle(spool, 0)
+    spool.close()
+    assert left(tmp_path) == [(ONE, [*range(1, 10)], 10)]
+    spool = opened(tmp_path)
+    settle(spool, *range(1, 10))
+    spool.close()
+    assert left(tmp_path) == [(ONE, [9], 10)]
+
+
+def test_several_numberings_are_told_apart_the_newest_last(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 3)
+    fill(spool, 0, 1, TWO)
+    settle(spool, 0, source=TWO)
+    spool.close()
+    assert left(tmp_path) == [(ONE, [0, 1, 2, 3], 4), (TWO, [0, 1], 2)]
+    spool = opened(tmp_path)
+    settle(spool, 0, 1, 2, 3)
+    settle(spool, 0, 1, source=TWO)
+    spool.close()
+    assert left(tmp_path) == [(TWO, [1], 2)]
+
+
+def test_of_two_rows_for_a_number_the_later_counts_and_both_are_let_go(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 0)
+    spool.append(sample(1, payload=b"raised"), NAMES[ONE])
+    spool.append(sample(1, payload=b"sent"), NAMES[ONE])
+    fill(spool, 2, 3)
+    spool.close()
+    spool = opened(tmp_path)
+    assert [one.payload for one in spool.spooled[0].samples] == [b"x", b"sent", b"x", b"x"]
+    settle(spool, 0, 1, 2)
+    spool.close()
+    assert left(tmp_path) == [(ONE, [3], 4)]
+
+
+@pytest.mark.parametrize(
+    ("key_expr", "domain", "named"), [("b/**", "d", "key_expr"), ("a/**", "e", "domain")]
+)
+def test_another_publishers_spool_is_refused_by_name(
+    tmp_path: Path, key_expr: str, domain: str, named: str
+) -> None:
+    opened(tmp_path).close()
+    with pytest.raises(ConfigError, match=f"{tmp_path} is not this publisher's: its {named}"):
+        opened(tmp_path, key_expr, domain)
+    opened(tmp_path).close()  # and left alone
+
+
+def test_a_spool_in_use_is_refused(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    with pytest.raises(StorageLocked, match="two publishers need two spools"):
+        opened(tmp_path)
+    spool.close()
+    spool.close()
+    opened(tmp_path).close()
+
+
+def test_a_damaged_spool_is_refused_by_name(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 50)
+    spool.close()
+    file = tmp_path / "spool.db"
+    whole = file.read_bytes()
+    at = whole.rindex(b"a/b")
+    file.write_bytes(whole[:at] + b"\xff\xff\xff" + whole[at + 3 :])
+    with pytest.raises(StorageCorrupt, match="spool"):
+        opened(tmp_path)
+    file.write_bytes(whole)
+    opened(tmp_path).close()
+
+
+def test_a_full_spool_says_so_and_has_room_again_when_caches_hold_some(tmp_path: Path) -> None:
+    spool = opened(tmp_path, room=4000)
+    spool.begin(ONE, 5, NAMES[ONE])
+    for sn in range(3):
+        spool.append(sample(sn, payload=bytes(1000)), NAMES[ONE])
+    with pytest.raises(
+        StorageFull, match=r"3 wait for acknowledgements \(spool_bytes_max = 4000\)"
+    ):
+        spool.append(sample(3, payload=bytes(1000)), NAMES[ONE])
+    settle(spool, 0, 1)
+    spool.append(sample(3, payload=bytes(1000)), NAMES[ONE])
+    spool.close()
+    assert left(tmp_path) == [(ONE, [2, 3], 4)]
+
+
+def test_a_spool_without_acknowledgements_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing would ever leave it"):
+        PublisherOptions(spool_dir=tmp_path).checked()
+    with pytest.raises(ConfigError, match="spool_bytes_max"):
+        PublisherOptions(spool_dir=tmp_path, acknowledgements=1, spool_bytes_max=0).checked()
