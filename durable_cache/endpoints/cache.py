@@ -123,7 +123,7 @@ class ReliabilityCache:
                 self.store,
                 self.ingest,
                 options,
-                self._lane("align", running_max=1, waiting_max=options.align_jobs_max),
+                self._lane,
                 tuple(map(str, self.key_exprs)),
                 tuple(map(str, self._exclude)),
             )

@@ -61,8 +61,7 @@ def test_peers_that_never_answer_keep_nobody_waiting(network: LocalNetwork) -> N
         with declare(network, "two") as two:
             feed(one, samples(range(50), clock=CLOCK))
             wait_until(lambda: len(everything(two)) == 50, 15, "what one has")
-            aligners = [t.name for t in threading.enumerate() if "align" in t.name]
-            assert sorted(aligners) == ["dc-one-aligner", "dc-two-aligner"]
+            assert not [t.name for t in threading.enumerate() if "align" in t.name]
     kept.clear()
     assert len(declared) == 2 * len(silent)
 

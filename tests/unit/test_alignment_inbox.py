@@ -31,13 +31,18 @@ def epochs() -> Epochs:
 
 
 @pytest.fixture
-def inbox(epochs: Epochs) -> Inbox:
-    return Inbox(epochs, bytes_max=5_000, events_max=3)
+def woken() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def inbox(epochs: Epochs, woken: list[str]) -> Inbox:
+    return Inbox(epochs, bytes_max=5_000, events_max=3, wake=lambda: woken.append("woken"))
 
 
 def taken(inbox: Inbox, now: float = 0.0) -> list[object]:
     found: list[object] = []
-    while (event := inbox.take(now, 0.0)) is not None:
+    while (event := inbox.take(now)) is not None:
         found.append(event)
     return found
 
@@ -111,6 +116,29 @@ def test_questions_of_peers_beyond_the_bound_are_refused_but_no_answer_to_ours(
     assert taken(inbox)[-1] == ReplyReceived(1, b"")
 
 
-def test_take_is_woken(inbox: Inbox) -> None:
-    inbox.wake()
-    assert inbox.take(0.0, 60.0) is None
+def test_whoever_takes_is_woken_by_the_first_that_waits(inbox: Inbox, woken: list[str]) -> None:
+    for put_in in (
+        lambda: inbox.stored(appended(1), 0.0),
+        lambda: inbox.heard(PeerSeen("one", "1")),
+        lambda: inbox.answered(ReplyReceived(1, b"")),
+    ):
+        put_in()
+        assert woken == ["woken"]
+        inbox.heard(PeerSeen("two", "1"))
+        inbox.stored(appended(2), 0.0)
+        assert woken == ["woken"], "one turn takes them all"
+        taken(inbox)
+        woken.clear()
+
+
+def test_what_was_left_out_wakes_at_once_and_what_has_time_does_not(
+    inbox: Inbox, woken: list[str]
+) -> None:
+    inbox.stored(appended(1, epoch=0), 0.0)
+    inbox.stored(Forgotten((STREAM,)), 0.0)
+    assert not woken
+    inbox.stored(appended(2, payload=bytes(9_000)), 0.0)
+    assert woken == ["woken"]
+    inbox.clear()
+    inbox.lost()
+    assert woken == ["woken"] * 2

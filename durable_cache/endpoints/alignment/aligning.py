@@ -1,6 +1,7 @@
 """Alignment on a session: carries the aligner's messages and lets it take and read samples.
 
-One thread owns the pure aligner. What takes as long as the storage does is a task of the pool
+The pure aligner runs in turns, tasks of the pool of which one runs at a time: at each tick, and as
+soon as something waits (ADR 0118). What takes as long as the storage does is a task of its own
 (`jobs`); questions to peers are answered on Zenoh's threads, so a silent peer keeps nobody waiting;
 announcements and tokens are taken at each tick. Whatever comes goes through the `inbox`, which is
 bounded: where something that was stored had to be left out, the aligner begins anew from what is
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -42,7 +43,7 @@ from durable_cache.endpoints.session import (
     undeclare,
     watch_tokens_polled,
 )
-from durable_cache.endpoints.workers import Lane, Loops
+from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import Closed
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import SampleBatch, Stream
@@ -84,7 +85,7 @@ __all__ = ["Aligning"]
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 _EVENTS_AT_ONCE = 1_000
-"""So many events between two looks at the clock."""
+"""So many events in one turn; other tasks of the pool come before the next."""
 _QUERIES_MAX = 64
 _BUSY_BYTES = 16 << 20
 _REPLIES_MAX = 4
@@ -95,7 +96,7 @@ _JOIN_SECONDS = 2.0
 class Aligning:
     """Keeps one cache aligned with the others of its domain.
 
-    `lane` runs its tasks, one at a time.
+    `open_lane(name, running_max=…, waiting_max=…)` gives it lanes of the cache's pool.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Aligning:
         store: JournaledStorage,
         ingest: Ingest,
         options: CacheOptions,
-        lane: Lane,
+        open_lane: Callable[..., Lane],
         include: Sequence[str],
         exclude: Sequence[str],
     ) -> None:
@@ -125,26 +126,32 @@ class Aligning:
         )
         self.counts = AlignmentCounts()
         self._asked = Asked(_QUERIES_MAX)
+        self._turns = open_lane("aligner", running_max=1, waiting_max=1)
         self._inbox = Inbox(
-            ingest.epochs, bytes_max=options.align_bytes_max, events_max=options.align_events_max
+            ingest.epochs,
+            bytes_max=options.align_bytes_max,
+            events_max=options.align_events_max,
+            wake=self._soon,
         )
         self._aligned = AlignedStore(store, ingest)
+        lane = open_lane("align", running_max=1, waiting_max=options.align_jobs_max)
         self._jobs = Jobs(lane, self._aligned, self._inbox, self._asked, self.counts)
         self._aligner: Aligner
         self._incarnation = ""
+        self._due = 0.0
         self._stopped = Event()
         self._closed = False
         self._declared: list[object] = []
         self._present: list[object] = []
         self._roots: ZenohSubscriber
         self._tokens: ZenohSubscriber
-        self._loops = Loops(options.name, self._failed)
+        self._failure: Exception | None = None
         self._status: tuple[PeerStatus, ...] = ()
 
     @property
     def error(self) -> str:
         """Why alignment ended by itself; empty while it goes on."""
-        error = self._loops.error
+        error = self._failure
         return "" if error is None else f"alignment has ended: {type(error).__name__}: {error}"
 
     def start(self) -> None:
@@ -153,11 +160,8 @@ class Aligning:
         self._ingest.on_forgotten.append(self._forgotten)
         self._ingest.on_purged.append(partial(self.trimmed, purged=True))
         self._ingest.on_learned.append(self._learned)
-        self._loops.spawn("aligner", self._run)
-
-    def _failed(self) -> None:
-        _log.error("alignment has ended, the cache goes on")
-        self._leave("alignment has ended here")
+        self._turns.every(_TICK_SECONDS, self._turn)
+        self._soon()
 
     @property
     def pulled(self) -> int:
@@ -194,40 +198,51 @@ class Aligning:
         if self._closed:
             return
         self._closed = True
-        self._loops.ending()
+        self._stopped.set()
+        self._turns.close(_JOIN_SECONDS)
         self._leave("the cache is closing")
-        for name in self._loops.join(_JOIN_SECONDS):
-            _log.warning("not ended in time", extra={"loop": name})
-        self._asked.refuse_all("the cache is closing")
 
     def _leave(self, reason: str) -> None:
-        """Let the thread end, and peers know that there is nobody to ask."""
-        self._stopped.set()
+        """Let peers know that there is nobody to ask."""
         declared = self._declared + self._present
         self._declared, self._present = [], []
         for declaration in declared:
             undeclare(declaration)
-        self._inbox.wake()
         self._asked.refuse_all(reason)
 
-    def _run(self) -> None:
-        self._begin()
-        self._declare()
-        due = time.monotonic()
-        while not self._stopped.is_set():
-            if self._inbox.overflown:
-                self.counts.begun_anew += 1
-                _log.warning("too much was committed at once, alignment begins anew")
-                self._begin()
-            now = time.monotonic()
-            if now >= due:
-                due = now + _TICK_SECONDS
-                self._tick(now)
-            for _ in range(_EVENTS_AT_ONCE):
-                event = self._inbox.take(now, max(0.001, due - now))
-                if event is None:
-                    break
-                self._do(self._aligner.handle(event))
+    def _soon(self) -> None:
+        self._turns.submit(self._turn)
+
+    def _turn(self) -> None:
+        """Take a turn, unless alignment has ended; an error ends alignment and nothing else."""
+        if self._stopped.is_set():
+            return
+        try:
+            self._take_turn()
+        except Exception as error:
+            self._failure = error
+            self._stopped.set()
+            _log.exception("alignment has ended, the cache goes on")
+            self._leave("alignment has ended here")
+
+    def _take_turn(self) -> None:
+        if not self._incarnation:
+            self._begin()
+            self._declare()
+        elif self._inbox.overflown:
+            self.counts.begun_anew += 1
+            _log.warning("too much was committed at once, alignment begins anew")
+            self._begin()
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _TICK_SECONDS
+            self._tick(now)
+        for _ in range(_EVENTS_AT_ONCE):
+            event = self._inbox.take(now)
+            if event is None:
+                return
+            self._do(self._aligner.handle(event))
+        self._soon()
 
     def _begin(self) -> None:
         """Know what is stored, and nothing of peers, as a new process does."""

@@ -7,7 +7,8 @@ seconds for it, and what happened to their streams meanwhile waits behind them.
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition
+from collections.abc import Callable
+from threading import Lock
 
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment import (
@@ -34,21 +35,24 @@ _EVENT_BYTES = 250
 
 
 class Inbox:
-    """Two queues; any thread puts in, the aligner's takes out.
+    """Two queues; any thread puts in, the aligner's turn takes out.
 
     What other caches say is bounded in number; the rest in bytes, for the samples' payloads wait
-    with them.
+    with them. `wake()` is called, by whoever puts in, when something waits that did not before:
+    whoever takes out goes on until nothing is left.
     """
 
-    def __init__(self, epochs: Epochs, *, bytes_max: int, events_max: int) -> None:
+    def __init__(
+        self, epochs: Epochs, *, bytes_max: int, events_max: int, wake: Callable[[], object]
+    ) -> None:
         self._epochs = epochs
         self._bytes_max, self._events_max = bytes_max, events_max
-        self._changed = Condition()
+        self._wake = wake
+        self._lock = Lock()
         self._heard: deque[AlignerEvent] = deque()
         self._stored: deque[Stored] = deque()
         self._settling: deque[tuple[float, Stored]] = deque()
         self._bytes = 0
-        self._woken = False
         self.refused = 0
         """Events of other caches there was no room for."""
         self.overflown = False
@@ -62,75 +66,78 @@ class Inbox:
     def stored(self, event: Stored, now: float) -> None:
         """Put in what happened in the storage, at `now` of a monotonic clock in seconds."""
         size = _size(event)
-        with self._changed:
+        with self._lock:
             if self.overflown:
                 return
+            idle = self._idle
             if self._bytes + size > self._bytes_max and self._bytes and not _can_wait(event):
-                self.overflown = True
-                self._forget()
+                self._overflow()
             else:
                 self._bytes += size
                 if isinstance(event, Forgotten) or _is_young(event):
                     self._settling.append((now + _SETTLING_SECONDS, event))
-                else:
-                    self._stored.append(event)
-            self._changed.notify()
+                    return  # looked for at every tick
+                self._stored.append(event)
+        if idle or self.overflown:
+            self._wake()
 
     def lost(self) -> None:
         """Something happened in the storage that could not be put in."""
-        with self._changed:
-            self.overflown = True
-            self._forget()
-            self._changed.notify()
+        with self._lock:
+            self._overflow()
+        self._wake()
 
     def heard(self, event: AlignerEvent) -> bool:
         """Put in what another cache said; False when there is no room for it."""
-        with self._changed:
+        with self._lock:
             if len(self._heard) >= self._events_max:
                 self.refused += 1
                 return False
+            idle = self._idle
             self._heard.append(event)
-            self._changed.notify()
+        if idle:
+            self._wake()
         return True
 
     def answered(self, event: ReplyReceived | RequestFailed) -> None:
         """Put in the answer to a question of the aligner's; it has only a few under way."""
-        with self._changed:
+        with self._lock:
+            idle = self._idle
             self._heard.append(event)
-            self._changed.notify()
-
-    def wake(self) -> None:
-        """Let `take` return at once."""
-        with self._changed:
-            self._woken = True
-            self._changed.notify()
+        if idle:
+            self._wake()
 
     def clear(self) -> None:
         """Begin anew, before what is stored is looked at: nothing that happens later is missed."""
-        with self._changed:
+        with self._lock:
             self._forget()
             self._heard.clear()
             self.overflown = False
 
-    def take(self, now: float, timeout_seconds: float) -> AlignerEvent | None:
-        """Take the next event; None when there was none in time, or `overflown`, or by `wake`."""
-        with self._changed:
+    def take(self, now: float) -> AlignerEvent | None:
+        """Take the next event; None where there is none."""
+        with self._lock:
             if self._settling and self._settling[0][0] <= now:
                 return self._named(self._settling.popleft()[1])
-            if not (self._stored or self._heard or self._woken or self.overflown):
-                self._changed.wait(timeout_seconds)
-            self._woken = False
             if self._stored:
                 event = self._stored.popleft()
                 self._bytes -= _size(event)
                 return event
             return self._heard.popleft() if self._heard else None
 
+    @property
+    def _idle(self) -> bool:
+        return not (self._stored or self._heard)
+
     def _named(self, event: Stored) -> Stored:
         self._bytes -= _size(event)
         if isinstance(event, Appended):
             return Appended(self._epochs.canonical_batch(event.batch))
         return event
+
+    def _overflow(self) -> None:
+        self.overflown = True
+        self._forget()
 
     def _forget(self) -> None:
         self._stored.clear()

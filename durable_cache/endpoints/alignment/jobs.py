@@ -42,7 +42,7 @@ _COMPARISONS_MAX = 64
 
 
 class Jobs:
-    """Reads and takes for one cache's aligner; owned by its thread, its tasks run in the pool.
+    """Reads and takes for one cache's aligner; called in its turns, its tasks run in the pool.
 
     A lane runs one task at a time. What a full lane does not take is refused: peers ask again, and
     what was offered is pulled again.
@@ -54,7 +54,7 @@ class Jobs:
         self._lane, self._store, self._inbox = lane, store, inbox
         self._asked, self._counts = asked, counts
         self._lock = Lock()
-        """Guards the four that follow: the aligner's thread and the lane's task change them."""
+        """Guards the four that follow: the aligner's turns and the lane's task change them."""
         self._content: Iterator[SampleBatch] | None = None
         self._content_due = 0.0
         self._reading = False
