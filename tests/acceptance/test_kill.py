@@ -18,7 +18,6 @@ from durable_cache.endpoints.session import close_session, open_session, zid_of
 from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import free_port, wait_until
 
-KILLS = 30
 ENCODINGS = ("zenoh/bytes", "application/json;v1", "text/plain", "application/cdr;imu")
 
 
@@ -58,7 +57,10 @@ def comparable(sample: Sample) -> Sample:
 
 
 @pytest.mark.slow
-def test_no_acknowledged_sample_is_lost_when_the_service_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.nightly)])
+def test_no_acknowledged_sample_is_lost_when_the_service_is_killed(
+    tmp_path: Path, kills: int
+) -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     config = tmp_path / "config.json5"
     config.write_text(
@@ -103,7 +105,7 @@ def test_no_acknowledged_sample_is_lost_when_the_service_is_killed(tmp_path: Pat
         service.start()
         wait_until(lambda: publisher.matched, 30, "the first match")
         load = Load(publisher, 7)
-        for _ in range(KILLS):
+        for _ in range(kills):
             time.sleep(0.05 + chance.random() * 0.5)
             service.kill()
             service.start()

@@ -1,6 +1,7 @@
 """A service that is killed while it aligns, and parted from the other cache, ends up with it equal.
 
-A hundred thousand samples, of which each side lost some; one side trims, the other purges.
+Of twenty thousand samples, a hundred thousand at night, each side lost some; one side trims, the
+other purges.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -35,16 +37,43 @@ from durable_cache.storage.plugins import open_storage
 from durable_cache.testing.faults import ModuleProcess, TcpProxy
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
 
-SAMPLES = 100_000
 LONG, SHORT = 30, 1000
-"""Streams with 3,000 samples each; and with 10 each, ten of a source."""
-DEPTH = 2500
-PURGED_BELOW = 700
+"""Streams with many samples each; and with few, ten of a source."""
 LIVE = 300
 ALIGNER = AlignerOptions(slot_seconds=1, settle_seconds=0.2)
 RECOVERY = EngineOptions(recovery_delay_seconds=300.0, gap_timeout_seconds=600.0)
 """What is missing is left to the aligner: nothing here is found by asking for gaps."""
 Volume = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much history there is."""
+
+    of_long: int
+    """Samples of each long stream."""
+    of_short: int
+
+    @property
+    def samples(self) -> int:
+        return LONG * self.of_long + SHORT * self.of_short
+
+    @property
+    def depth(self) -> int:
+        """So many samples of a stream the killed one keeps."""
+        return self.of_long * 5 // 6
+
+    @property
+    def purged_below(self) -> int:
+        return self.of_long * 7 // 30
+
+    @property
+    def slow_bytes_per_second(self) -> int:
+        """A rate at which the killed one is killed long before it has what it lacks."""
+        return 2 * self.samples
+
+
+QUICK, WHOLE = Size(600, 2), Size(3000, 10)
 
 
 def memory(directory: Path, name: str) -> Volume:
@@ -103,10 +132,12 @@ def everything(read: Callable[..., Any]) -> list[Sample]:
             return found
 
 
-def made(clock: int) -> list[Sample]:
+def made(clock: int, size: Size) -> list[Sample]:
     chance = random.Random(5)
-    streams = [(f"a/long/{at}", SourceId("ab12", at + 1)) for at in range(LONG)] * 3000
-    streams += [(f"a/short/{at}", SourceId("cd34", at % 100 + 1)) for at in range(SHORT)] * 10
+    streams = [(f"a/long/{at}", SourceId("ab12", at + 1)) for at in range(LONG)] * size.of_long
+    streams += [
+        (f"a/short/{at}", SourceId("cd34", at % 100 + 1)) for at in range(SHORT)
+    ] * size.of_short
     numbers: dict[SourceId, int] = {}
     samples = []
     for at, stream in enumerate(streams):
@@ -146,15 +177,16 @@ class Losses:
     What the one trims early is not lost at the other: nobody would have it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size) -> None:
         chance = random.Random(6)
-        self.here = {at for at in range(SAMPLES) if chance.random() < 0.02}
-        self.there = {at for at in range(600 * LONG, SAMPLES) if chance.random() < 0.02}
-        self.here.update(range(70_000, 85_000))
-        self.there.update(range(20_000, 25_000))
+        every, kept = size.samples, size.of_long // 5 * LONG
+        self.here = {at for at in range(every) if chance.random() < 0.02}
+        self.there = {at for at in range(kept, every) if chance.random() < 0.02}
+        self.here.update(range(every * 70 // 100, every * 85 // 100))
+        self.there.update(range(every * 20 // 100, every * 25 // 100))
         both = self.here & self.there
         self.here -= both
-        self.given_up = min(at for at in self.here if at >= 600 * LONG)
+        self.given_up = min(at for at in self.here if at >= kept)
 
 
 def newest(samples: list[Sample], depth: int) -> list[Sample]:
@@ -168,8 +200,8 @@ def newest(samples: list[Sample], depth: int) -> list[Sample]:
 class Service:
     """The real process that is killed; it reaches the others through a proxy."""
 
-    def __init__(self, folder: Path, volume: Volume, port: int) -> None:
-        self.folder, self.volume = folder, volume
+    def __init__(self, folder: Path, volume: Volume, port: int, depth: int) -> None:
+        self.folder, self.volume, self.depth = folder, volume, depth
         self.endpoint = f"tcp/127.0.0.1:{free_port()}"
         self.peer = f"tcp/127.0.0.1:{port}"
 
@@ -187,7 +219,7 @@ class Service:
                     "storages": {
                         "fleet": {
                             "key_expr": "a/**",
-                            "retention": {"samples_max": DEPTH},
+                            "retention": {"samples_max": self.depth},
                             "limits": {"retention_seconds": 1},
                             "recovery": {
                                 "recovery_delay_seconds": RECOVERY.recovery_delay_seconds,
@@ -238,7 +270,7 @@ def stack() -> Iterator[ExitStack]:
 def test_sqlite_and_another(
     stack: ExitStack, tmp_path: Path, other: Callable[[Path, str], Volume]
 ) -> None:
-    lost_killed_and_parted(stack, tmp_path, sqlite, other)
+    lost_killed_and_parted(stack, tmp_path, sqlite, other, QUICK)
 
 
 @pytest.mark.nightly
@@ -250,7 +282,7 @@ def test_every_pair(
     killed: Callable[[Path, str], Volume],
     other: Callable[[Path, str], Volume],
 ) -> None:
-    lost_killed_and_parted(stack, tmp_path, killed, other)
+    lost_killed_and_parted(stack, tmp_path, killed, other, WHOLE)
 
 
 def lost_killed_and_parted(
@@ -258,10 +290,11 @@ def lost_killed_and_parted(
     tmp_path: Path,
     killed: Callable[[Path, str], Volume],
     other: Callable[[Path, str], Volume],
+    size: Size,
 ) -> None:
     network = stack.enter_context(LocalNetwork())
     clock = int(str(network.client().new_timestamp()).partition("/")[0]) - (600 << 32)
-    samples, lost = made(clock), Losses()
+    samples, lost = made(clock, size), Losses(size)
     folder = tmp_path / "killed"
     folder.mkdir()
     volume = killed(folder, "fleet")
@@ -288,17 +321,17 @@ def lost_killed_and_parted(
         )
     )
     purged = samples[0].stream
-    cache.purge([Floor(purged, PURGED_BELOW)])
+    cache.purge([Floor(purged, size.purged_below)])
     proxy = stack.enter_context(TcpProxy(int(network.endpoint.rpartition(":")[2])))
-    service = Service(folder, volume, proxy.port)
+    service = Service(folder, volume, proxy.port, size.depth)
 
-    pulled = _killed_in_the_middle(service, network.client())
+    pulled = _killed_in_the_middle(service, network.client(), size.slow_bytes_per_second)
     assert 0 < pulled < len(lost.here)
     proxy.cut()
     _published_on_both_sides(service, network, cache)
     proxy.heal()
-    union = [s for s in samples if s.stream != purged or s.sn >= PURGED_BELOW]
-    kept = newest(union, DEPTH)
+    union = [s for s in samples if s.stream != purged or s.sn >= size.purged_below]
+    kept = newest(union, size.depth)
     with service.process(rate=50_000_000) as process:
         session = network.client()
         wait_until(lambda: _same(session, len(kept) + 2 * LIVE, len(union) + 2 * LIVE), 240)
@@ -313,7 +346,7 @@ def lost_killed_and_parted(
     assert given_up in stored
 
 
-def _killed_in_the_middle(service: Service, session: Session) -> int:
+def _killed_in_the_middle(service: Service, session: Session, rate: int) -> int:
     """Kill the service once it pulls; returns how much it had pulled when it last said so."""
     pulled = 0
 
@@ -322,7 +355,7 @@ def _killed_in_the_middle(service: Service, session: Session) -> int:
         pulled = int(row(session).get("pulled", 0))
         return pulled > 0
 
-    with service.process(rate=200_000) as process:
+    with service.process(rate) as process:
         wait_until(pulling, 120, "the first of what it lacks")
         process.kill()
     return pulled
