@@ -90,9 +90,11 @@ class Reader:
         answerers: int = 1,
         whole: bool = True,
         oversized: dict[SourceId, RangeSet] | None = None,
+        cut: bool = False,
     ) -> None:
         part = AnswerPart(samples, absent, names)
-        answer = Answer((part,), answerers, whole, oversized=oversized or {})
+        cut_after = samples[-1] if cut else None
+        answer = Answer((part,), answerers, whole, cut_after, oversized or {})
         self.handle(Fetched(self.fetches.pop(0).fetch_id, answer, self.now))
 
     def page(

@@ -303,6 +303,44 @@ def test_a_source_that_waits_is_not_forgotten_for_one_that_does_not() -> None:
     assert [one.sn for one in reader.delivered_samples if one.source == sources[0]] == [0, 1, 2]
 
 
+# Answers that are cut
+
+
+def test_a_cut_answer_is_gone_on_with_behind_its_cut() -> None:
+    """What comes first in it may be of a run that is over: the same question brings no more."""
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(4), sample(6))
+    earlier = [sample(sn, EPOCH - 9, at=-500) for sn in (5, 6)]
+    name = Incarnation(SOURCE, EPOCH, "aaaaaaaa")
+    for one in earlier:
+        reader.answer(one, names=(name,), cut=True)
+        assert (reader.fetches[0].first, reader.fetches[0].after) == (5, one)
+    reader.answer(sample(5, EPOCH), names=(name,))
+    assert reader.story == [4, 5, 6]
+    assert not reader.fetches
+
+
+def test_what_one_cache_skipped_another_may_have_behind_its_cut() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(4))
+    skipped = (absent(1, 3, AbsenceReason.SKIPPED),)
+    reader.answer(sample(1), absent=skipped, cut=True)
+    reader.answer(sample(2), sample(3))
+    assert reader.story == [0, 1, 2, 3, 4]
+
+
+def test_an_error_on_any_page_leaves_what_was_skipped_open() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(4))
+    reader.answer(sample(1), whole=False, cut=True)
+    reader.answer(absent=(absent(2, 3, AbsenceReason.SKIPPED),))
+    assert reader.story == [0, 1]
+    reader.wait(1)
+    reader.answer(absent=(absent(2, 3, AbsenceReason.SKIPPED),))
+    assert reader.story == [0, 1, (2, 3), 4]
+
+
 def of_each(reader: Reader, sources: list[SourceId]) -> list[list[int]]:
     return [[one.sn for one in reader.delivered_samples if one.source == s] for s in sources]
 

@@ -157,3 +157,13 @@ def test_a_run_comes_before_its_successor_whatever_its_timestamps() -> None:
     reader.page(sorted(old + new + other, key=lambda one: one.time_order))
     assert [one for one in reader.delivered_samples if one.source == SOURCE] == old + new
     assert [one for one in reader.delivered_samples if one.source == OTHER] == other
+
+
+def test_holes_of_history_are_asked_for_behind_a_cut() -> None:
+    reader = Reader(history=True)
+    reader.page([sample(0, 5), sample(3, 5)])
+    other = sample(1, 4)
+    reader.answer(other, absent=(absent(1, 2, AbsenceReason.SKIPPED, 5),), cut=True)
+    assert (reader.wanted, reader.fetches[0].after) == ([(1, 2)], other)
+    reader.answer(sample(1, 5), sample(2, 5))
+    assert reader.story == [0, 1, 2, 3]

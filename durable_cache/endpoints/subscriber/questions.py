@@ -80,9 +80,9 @@ class Questions:
     def _begin(self, question: Question) -> Callable[[], Gathered] | DurableCacheError | ZError:
         try:
             match question:
-                case Fetch(_, source, _, first, last):
+                case Fetch(_, source, _, first, last, after):
                     parameters = f"_sn={_range(first, last)}"
-                    return self._asking.begin(self._key_expr, str(source), parameters)
+                    return self._asking.begin(self._key_expr, str(source), parameters, after)
                 case AskHistory(_, after, samples_max):
                     paging = f"_order=time;_limit={samples_max}"
                     parameters = f"{self._history};{paging}" if self._history else paging
@@ -133,6 +133,8 @@ class Questions:
 
 def _lacks(fetch: Fetch, gathered: Gathered) -> bool:
     """Tell whether caches left anything to ask the publisher's own cache for."""
+    if gathered.cut_after is not None:
+        return False
     if fetch.last is None:
         return True
     found = sum(len(part.samples) for part in gathered.parts.values()) + len(gathered.single)

@@ -17,6 +17,7 @@ it sends `TimePassed`. `start` is called once, first. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
@@ -69,7 +70,8 @@ class SubscriberEngine:
     def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
         self._options = options or DeliveryOptions()
         self._sources = Sources(self._options)
-        self._fetches: dict[int, tuple[Numbering, Fetch]] = {}
+        self._fetches: dict[int, tuple[Numbering, Fetch, bool]] = {}
+        """With whether all answers to the question so far were whole."""
         self._ids = count(1)
         self._outputs = Outputs()
         self._history: History | None = None
@@ -357,7 +359,10 @@ class SubscriberEngine:
 
     def _ask(self, numbering: Numbering, first: int, last: int | None) -> Fetch:
         fetch = Fetch(next(self._ids), numbering.source, numbering.epoch, first, last)
-        self._fetches[fetch.fetch_id] = numbering, fetch
+        return self._put(numbering, fetch, whole=True)
+
+    def _put(self, numbering: Numbering, fetch: Fetch, *, whole: bool) -> Fetch:
+        self._fetches[fetch.fetch_id] = numbering, fetch, whole
         self._outputs.ask(fetch)
         return fetch
 
@@ -371,25 +376,41 @@ class SubscriberEngine:
         asked = self._fetches.pop(event.fetch_id, None)
         if asked is None:
             return
-        numbering, fetch = asked
+        numbering, fetch, whole = asked
         followed = self._sources.get(numbering.source)
         if followed is None or numbering not in followed.numberings:
             return
-        more, before = False, numbering.next_sn
+        cut, before, now_ns = None, numbering.next_sn, event.now.monotonic_ns
         if isinstance(event, Fetched):
-            more = event.answer.cut_after is not None
-            self._take_answer(followed, numbering, fetch, event)
+            cut, whole = event.answer.cut_after, whole and event.answer.whole
+            self._take_answer(followed, numbering, fetch, event, whole=whole)
+        following: Fetch | None = None
+        if cut is not None and cut != fetch.after and numbering.dropped_from is None:
+            following = replace(fetch, fetch_id=next(self._ids), after=cut)
+            self._put(numbering, following, whole=whole)
         if numbering.fetch is fetch:
-            numbering.fetch = None
-            numbering.advance(self._outputs, event.now.monotonic_ns)
-            self._pause(numbering, more and numbering.next_sn != before, event.now.monotonic_ns)
+            numbering.fetch = following
+            numbering.advance(self._outputs, now_ns)
+            if following is None:
+                more = cut is not None and numbering.next_sn != before
+                numbering.pause(self._options, now_ns, at_once=more)
         self._settle(followed, event.now)
 
     def _take_answer(
-        self, followed: Followed, numbering: Numbering, fetch: Fetch, event: Fetched
+        self,
+        followed: Followed,
+        numbering: Numbering,
+        fetch: Fetch,
+        event: Fetched,
+        *,
+        whole: bool,
     ) -> None:
-        """Compare an answer with its question, source, epoch and range, and keep what fits."""
+        """Compare an answer with its question, source, epoch and range, and keep what fits.
+
+        `whole`: so it was, and those before it where it is one of several.
+        """
         answer, now_ns = event.answer, event.now.monotonic_ns
+        whole = whole and answer.cut_after is None
         self._answerers_known |= answer.answerers > 0
         reach = max(numbering.top, fetch.first) + self._options.window_size_samples
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
@@ -405,29 +426,15 @@ class SubscriberEngine:
                     if len(numbering.pending) >= self._options.pending_samples_max:
                         numbering.advance(self._outputs, now_ns)
         for part in answer.parts:
-            numbering.learn_absent(part, fetch.first, last, whole=answer.whole)
+            numbering.learn_absent(part, fetch.first, last, whole=whole)
         oversized = answer.oversized.get(numbering.source)
         if oversized is not None:
             numbering.note_absent(RangeSet(), oversized.clip(fetch.first, last))
-        if fetch.last is None and numbering.ending and answer.cut_after is None:
-            heard = answer.answerers > 0 and answer.whole
-            nobody = answer.answerers == 0 and answer.whole and not self._answerers_known
-            numbering.end_known |= heard or nobody
+        if fetch.last is None and numbering.ending and whole:
+            numbering.end_known |= answer.answerers > 0 or not self._answerers_known
         # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.
         few = answer.cut_after is None and taken < self._options.request_samples_max // 10
         numbering.span = min(numbering.span * 2 or 1, 1 << 20) if few else 0
-
-    def _pause(self, numbering: Numbering, more: bool, now_ns: int) -> None:
-        """Choose when to ask again."""
-        retry_ns = round(self._options.retry_seconds * _SECOND_NS)
-        most_ns = round(self._options.retry_seconds_max * _SECOND_NS)
-        if more:
-            numbering.pause_ns, numbering.due_ns = retry_ns, now_ns
-        elif numbering.pause_ns == 0:
-            numbering.pause_ns, numbering.due_ns = retry_ns, now_ns + retry_ns
-        else:
-            numbering.pause_ns = min(numbering.pause_ns * 2, most_ns)
-            numbering.due_ns = now_ns + numbering.pause_ns
 
     # Tokens and heartbeats
 

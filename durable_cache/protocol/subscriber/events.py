@@ -88,11 +88,11 @@ class Answer:
 
     parts: tuple[AnswerPart, ...] = ()
     answerers: int = 0
-    """Caches that answered, empty-handed or not; 0: nobody was there."""
+    """Caches that answered, empty-handed or not; 0: nobody was there but publishers."""
     whole: bool = True
     """Nobody who answered did so with an error."""
     cut_after: Sample | None = None
-    """Some answer was cut here, the earliest: ask again from here on."""
+    """Some answer was cut here, the earliest: ask for what comes behind it."""
     oversized: Mapping[SourceId, RangeSet] = field(default_factory=dict)
     """Numbers whose payload is above what the subscriber takes: they exist and are not here."""
 
@@ -210,13 +210,17 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask every cache for these numbers; `last` None asks for all from `first` on."""
+    """Ask every cache for these numbers; `last` None asks for all from `first` on.
+
+    `after` goes on behind that sample, where an answer to the same question was cut.
+    """
 
     fetch_id: int
     source: SourceId
     epoch: int
     first: int
     last: int | None
+    after: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)

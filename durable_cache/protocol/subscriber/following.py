@@ -30,6 +30,7 @@ from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
 __all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs"]
 
+_SECOND_NS = 1_000_000_000
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
 _INCARNATIONS_MAX = 16
@@ -197,6 +198,14 @@ class Numbering:
         else:
             self.opened_ns = None
             self.pause_ns = 0
+
+    def pause(self, options: DeliveryOptions, now_ns: int, *, at_once: bool) -> None:
+        """Choose when to ask again: later each time, unless there is more to be had at once."""
+        retry_ns = round(options.retry_seconds * _SECOND_NS)
+        most_ns = round(options.retry_seconds_max * _SECOND_NS)
+        longer_ns = min(self.pause_ns * 2, most_ns) if self.pause_ns else retry_ns
+        self.pause_ns = retry_ns if at_once else longer_ns
+        self.due_ns = now_ns if at_once else now_ns + self.pause_ns
 
     def give_up(self, outputs: Outputs, last: int, now_ns: int) -> None:
         """Report the holes at or below `last`, each before what follows it."""

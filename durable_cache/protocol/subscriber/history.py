@@ -20,7 +20,7 @@ delivered before what follows; what can no longer be delivered in order is repor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
 from durable_cache.model.ranges import RangeSet
@@ -77,7 +77,9 @@ class _Group:
     missing: RangeSet
     passed: RangeSet = field(default_factory=RangeSet)
     """Missing for a reason that is no loss to who comes late."""
-    fetch_id: int | None = None
+    fetch: Fetch | None = None
+    whole: bool = True
+    """All answers to the question under way were whole so far."""
     due_ns: int = 0
     pause_ns: int = _RETRY_NS
 
@@ -148,7 +150,7 @@ class History:
         times = [] if self._due_ns is None else [self._due_ns]
         if self._page is not None:
             times.append(self._expires_ns)
-            waiting = (g for g in self._page.values() if g.missing and g.fetch_id is None)
+            waiting = (g for g in self._page.values() if g.missing and g.fetch is None)
             times += [group.due_ns for group in waiting]
         elif self.active:
             times.append(self._deadline_ns)
@@ -200,13 +202,18 @@ class History:
         """Take what was said about numbers that are missing."""
         key = self._fetches.pop(event.fetch_id)
         group = None if self._page is None else self._page.get(key)
-        if group is None or group.fetch_id != event.fetch_id:
+        fetch = None if group is None else group.fetch
+        if group is None or fetch is None or fetch.fetch_id != event.fetch_id:
             return
         now_ns = event.now.monotonic_ns
         before = group.missing.count
+        group.fetch = None
         if isinstance(event, Fetched):
             self._fill(key, group, event.answer)
-        group.fetch_id = None
+            cut = event.answer.cut_after
+            if cut is not None and cut != fetch.after and group.missing:
+                self._put(key, group, replace(fetch, fetch_id=next(self._ids), after=cut))
+                return
         progress = group.missing.count < before
         group.pause_ns = _RETRY_NS if progress else min(2 * group.pause_ns, _RETRY_NS_MAX)
         group.due_ns = now_ns if progress else now_ns + group.pause_ns
@@ -316,16 +323,21 @@ class History:
             if first is None or last is None:
                 continue
             waits = True
-            if group.fetch_id is None and now_ns >= group.due_ns:
-                fetch = Fetch(next(self._ids), *key, first, last)
-                group.fetch_id = fetch.fetch_id
-                self._fetches[fetch.fetch_id] = key
-                self._outputs.ask(fetch)
+            if group.fetch is None and now_ns >= group.due_ns:
+                group.whole = True
+                self._put(key, group, Fetch(next(self._ids), *key, first, last))
         if not waits:
             self._deliver(now_ns)
 
+    def _put(self, key: _Key, group: _Group, fetch: Fetch) -> None:
+        group.fetch = fetch
+        self._fetches[fetch.fetch_id] = key
+        self._outputs.ask(fetch)
+
     def _fill(self, key: _Key, group: _Group, answer: Answer) -> None:
         source, _ = key
+        group.whole &= answer.whole
+        heard = group.whole and answer.cut_after is None
         name = self.incarnations.get(key, "")
         for part in answer.parts:
             names = part.names()
@@ -339,7 +351,7 @@ class History:
         for part in answer.parts:
             for absence in part.absent:
                 skipped = absence.reason is AbsenceReason.SKIPPED
-                if (absence.source, absence.epoch) != key or (skipped and not answer.whole):
+                if (absence.source, absence.epoch) != key or (skipped and not heard):
                     continue
                 for run in group.missing.clip(absence.first, absence.last):
                     group.missing.remove(run.first, run.last)

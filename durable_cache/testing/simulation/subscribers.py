@@ -183,11 +183,11 @@ class SimSubscriber(Listener):
                     assert_never(output)
 
     def _fetch(self, fetch: Fetch) -> None:
-        question = Question(self.key_expr, fetch.source, fetch.first, fetch.last)
+        question = Question(self.key_expr, fetch.source, fetch.first, fetch.last, after=fetch.after)
         heard = Heard(question)
 
         def end(outcome: Outcome) -> None:
-            native = replace(question, native=True)
+            native = replace(question, after=None, native=True)
             also = Heard(native)
 
             def finish(_: Outcome) -> None:
