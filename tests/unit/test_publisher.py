@@ -398,6 +398,14 @@ def test_numbers_under_other_keys_are_named_where_numbers_are_asked_for() -> Non
         assert engine.absences(other) == ()
 
 
+def test_a_wildcard_update_is_given_to_who_asks_for_a_key_that_it_is_about() -> None:
+    engine = history_of(["a/b", "a/**", "b/*", "a/c"])
+    asked = Selection(KeyExpression("a/b"), *SOURCE, sns=SnBounds(0, 3))
+    page, _ = engine.read(asked, 100, None)
+    assert {sample.sn for sample in page} == {0, 1}
+    assert [(run.first, run.last) for run in engine.absences(asked)] == [(2, 3)]
+
+
 # Everything together, against a model that keeps all it ever saw
 
 

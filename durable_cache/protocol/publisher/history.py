@@ -58,7 +58,7 @@ class History:
         self, selection: Selection, limit: int, cursor: Cursor | None
     ) -> tuple[list[Sample], Cursor | None]:
         """Return a page in the selection's order, and where it ended if there is more."""
-        found = [sample for sample in self._candidates(selection) if selection.holds(sample)]
+        found = [sample for sample in self._candidates(selection) if _concerns(selection, sample)]
         found = sorted(newest_per_key(found, selection.newest), key=selection.place)
         if cursor is not None:
             found = [sample for sample in found if selection.place(sample) > cursor]
@@ -69,7 +69,7 @@ class History:
         """Return the runs of numbers asked for, with their epochs, that are under other keys."""
         others: dict[int, RangeSet] = {}
         for sample in self._candidates(selection):
-            if selection.sns.holds(sample.sn) and not selection.holds(sample):
+            if selection.sns.holds(sample.sn) and not _concerns(selection, sample):
                 others.setdefault(sample.epoch, RangeSet()).add(sample.sn, sample.sn)
         return [(epoch, run) for epoch, runs in others.items() for run in runs]
 
@@ -94,3 +94,13 @@ class History:
             if part
             for edge in (next(iter(part)), next(reversed(part)))
         ]
+
+
+def _concerns(selection: Selection, sample: Sample) -> bool:
+    """Tell whether a sample is asked for: a wildcard update is, of every key that it is about."""
+    return (
+        selection.has_numbering(sample.source, sample.epoch)
+        and selection.sns.holds(sample.sn)
+        and selection.times.holds(sample.ntp64)
+        and selection.key_expr.concerns(sample.key)
+    )
