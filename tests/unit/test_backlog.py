@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durable_cache.errors import StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
@@ -86,3 +89,26 @@ def test_the_ends_of_an_entry_belong_to_it() -> None:
     for first, last, expected in [(9, 9, [9]), (3, 3, [3]), (10, None, []), (None, 2, [])]:
         named = Selection(sns=SnBounds(first, last))
         assert [sample.sn for sample in backlog.matching(named)] == expected
+
+
+def test_what_was_spilled_is_read_back_once_the_journal_can_be_read_again() -> None:
+    journal = [entry_of(at, [("a", SOURCES[0], at)]) for at in range(1, 6)]
+    away = True
+
+    def read_back(after: int, limit: int) -> list[Entry]:
+        if away:
+            raise StorageUnavailable("the journal cannot be read")
+        return [entry for entry in journal if entry.entry_id > after][:limit]
+
+    backlog = Backlog(1, read_back)
+    for entry in journal:
+        backlog.push(entry)
+    drained: list[int] = []
+    for attempt in range(20):
+        away = attempt < 5
+        with suppress(StorageUnavailable):
+            if entries := backlog.head(1):
+                drained += [entry.entry_id for entry in entries]
+                backlog.pop(len(entries))
+    assert drained == [1, 2, 3, 4, 5]
+    assert not backlog.spilled

@@ -173,7 +173,12 @@ class Backlog:
             self._changed.notify_all()
 
     def head(self, samples_max: int) -> list[Entry]:
-        """Return the oldest entries, at least one if there is any, up to so many samples."""
+        """Return the oldest entries, at least one if there is any, up to so many samples.
+
+        Refills from the journal what was spilled, as far as there is room; raises what reading it
+        raised, and the next call tries again.
+        """
+        self._refill()
         with self._changed:
             chosen: list[Entry] = []
             count = 0
@@ -185,13 +190,16 @@ class Backlog:
         return chosen
 
     def pop(self, count: int) -> None:
-        """Remove the `count` oldest entries and refill from the journal what was spilled."""
+        """Remove the `count` oldest entries."""
         with self._changed:
             for _ in range(count):
                 waiting = self._waiting.popleft()
                 self._in_memory -= 1
                 self.bytes -= waiting.bytes
                 self.samples -= waiting.samples
+
+    def _refill(self) -> None:
+        with self._changed:
             wanted = self._next_spilled()
         while wanted is not None and self._read_back is not None:
             entries = self._read_back(wanted - 1, _READ_BACK_ENTRIES)

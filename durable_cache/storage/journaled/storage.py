@@ -332,17 +332,17 @@ class JournaledStorage:
         journal.
         """
         deadline = self._clock() + timeout_seconds
-        while self.backlog.head(1):
-            samples_max = self._pace.samples(deadline - self._clock())
-            if samples_max <= 0:
-                return False
-            try:
+        try:
+            while self.backlog.head(1):
+                samples_max = self._pace.samples(deadline - self._clock())
+                if samples_max <= 0:
+                    return False
                 with self._drain_lock:
                     self._compare()
                     self._drain(samples_max)
-            except StorageError as error:
-                self.backend_error = str(error)
-                return False
+        except StorageError as error:
+            self.backend_error = str(error)
+            return False
         return True
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
