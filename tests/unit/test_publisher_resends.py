@@ -172,6 +172,20 @@ def test_a_cache_that_acknowledges_gets_the_next_frame_at_once() -> None:
     assert driven.engine.unacknowledged == 0
 
 
+def test_acknowledgements_of_other_samples_do_not_hurry_what_a_cache_puts_off() -> None:
+    driven = Driven()
+    driven.engine.handle(CacheAppeared("c1"))
+    driven.put(1)
+    resends = 0
+    for sn in range(1, 80):
+        driven.put(1)
+        driven.ack((sn, sn))
+        for resend in driven.wait(0.1):
+            driven.answer(resend, ResendRefusal(0, 0, RefusalReason.LATER))
+            resends += 1
+    assert 3 <= resends <= 4
+
+
 def test_frames_are_bounded_in_bytes_and_one_sample_always_fits() -> None:
     driven = Driven(resend_bytes_max=10_000)
     driven.engine.handle(CacheAppeared("c1"))

@@ -15,6 +15,7 @@ from durable_cache.protocol.publisher.events import (
     EngineOptions,
     EpochsKnown,
     Finished,
+    HandedOver,
     Keep,
     Kept,
     Put,
@@ -127,6 +128,17 @@ def test_what_another_source_left_goes_under_its_own_identity_and_first(source: 
         (source, FRAME - 7, OLD, [3, 4, 5]),
         (SOURCE, FRAME, FRESH, [0]),
     ]
+
+
+def test_who_follows_the_other_source_is_told_its_last_number_once_all_is_held() -> None:
+    engine, _ = started(left(OTHER, FRAME - 7, OLD, 3, 5))
+
+    def acknowledge(*runs: tuple[int, int]) -> list[object]:
+        return [*engine.handle(AckReceived(Ack("c1", DISK, OTHER, FRAME - 7, runs, OLD)))]
+
+    assert [type(output) for output in acknowledge((3, 4))] == [Finished]
+    assert acknowledge((3, 5))[1:] == [HandedOver(OTHER, 5)]
+    assert acknowledge((3, 5)) == []
 
 
 def test_several_numberings_that_were_left_go_in_their_order() -> None:

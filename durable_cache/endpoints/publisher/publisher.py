@@ -34,6 +34,7 @@ from durable_cache.endpoints.session import (
     ZenohSubscriber,
     ZError,
     answer_at_once,
+    beat,
     close_at_exit,
     declare_own_publisher,
     declare_token,
@@ -75,6 +76,7 @@ from durable_cache.protocol.publisher.events import (
     Event,
     Finished,
     Full,
+    HandedOver,
     Hurry,
     Keep,
     Kept,
@@ -405,6 +407,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                 case Resend():
                     timeout = self._options.resend_timeout_seconds
                     resend(self._session, self._options.domain, output, timeout, self._resent)
+                case HandedOver(source, last_sn):
+                    beat(self._session, str(self.key_expr), source, last_sn)
                 case Send() | Keep() | Full():
                     raise LocalProtocolError("nothing is being put")
                 case _:
@@ -432,10 +436,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         return EpochsUnknown(_now()) if highest is None else EpochsKnown(highest, _now())
 
     def _resent(self, event: Resent | ResendFailed) -> None:
-        self._jobs.put(partial(self._take, event))
-
-    def _take(self, event: Resent | ResendFailed) -> None:
-        self._do(self._tell(event))
+        self._jobs.put(lambda: self._do(self._tell(event)))
 
     def _look_around(self) -> None:
         """See which caches are in reach and do what is due."""
@@ -493,7 +494,6 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         self._jobs.put(partial(self._answer, query))
 
     def _run(self) -> None:
-        """Work until the end; what fails costs nothing that comes after it."""
         pause = None if self._tokens is None else _LOOK_SECONDS
         looked = 0.0
         while True:

@@ -21,6 +21,7 @@ __all__ = [
     "Token",
     "ZenohSubscriber",
     "answer_at_once",
+    "beat",
     "declare_heartbeats",
     "declare_heartbeats_polled",
     "declare_own_publisher",
@@ -219,6 +220,18 @@ def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int] | None:
     except ValueError:
         return None
     return source, int.from_bytes(payload.to_bytes(), "little")
+
+
+def beat(session: Session, key_expr: str, source: SourceId, last_sn: int) -> None:
+    """Say which number a source published last, as a native publisher's heartbeat does.
+
+    Lost where the network is away.
+    """
+    key = f"{key_expr}/@adv/pub/{source.zid}/{source.eid}/_/_"
+    try:
+        put_own(session, key, last_sn.to_bytes(4, "little"))
+    except ZError:
+        return
 
 
 def declare_heartbeats(

@@ -34,6 +34,7 @@ from durable_cache.protocol.publisher.events import (
     Event,
     Finished,
     Full,
+    HandedOver,
     Hurry,
     Keep,
     Kept,
@@ -246,6 +247,8 @@ class PublisherEngine:
             standing for numbering in numberings for standing in self._expire(numbering, now)
         ]
         outputs: list[Output] = [Finished(tuple(unknown))] if unknown else []
+        for numbering in numberings:
+            outputs += self._forget_former(numbering)
         return [*outputs, *self._resending.due(numberings, self.under_way, now)]
 
     def _expire(self, numbering: Numbering, now: Moment) -> list[Standing]:
@@ -263,7 +266,6 @@ class PublisherEngine:
             self._settle(numbering, sample.sn)
             self._release(numbering, sample.sn)
         self.unknown += len(unknown)
-        self._forget_former(numbering)
         return unknown
 
     def _caches_changed(self, event: CacheAppeared | CacheGone | Resent | ResendFailed) -> None:
@@ -406,7 +408,8 @@ class PublisherEngine:
                 not ack.incarnation and ack.epoch == numbering.epoch
             ):
                 finished = self._take(numbering, ack)
-                return [Finished(tuple(finished))] if finished else []
+                outputs: list[Output] = [Finished(tuple(finished))] if finished else []
+                return outputs + self._forget_former(numbering)
         return []
 
     def _take(self, numbering: Numbering, ack: Ack) -> list[Standing]:
@@ -420,7 +423,6 @@ class PublisherEngine:
         if numbering is self._numbering and self._under_way is not None:
             put += 1
         finished: list[Standing] = []
-        self._resending.acknowledged(ack.cache_id)
         for first, last in ack.runs:
             end = min(last, put)
             if end < first:
@@ -428,7 +430,7 @@ class PublisherEngine:
             for low, high in seen.gaps(first, end):
                 finished += self._reach(numbering, ack.cache_id, ack.level, low, high)
             seen.add(first, end)
-        self._forget_former(numbering)
+        self._resending.acknowledged(ack.cache_id)
         return finished
 
     def _reach(
@@ -443,10 +445,10 @@ class PublisherEngine:
         numbers: Iterable[int] = range(first, last + 1)
         if last - first >= len(waiting):
             numbers = [sn for sn in waiting if first <= sn <= last]
-        others = numbering.refused.get(cache_id, ())  # it has another sample, or none, there
+        others = numbering.refused.get(cache_id)  # it has another sample, or none, there
         for sn in numbers:
             standing = waiting.get(sn)
-            if standing is None or sn in others:
+            if standing is None or (others is not None and sn in others):
                 continue
             if standing.caches:
                 best = max(level, standing.caches.get(cache_id, level))
@@ -469,9 +471,14 @@ class PublisherEngine:
         self.unacknowledged_bytes -= numbering.settle(sn)
         self.unacknowledged -= 1
 
-    def _forget_former(self, numbering: Numbering) -> None:
-        if not numbering.open and numbering in self._former:
-            self._former.remove(numbering)
+    def _forget_former(self, numbering: Numbering) -> list[Output]:
+        """Let an earlier numbering go once nothing of it waits."""
+        if numbering.open or numbering not in self._former:
+            return []
+        self._former.remove(numbering)
+        if numbering.source == self._source:
+            return []
+        return [HandedOver(numbering.source, numbering.next_sn - 1)]
 
     def _is_enough(self, levels: Iterable[int]) -> bool:
         """Tell whether caches at these levels are as many as wanted, at the level wanted."""

@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "Finished",
     "Full",
+    "HandedOver",
     "Hurry",
     "Keep",
     "Kept",
@@ -317,4 +318,15 @@ class Finished:
     standings: tuple[Standing, ...]
 
 
-Output = AskEpochs | Declare | Keep | Send | Resend | Full | Finished
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Caches hold all that another source left: tell who follows it which number was its last.
+
+    Needs no answer: who does not hear it finds the rest in the history.
+    """
+
+    source: SourceId
+    last_sn: int
+
+
+Output = AskEpochs | Declare | Keep | Send | Resend | Full | Finished | HandedOver

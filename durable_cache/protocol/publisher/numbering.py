@@ -6,10 +6,13 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.publisher.events import Standing
 
 __all__ = ["Numbering", "Waiting"]
+
+_SAMPLE_BYTES = 700
+"""What a sample that waits takes in memory besides its bytes, with its standing and its places."""
 
 
 class Waiting(NamedTuple):
@@ -41,7 +44,10 @@ class Numbering:
 
     def wait_for(self, standing: Standing, sample: Sample, since_ns: int) -> int:
         """Await acknowledgements of a sample; returns its size."""
-        size = SampleBatch((sample,)).held_bytes
+        attachment = sample.attachment
+        size = _SAMPLE_BYTES + len(sample.key) + len(sample.payload)
+        if attachment is not None:
+            size += len(attachment)
         self.open[sample.sn] = standing
         self.waiting[sample.sn] = Waiting(sample, since_ns, size)
         return size
@@ -54,6 +60,10 @@ class Numbering:
     def oldest(self) -> Waiting | None:
         """Return what waits for longest."""
         return next(iter(self.waiting.values()), None)
+
+    def has(self, cache_id: str, sn: int) -> bool:
+        """Tell whether a number waits no more, or not for that cache."""
+        return sn not in self.open or cache_id in self.open[sn].caches
 
     def refuse(self, cache_id: str, first: int, last: int) -> None:
         """Know that a cache will not take these numbers."""

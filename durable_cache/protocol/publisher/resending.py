@@ -25,13 +25,15 @@ _SECOND_NS = 1_000_000_000
 class _Cache:
     """One cache in reach."""
 
-    __slots__ = ("due_ns", "pause_ns", "under_way")
+    __slots__ = ("due_ns", "oldest", "pause_ns", "under_way")
 
     def __init__(self) -> None:
         self.due_ns = 0
         self.pause_ns = 0
         self.under_way: tuple[int, Numbering] | None = None
         """The resend that is not answered yet, and of which numbering its samples are."""
+        self.oldest: tuple[Numbering, int] | None = None
+        """The first sample of the last resend."""
 
 
 class Resending:
@@ -61,10 +63,13 @@ class Resending:
         self._caches.pop(cache_id, None)
 
     def acknowledged(self, cache_id: str) -> None:
-        """A cache said something new: it is served again at once."""
+        """A cache said what it holds: is it what it was sent, it gets the next at once."""
         cache = self._caches.get(cache_id)
-        if cache is not None:
-            cache.due_ns = cache.pause_ns = 0
+        if cache is None or cache.oldest is None:
+            return
+        numbering, sn = cache.oldest
+        if numbering.has(cache_id, sn):
+            cache.oldest, cache.due_ns, cache.pause_ns = None, 0, 0
 
     def hurry(self, now_ns: int) -> None:
         """Serve every cache at once, with what was put until now."""
@@ -131,6 +136,7 @@ class Resending:
             samples.append(waiting.sample)
         resend_id = next(self._ids)
         cache.under_way = (resend_id, numbering)
+        cache.oldest = (numbering, samples[0].sn)
         return Resend(
             resend_id,
             cache_id,
