@@ -95,6 +95,14 @@ class Gathered:
             found.setdefault(sample.identity, sample)
         return found
 
+    def by_names(self) -> list[tuple[list[Sample], tuple[Incarnation, ...]]]:
+        """Return what caches sent and how they name its epochs: together, unless that differs."""
+        names = {name for part in self.parts.values() for name in part.incarnations}
+        if len({(source, epoch) for source, epoch, _ in names}) == len(names):
+            return [(self.ordered(), tuple(names))]
+        apart = [(part.samples, tuple(part.incarnations)) for part in self.parts.values()]
+        return [*apart, (self.single, ())]
+
     def ordered(self) -> list[Sample]:
         """Return what caches sent by identity, one of each."""
         edges = [(batch.samples[0], batch.samples[-1]) for batch in self.packed if len(batch)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Self
 
 from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.fetching import Fetching
+from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.options import CacheOptions, parse_one_source
@@ -60,7 +60,6 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.cache.events import Origin
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token
 from durable_cache.storage.contract import Floor, Page, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
@@ -149,7 +148,7 @@ class ReliabilityCache:
         self._lanes.append(lane)
         return lane
 
-    def _fetching(self, offer: Callable[[list[Sample], Origin], None]) -> Fetching:
+    def _fetching(self, offer: Offer) -> Fetching:
         options = self.options
         asking = Asking(
             self._session,

@@ -19,13 +19,17 @@ from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.cache.events import Origin
-from durable_cache.protocol.wire import encode_place
+from durable_cache.protocol.wire import Incarnation, encode_place
 
-__all__ = ["Fetching"]
+__all__ = ["Fetching", "Offer"]
 
 _log = logging.getLogger(__name__)
 _PAGES_MAX = 10_000
 """An answerer that never ends is left after so many pages: 20 million samples of ours."""
+
+
+Offer = Callable[[list[Sample], Origin, tuple[Incarnation, ...]], None]
+"""Takes what others gave, and which runs its epochs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Fetching:
         asking: Asking,
         key_exprs: Sequence[KeyExpression],
         excluded: Callable[[str], bool],
-        offer: Callable[[list[Sample], Origin], None],
+        offer: Offer,
         lane: Lane,
     ) -> None:
         self._asking = asking
@@ -124,8 +128,9 @@ class Fetching:
                 selector = f"{source}/{key_expr}?{numbers};_pack=1"
                 gathered = yield _Question(selector, payload)
                 whole &= not gathered.errors
-                page = [sample for sample in gathered.ordered() if sample.source == source]
-                self._take(_within(page, first, last), Origin.RECOVERED)
+                for samples, names in gathered.by_names():
+                    page = [sample for sample in samples if sample.source == source]
+                    self._take(_within(page, first, last), Origin.RECOVERED, names)
                 if gathered.cut_after is None or gathered.cut_after == after:
                     break
                 after = gathered.cut_after
@@ -142,14 +147,16 @@ class Fetching:
             self._take(gathered.native, Origin.NATIVE)
         return True
 
-    def _take(self, samples: list[Sample], origin: Origin) -> None:
+    def _take(
+        self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
         wanted = [
             sample
             for sample in samples
             if not self._excluded(sample.key)
             and any(key_expr.concerns(sample.key) for key_expr in self._key_exprs)
         ]
-        self._offer(wanted, origin)
+        self._offer(wanted, origin, names)
 
 
 def _within(samples: list[Sample], first: int, last: int | None) -> list[Sample]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar, assert_never
 
 from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.delays import Delays
-from durable_cache.endpoints.fetching import Fetching
+from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.options import CacheOptions, parse_one_source
 from durable_cache.endpoints.session import Session, declare_heartbeats
 from durable_cache.endpoints.workers import Lane
@@ -47,6 +47,7 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
@@ -98,7 +99,7 @@ class Ingest:
         session: Session,
         store: JournaledStorage,
         options: CacheOptions,
-        fetching: Callable[[Callable[[list[Sample], Origin], None]], Fetching],
+        fetching: Callable[[Offer], Fetching],
         lane: Lane,
     ) -> None:
         self._session = session
@@ -185,13 +186,21 @@ class Ingest:
         """Whether something received is not committed yet."""
         return bool(self._queue) or bool(self._events) or self._busy
 
-    def offer(self, samples: list[Sample], origin: Origin = Origin.LIVE) -> None:
-        """Hand in decoded samples; refuses them visibly when the queue is full."""
+    def offer(
+        self,
+        samples: list[Sample],
+        origin: Origin = Origin.LIVE,
+        names: tuple[Incarnation, ...] = (),
+    ) -> None:
+        """Hand in decoded samples; refuses them visibly when the queue is full.
+
+        `names`: of what others gave, which runs its epochs are.
+        """
         samples = self._of_source(samples)
         if not samples:
             return
         if origin is not Origin.LIVE:
-            self._offer_given(samples, origin)
+            self._offer_given(samples, origin, names)
             return
         size = SampleBatch(samples).size
         with self._changed:
@@ -214,14 +223,16 @@ class Ingest:
         self.of_others += len(samples) - len(wanted)
         return wanted
 
-    def _offer_given(self, samples: list[Sample], origin: Origin) -> None:
+    def _offer_given(
+        self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...]
+    ) -> None:
         """Take what others gave; what there is no room for is asked for again by who asked."""
         with self._changed:
             self.received += len(samples)
             if self._core.given_waiting + len(samples) > self._options.given_samples_max:
                 self._refused_here += len(samples)
                 return
-            self._events.append(Arrived(SampleBatch(samples), origin, _now()))
+            self._events.append(Arrived(SampleBatch(samples), origin, _now(), names))
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:

@@ -32,7 +32,7 @@ from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Cursor
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.admission import Admission, above_floors
-from durable_cache.protocol.cache.agreement import Agreement, are_twins
+from durable_cache.protocol.cache.agreement import Agreement, are_twins, called_here
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -238,7 +238,7 @@ class CacheCore:
             case Verified():
                 self._engine_takes(event)
                 self._take_tokens()
-            case Arrived(_, origin) if origin in _OTHERS:
+            case Arrived(_, origin, _, _) if origin in _OTHERS:
                 self._given.append(event)
             case FetchEnded() | Inquired() | ResendArrived():
                 self._given.append(event)
@@ -319,7 +319,7 @@ class CacheCore:
         match event:
             case Started(sources):
                 yield from self._load(sources)
-            case Arrived(batch, origin, now):
+            case Arrived(batch, origin, now, _):
                 yield from self._load(dict.fromkeys(sample.source for sample in batch))
                 batch = self._within_limit(batch, origin)
                 if len(batch):
@@ -396,7 +396,9 @@ class CacheCore:
         for known in pinned:
             known.pins += 1
         try:
-            batch = yield from self._agreement.settle(event.batch, self._now)
+            called = called_here(event.batch, event.names, self._engine.known)
+            self.put_off += len(event.batch) - len(called)
+            batch = yield from self._agreement.settle(called, self._now)
             removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
             batch = above_floors(batch, removed.floors)
             batch = self._within_limit(batch, event.origin)

@@ -43,6 +43,7 @@ from durable_cache.protocol.cache.events import (
 )
 from durable_cache.protocol.cache.questions import Answer, Question
 from durable_cache.protocol.resends import ResendRefusal
+from durable_cache.protocol.wire import Incarnation
 
 __all__ = [
     "AnswerResend",
@@ -75,6 +76,8 @@ class Arrived:
     batch: SampleBatch
     origin: Origin
     now: Moment
+    names: tuple[Incarnation, ...] = ()
+    """Which runs the epochs of what others gave are, as the giver has it."""
 
 
 @dataclass(frozen=True, slots=True)

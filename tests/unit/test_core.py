@@ -20,6 +20,7 @@ from durable_cache.protocol.cache.events import (
     Origin,
     ReportAbsent,
 )
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Arrived, Effect
 from durable_cache.storage.contract import Floor
@@ -518,3 +519,26 @@ def test_an_append_that_fails_again_and_again_opens_one_gap() -> None:
     cache.disk_up = True
     cache.take([lost])
     assert [sample.sn for sample in cache.all()] == [0, 1]
+
+
+# Runs that another cache calls differently
+
+
+def test_what_another_gives_goes_by_the_name_of_its_run_and_not_by_its_epoch() -> None:
+    """The other saw two runs begin within one time frame, this one only the second."""
+    cache = DrivenCache()
+    epoch = frame(BEGAN_NS)
+    token(cache, ONE, epoch, "bbbbbbbb")
+    cache.take(run_of(ONE, 0, 2, seconds=5, run=2))
+    first = [msgspec.structs.replace(one, epoch=epoch) for one in run_of(ONE, 0, 9, run=1)]
+    second = [
+        msgspec.structs.replace(one, epoch=epoch + 1) for one in run_of(ONE, 0, 5, seconds=5, run=2)
+    ]
+    names = (Incarnation(ONE, epoch, "aaaaaaaa"), Incarnation(ONE, epoch + 1, "bbbbbbbb"))
+    batch = SampleBatch([*first, *second])
+    cache.give(Arrived(batch, Origin.RECOVERED, cache.now, names))
+    cache.wait(1)
+    assert of_run(cache, ONE, 2) == {epoch: RangeSet([(0, 5)])}
+    assert of_run(cache, ONE, 1) == {}
+    assert cache.core.put_off == len(first)
+    assert list(acknowledged(cache, ONE)) == [(0, 5)]

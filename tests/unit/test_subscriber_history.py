@@ -7,9 +7,12 @@ import pytest
 from durable_cache.model.sample import SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
+    Answer,
     AnswererAppeared,
+    AnswerPart,
     DeliveryOptions,
     HistoryFailed,
+    HistoryPage,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
@@ -167,3 +170,29 @@ def test_holes_of_history_are_asked_for_behind_a_cut() -> None:
     assert (reader.wanted, reader.fetches[0].after) == ([(1, 2)], other)
     reader.answer(sample(1, 5), sample(2, 5))
     assert reader.story == [0, 1, 2, 3]
+
+
+def test_a_run_that_two_caches_call_differently_comes_once() -> None:
+    """One cache did not see the first run, and calls the second by the first one's epoch."""
+    reader = Reader(history=True)
+    first = [sample(sn, 5, at=sn) for sn in range(3)]
+    second = [sample(sn, 6, at=10 + sn) for sn in range(4)]
+    misnamed = [sample(sn, 5, at=10 + sn) for sn in range(4)]
+    knows_both = AnswerPart(
+        first + second,
+        (),
+        (Incarnation(SOURCE, 5, "aaaaaaaa"), Incarnation(SOURCE, 6, "bbbbbbbb")),
+    )
+    knows_one = AnswerPart(misnamed, (), (Incarnation(SOURCE, 5, "bbbbbbbb"),))
+    answer = Answer((knows_one, knows_both), 2)
+    reader.handle(HistoryPage(reader.asked.pop().question_id, answer, reader.now))
+    assert reader.story == [0, 1, 2, 0, 1, 2, 3]
+    assert reader.delivered_samples == first + second
+
+
+def test_a_run_whose_successor_was_read_already_is_reported() -> None:
+    reader = Reader(history=True)
+    later = [sample(sn, 6, at=sn) for sn in range(2)]
+    reader.page(later, cut_after=later[-1])
+    reader.page([sample(sn, 5, at=10 + sn) for sn in range(3)])
+    assert reader.story == [0, 1, (0, 2)]

@@ -18,7 +18,7 @@ puts the samples off that raised it, for they are given again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -43,8 +43,9 @@ from durable_cache.protocol.cache.questions import (
     NumbersLooked,
     answer_of,
 )
+from durable_cache.protocol.wire import Incarnation
 
-__all__ = ["Agreement", "Inquiry", "are_twins"]
+__all__ = ["Agreement", "Inquiry", "are_twins", "called_here"]
 
 _COMPARED_MAX = 20_000
 """So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
@@ -354,6 +355,34 @@ class Agreement:
 
     def _differ(self, pair: _Pair) -> None:
         _put(self._different, pair, True)
+
+
+def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: KnownOf) -> SampleBatch:
+    """Return what another gave under the epochs by which its runs go here.
+
+    A run that has no epoch here, and comes under that of another run, is left out: under its
+    number another sample may be here already.
+    """
+    epochs: dict[tuple[SourceId, int], int | None] = {}
+    sources = {sample.source for sample in batch} if names else set()
+    for source, epoch, name in names:
+        if source not in sources:
+            continue
+        known = known_of(source)
+        own = known.of_incarnation(name)
+        taken = known.numberings.get(known.canonical(epoch, 0))
+        if own is not None:
+            epochs[source, epoch] = own.epoch
+        elif taken is not None and taken.incarnation:
+            epochs[source, epoch] = None
+    if all(called == epoch for (_, epoch), called in epochs.items()):
+        return batch
+    found = ((s, epochs.get((s.source, s.epoch), s.epoch)) for s in batch)
+    return SampleBatch(
+        sample if epoch == sample.epoch else msgspec.structs.replace(sample, epoch=epoch)
+        for sample, epoch in found
+        if epoch is not None
+    )
 
 
 def are_twins(first: Sample, second: Sample) -> bool:

@@ -489,14 +489,14 @@ class SubscriberEngine:
         if self._history is not None:
             self._history.ask_again(now.monotonic_ns)
 
-    def _reading_of(self, source: SourceId, epoch: int) -> Reading | None:
+    def _reading_of(self, source: SourceId, epoch: int, incarnation: str) -> Reading | None:
         """Return from where on history of a numbering that is followed already is ours."""
         followed = self._sources.known(source)
         head = None if followed is None else followed.head
         if followed is None or head is None or head.next_sn is None:
             return None
         for numbering in followed.numberings:
-            if numbering.epoch == epoch:
+            if numbering.is_called(epoch, incarnation):
                 first, following = numbering.first_sn or 0, numbering.next_sn or 0
                 numbering_live = numbering if followed.live else None
                 return Reading(first, following, numbering=numbering_live)
@@ -510,8 +510,9 @@ class SubscriberEngine:
         lacking: dict[SourceId, Followed] = {}
         for sample in history.take_live():
             followed = self._sources.get(sample.source)
+            name = history.incarnations.get((sample.source, sample.epoch), "")
             for numbering in () if followed is None else followed.numberings:
-                if numbering.epoch == sample.epoch:
+                if numbering.is_called(sample.epoch, name):
                     self._hold(numbering, sample)
             if followed is not None:
                 lacking[sample.source] = followed

@@ -133,6 +133,12 @@ class Numbering:
             and self.incarnation in ("", incarnation)
         )
 
+    def is_called(self, epoch: int, incarnation: str) -> bool:
+        """Tell whether somebody means this run: by its name, else by its epoch."""
+        if incarnation and self.incarnation:
+            return incarnation == self.incarnation
+        return epoch == self.epoch
+
     def begin(self, sn: int) -> None:
         """Deliver from a number on."""
         self.first_sn = self.next_sn = sn
@@ -349,10 +355,7 @@ class Followed:
         before: list[Numbering] = []
         later = self.numberings
         for at, known in enumerate(self.numberings):
-            same = known.epoch == epoch
-            if incarnation and known.incarnation:
-                same = known.incarnation == incarnation
-            if same:
+            if known.is_called(epoch, incarnation):
                 numbering = known
                 before, later = self.numberings[:at], self.numberings[at + 1 :]
         later = [known for known in later if known.declared]

@@ -19,15 +19,19 @@ delivered before what follows; what can no longer be delivered in order is repor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
+from typing import TypeVar
+
+import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
     Answer,
+    AnswerPart,
     AskHistory,
     DeliveryOptions,
     Fetch,
@@ -52,6 +56,8 @@ _NTP64 = attrgetter("ntp64")
 _SN = attrgetter("sn")
 _FIRST = itemgetter(0)
 _Key = tuple[SourceId, int]
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(slots=True)
@@ -87,7 +93,8 @@ class _Group:
 class History:
     """Reads history page by page; part of the engine.
 
-    `followed(source, epoch)` tells from where on a numbering is delivered that is followed live.
+    `followed(source, epoch, incarnation)` tells from where on a numbering is delivered that is
+    followed live.
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class History:
         options: DeliveryOptions,
         ids: Iterator[int],
         outputs: Outputs,
-        followed: Callable[[SourceId, int], Reading | None],
+        followed: Callable[[SourceId, int, str], Reading | None],
     ) -> None:
         self._options = options
         self._ids = ids
@@ -107,6 +114,10 @@ class History:
         self.complete = False
         self.incarnations: dict[_Key, str] = {}
         self._readings: dict[_Key, Reading] = {}
+        self._reached: dict[SourceId, int] = {}
+        """The latest epoch of each source of which something was delivered."""
+        self._called: dict[tuple[SourceId, str], int] = {}
+        """The epoch by which a named run goes here, whatever each answerer calls it."""
         self._question: int | None = None
         self._after: Sample | None = None
         self._due_ns: int | None = None
@@ -249,7 +260,8 @@ class History:
         self._deadline_ns = now_ns + self._timeout_ns
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
-        samples = _merged(answer)
+        self._agree(answer)
+        samples = _merged(answer, self._called)
         self._in_order = samples
         self._page = {}
         groups: dict[_Key, list[Sample]] = {}
@@ -264,10 +276,6 @@ class History:
             self._take_group(key, group)
         if len({source for source, _ in groups}) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
-        for part in answer.parts:
-            for key, name in part.names().items():
-                if key in self._readings:
-                    self.incarnations[key] = name
         for (source, _), read in self._page.items():
             for run in answer.oversized.get(source, RangeSet()):
                 read.missing.remove(run.first, run.last)
@@ -276,18 +284,36 @@ class History:
         else:
             self._deliver(now_ns)
 
+    def _agree(self, answer: Answer) -> None:
+        """Choose how runs are called that answerers call differently: as whoever knows most."""
+        fresh: dict[tuple[SourceId, str], int] = {}
+        for part in answer.parts:
+            for source, epoch, name in part.incarnations:
+                fresh[source, name] = max(epoch, fresh.get((source, name), epoch))
+        for (source, name), epoch in fresh.items():
+            called = self._called.setdefault((source, name), epoch)
+            self.incarnations[source, called] = name
+        self._shorten(self._called)
+        self._shorten(self._reached)
+        self._shorten(self.incarnations)
+
+    def _shorten(self, table: dict[KeyT, ValueT]) -> None:
+        while len(table) > self._options.places_max:
+            del table[next(iter(table))]
+
     def _take_group(self, key: _Key, samples: list[Sample]) -> None:
         by_sn = {sample.sn: sample for sample in samples if sample.sn < SOURCE_SN_MODULUS}
         sns = sorted(by_sn)
         if not sns:
             return
-        reading = self._followed(*key)
+        reading = self._followed(*key, self.incarnations.get(key, ""))
         if reading is None or reading.numbering is None:
             late = reading is not None and reading.late
+            late |= self._reached.get(key[0], key[1]) > key[1]  # its successor has begun
             default = reading or Reading(sns[0], sns[0])
             reading = self._readings.setdefault(key, default)
             reading.late = late
-            self._bound()
+            self._shorten(self._readings)
         ours = [sn for sn in sns if sn >= reading.next_sn]
         too_late = [sn for sn in sns if sn < reading.first_sn]
         if reading.late:
@@ -308,12 +334,6 @@ class History:
         if ours and self._page is not None:
             missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
             self._page[key] = _Group(reading, [by_sn[sn] for sn in ours], missing)
-
-    def _bound(self) -> None:
-        while len(self._readings) > self._options.places_max:
-            forgotten = next(iter(self._readings))
-            del self._readings[forgotten]
-            self.incarnations.pop(forgotten, None)
 
     def _explain(self, now_ns: int) -> None:
         """Ask for what is missing; deliver the page once nothing is."""
@@ -346,7 +366,7 @@ class History:
                 same = names[read] == name if name and read in names else read == key
                 if same and sample.source == source and sample.sn in group.missing:
                     group.missing.remove(sample.sn, sample.sn)
-                    group.samples.append(sample)
+                    group.samples.append(_under(sample, key[1]))
                     self._in_order = None
         for part in answer.parts:
             for absence in part.absent:
@@ -363,6 +383,8 @@ class History:
     def _deliver(self, now_ns: int) -> None:
         """Pass the page on, with a report for what nobody gave or explained; go on."""
         page, self._page = self._page or {}, None
+        for source, epoch in page:
+            self._reached[source] = max(epoch, self._reached.pop(source, epoch))
         self._fetches.clear()
         samples = self._in_order
         if samples is None:
@@ -397,9 +419,9 @@ class History:
         self._due_ns = now_ns + _LATER_NS if self._heard and self._lacking else None
 
 
-def _merged(answer: Answer) -> list[Sample]:
+def _merged(answer: Answer, called: Mapping[tuple[SourceId, str], int]) -> list[Sample]:
     """Return what all parts hold up to the earliest cut, once each, in order of time."""
-    samples = list(answer.samples())
+    samples = [sample for part in answer.parts for sample in _renamed(part, called)]
     if len(answer.parts) > 1:
         samples = list({sample.identity: sample for sample in samples}.values())
     samples.sort(key=_NTP64)
@@ -408,6 +430,25 @@ def _merged(answer: Answer) -> list[Sample]:
         return samples
     place = cut.time_order
     return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
+
+
+def _renamed(part: AnswerPart, called: Mapping[tuple[SourceId, str], int]) -> Iterable[Sample]:
+    """Return a part's samples under the epochs by which their runs go here."""
+    epochs = {
+        (source, epoch): called[source, name]
+        for source, epoch, name in part.incarnations
+        if called.get((source, name), epoch) != epoch
+    }
+    if not epochs:
+        return part.samples
+    return (
+        _under(sample, epochs.get((sample.source, sample.epoch), sample.epoch))
+        for sample in part.samples
+    )
+
+
+def _under(sample: Sample, epoch: int) -> Sample:
+    return sample if sample.epoch == epoch else msgspec.structs.replace(sample, epoch=epoch)
 
 
 def _in_source_order(groups: Mapping[_Key, _Group]) -> list[Sample]:

@@ -16,7 +16,7 @@ from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.events import EngineOptions, Origin, ReportMiss, SendAck
-from durable_cache.protocol.wire import Ack, PackedAnswer, decode_packed, encode_packed
+from durable_cache.protocol.wire import Ack, Incarnation, PackedAnswer, decode_packed, encode_packed
 from durable_cache.storage.contract import Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.testing.simulation.composition import Composition
@@ -192,10 +192,12 @@ class SimCache(Listener):
             self._queue.append(sample)
         self._step_soon()
 
-    def offer(self, samples: list[Sample], origin: Origin) -> None:
+    def offer(
+        self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
         """Queue what others gave."""
         if samples:
-            self.tell(lambda: self._process.received(samples, origin))
+            self.tell(lambda: self._process.received(samples, origin, names))
 
     def tell(self, event: Callable[[], None]) -> None:
         """Queue what is no live sample."""
@@ -347,7 +349,9 @@ class SimCache(Listener):
         heard = Heard(question)
 
         def end(outcome: Outcome) -> None:
-            self.offer(_asked(question, heard.samples), Origin.RECOVERED)
+            for part in heard.parts:
+                asked = _asked(question, list(part.samples))
+                self.offer(asked, Origin.RECOVERED, part.incarnations)
             cut = heard.cut_after
             bad = failed or bool(outcome.errors)
             if cut is not None and cut != question.after:

@@ -34,6 +34,7 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
@@ -98,13 +99,15 @@ class Composition:
         """Let time pass."""
         self.handle(Tick(self.now))
 
-    def received(self, samples: Sequence[Sample], origin: Origin) -> None:
+    def received(
+        self, samples: Sequence[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
         """Hand in samples; what others gave finds no room beyond the bound."""
         bound = self._cache.plan.given_samples_max
         if origin is not Origin.LIVE and self.core.given_waiting + len(samples) > bound:
             self._cache.failed("room for what others gave")
             return
-        self.handle(Arrived(SampleBatch(samples), origin, self.now))
+        self.handle(Arrived(SampleBatch(samples), origin, self.now, names))
 
     def refused(self, samples: Sequence[Sample]) -> None:
         """Say that live samples found no room."""

@@ -120,6 +120,8 @@ class SimSubscriber(Listener):
             self._handle_soon(lambda: AnswererAppeared(self._now))
         elif value.key_expr.intersects(self.key_expr):
             self.follows(value.source, value.run)
+            if self._inbox and not self._overrun:
+                self._take()  # what came before the token is handed in before it
             self.promise.saw(value)
             self._handle_soon(
                 lambda: Declared(value.source, value.epoch, value.incarnation, self._now)
