@@ -115,6 +115,20 @@ def test_a_source_with_samples_that_wait_keeps_the_name_of_its_run(tmp_path: Pat
     assert state.held == RangeSet([(0, 10)])
 
 
+def test_an_index_that_lost_its_last_writes_gets_the_names_of_runs_back(tmp_path: Path) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    older = {path: path.read_bytes() for path in tmp_path.glob("index.db*")}
+    with opened(tmp_path, backend) as store:
+        store.index.declare(SOURCE, 3, "0a0a0a0a")
+    away(tmp_path, "index")
+    for path, content in older.items():
+        path.write_bytes(content)
+    with opened(tmp_path, backend) as store:
+        ((state,), _) = store.load(SOURCE)
+    assert state.incarnation == "0a0a0a0a"
+
+
 def test_a_new_journal_is_said_and_drained_from_its_first_entry_on(tmp_path: Path) -> None:
     backend = Backend()
     filled(tmp_path, backend)

@@ -171,7 +171,14 @@ class StreamIndex:
         keeper.keep("alias", dict(map(_alias_fact, self.aliases())))
         keeper.keep("agreement", dict(map(_agreement_fact, self.agreements())))
         rows = self._rows("SELECT zid, eid, epoch, incarnation FROM incarnations")
-        keeper.keep("incarnation", {_json(row[:3]): _json(row) for row in rows})
+        named = {_json(row[:3]): _json(row) for row in rows}
+        keeper.keep("incarnation", named)
+        # A power cut may take an index's last writes; a run without its name is taken for another.
+        lost = [value for name, value in keeper.kept("incarnation").items() if name not in named]
+        if lost:
+            with self._transaction() as database:
+                for value in lost:
+                    database.execute(_PUT_INCARNATION, _fact.decode(value))
 
     def drained(self) -> int:
         """Return the journal entry up to which everything is in the backend and in here."""
