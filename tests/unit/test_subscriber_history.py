@@ -196,3 +196,16 @@ def test_a_run_whose_successor_was_read_already_is_reported() -> None:
     reader.page(later, cut_after=later[-1])
     reader.page([sample(sn, 5, at=10 + sn) for sn in range(3)])
     assert reader.story == [0, 1, (0, 2)]
+
+
+def test_a_token_waits_behind_the_samples_that_came_before_it() -> None:
+    """What was held back of a run while history was read is no sample of the next run."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(2, at=2), sample(3, at=3))
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(0, at=4))
+    reader.page([sample(sn, EPOCH, at=sn) for sn in range(3)])
+    assert reader.wanted == [(4, None)]
+    reader.answer()
+    assert reader.story == [0, 1, 2, 3, 0]

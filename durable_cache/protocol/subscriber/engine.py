@@ -77,10 +77,10 @@ class SubscriberEngine:
         self._history: History | None = None
         if history:
             self._history = History(self._options, self._ids, self._outputs, self._reading_of)
-        self._held: list[Sample] = []
+        self._held: list[Sample | Declared] = []
+        self._held_of: set[SourceId] = set()
         self._crowd = Crowd()
-        self._began_ns = 0
-        self._answerers_known = False
+        self._began_ns, self._answerers_known = 0, False
         self._duplicates = self._dropped = self.beyond = 0
 
     @property
@@ -197,6 +197,7 @@ class SubscriberEngine:
         """Keep a sample until history is read; of what does not fit, where each source stands."""
         if len(self._held) < self._options.pending_samples_max:
             self._held.append(sample)
+            self._held_of.add(sample.source)
             return
         self._crowd_in(sample)
 
@@ -440,6 +441,9 @@ class SubscriberEngine:
 
     def _declared(self, event: Declared) -> None:
         source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
+        if self.reads_history and source in self._held_of:
+            self._held.append(event)  # behind the samples that came before it
+            return
         followed = self._sources.follow(source)
         if followed is None:
             self._crowd.declare(event)
@@ -532,8 +536,12 @@ class SubscriberEngine:
                 self._settle(followed, now)
             else:
                 self._sources.rest(followed)
-        held, self._held = self._held, []
-        self._received(held, now)
+        held, self._held, self._held_of = self._held, [], set()
+        for one in held:
+            if isinstance(one, Declared):
+                self._declared(one)
+            else:
+                self._received((one,), now)
 
     # Time and bounds
 

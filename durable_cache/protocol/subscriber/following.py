@@ -352,8 +352,8 @@ class Followed:
     def resume(self, epoch: int, incarnation: str) -> Numbering:
         """Follow a numbering whose history was read; what was declared since comes after it."""
         numbering = Numbering(self.source, epoch, incarnation)
-        before: list[Numbering] = []
-        later = self.numberings
+        before = [known for known in self.numberings if known.next_sn and known.epoch < epoch]
+        later = [known for known in self.numberings if known not in before]
         for at, known in enumerate(self.numberings):
             if known.is_called(epoch, incarnation):
                 numbering = known
@@ -361,8 +361,7 @@ class Followed:
         later = [known for known in later if known.declared]
         for known in later:
             known.epoch = max(known.epoch, epoch + 1)
-        read = [known for known in before if known.next_sn]
-        self.ended = read[-1] if read else self.ended
+        self.ended = next((known for known in reversed(before) if known.next_sn), self.ended)
         numbering.epoch = epoch
         self.remember(incarnation, epoch)
         self.numberings = [numbering, *later]
