@@ -46,6 +46,9 @@ __all__ = [
 ]
 
 
+_OURS = "durable-cache"
+
+
 class DurableCacheError(Exception):
     """Something in durable-cache failed."""
 
@@ -70,15 +73,14 @@ class BackendNotFound(DurableCacheError):
 class BackendNotInstalled(DurableCacheError):
     """The backend is known but its driver is not installed."""
 
-    def __init__(
-        self, name: str, extra: str, missing: str, distribution: str = "durable-cache"
-    ) -> None:
+    def __init__(self, name: str, extra: str, missing: str, distribution: str = _OURS) -> None:
         self.name = name
         self.extra = extra
         self.missing = missing
         self.distribution = distribution
         remedy = f"{distribution}[{extra}]" if extra else distribution
-        super().__init__(f"backend {name!r} needs the package {missing!r}: pip install '{remedy}'")
+        clone = f"; in a clone: pip install '.[{extra}]'" if distribution == _OURS and extra else ""
+        super().__init__(f"{name!r} needs the package {missing!r}: pip install '{remedy}'{clone}")
 
 
 class StorageError(DurableCacheError):

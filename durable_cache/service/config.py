@@ -23,6 +23,7 @@ from durable_cache.service.strict import Findings, check_names, read_model, read
 from durable_cache.storage.contract import Durability, Retention
 
 __all__ = [
+    "BACKENDS",
     "SECTION",
     "AlignmentSettings",
     "HttpSettings",
@@ -42,7 +43,7 @@ _TAKEN = frozenset({"lock"})
 """Files of the service itself in `state_dir`, where each storage has a directory."""
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OURS = KeyExpression("@durable/**")
-_BACKENDS = {
+BACKENDS = {
     **{name: name for name in ("memory", "sql", "influxdb", "delta")},
     "sqlite": "sql",
     "postgres": "sql",
@@ -305,14 +306,14 @@ def _volume(name: str, raw: object) -> VolumeSettings:
     """Read a volume; as in zenohd's file, one that names no backend is called like it."""
     where = f"{SECTION}.volumes.{name}"
     options = dict(read_table(raw, where))
-    backend = options.pop("backend", name if name in _BACKENDS else None)
+    backend = options.pop("backend", name if name in BACKENDS else None)
     if not isinstance(backend, str) or not backend:
         raise ConfigError(f'{where}.backend: name a backend, as in backend: "sql"')
     scheme = _SCHEMES.get(backend)
     url = options.get("url")
     if scheme is not None and isinstance(url, str) and not url.startswith(scheme):
         raise ConfigError(f"{where}.url: the backend {backend!r} wants {scheme[0]}//…")
-    return VolumeSettings(backend=_BACKENDS.get(backend, backend), options=options)
+    return VolumeSettings(backend=BACKENDS.get(backend, backend), options=options)
 
 
 def _storages(raw: object, volumes: dict[str, VolumeSettings] | None) -> dict[str, StorageSettings]:

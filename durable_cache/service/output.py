@@ -18,6 +18,7 @@ __all__ = [
     "table_lines",
     "write_csv",
     "write_json",
+    "write_result",
     "write_table",
 ]
 
@@ -74,6 +75,11 @@ def write_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 def write_json(value: object) -> None:
     """Write one value as indented JSON to stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def write_result(text: str, values: Mapping[str, object], *, as_json: bool) -> None:
+    """Write what a verb did to stdout: a line for people, or its `values` as one JSON object."""
+    print(json.dumps(values, ensure_ascii=False, default=str) if as_json else text)
 
 
 def write_csv(rows: Iterable[Row], columns: Sequence[str], heading: bool = True) -> None:

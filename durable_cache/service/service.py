@@ -21,6 +21,7 @@ from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
     Session,
     close_session,
+    neighbours,
     open_session,
     start_thread,
     zid_of,
@@ -29,14 +30,17 @@ from durable_cache.endpoints.workers import Pool
 from durable_cache.errors import ConfigError, DurableCacheError, StorageError
 from durable_cache.service.admin import AdminSpace, may_write
 from durable_cache.service.building import check_all
+from durable_cache.service.changes import Changes, Weight
 from durable_cache.service.config import Settings
 from durable_cache.service.http import HttpServer
+from durable_cache.service.logs import CHANGES
 from durable_cache.service.report import ServiceReport, Timeline
 from durable_cache.storage.journaled.locks import DirectoryLock
 
 __all__ = ["STOP_SECONDS_MAX", "Service"]
 
 _log = logging.getLogger(__name__)
+_changes_log = logging.getLogger(CHANGES)
 STOP_SECONDS_MAX = 10.0
 _POOL_THREADS = 3
 """Shared by all storages: queries, look-ups, fetches, retention, admin space, HTTP. A storage whose
@@ -56,11 +60,15 @@ class Service:
         self.volumes, options = check_all(settings)
         self._began = time.monotonic()
         self._timeline = Timeline()
+        self._changes = Changes()
         self.caches: dict[str, ReliabilityCache] = {}
         self.http: HttpServer | None = None
         self._stopping = False
         with ExitStack() as undo:
-            self._lock = DirectoryLock(Path(settings.cache.state_dir))
+            directory = Path(settings.cache.state_dir)
+            if not directory.exists():
+                undo.callback(_remove_empty, directory)
+            self._lock = DirectoryLock(directory)
             undo.callback(self._lock.release)
             self._pool = Pool("service", threads=_pool_threads(options.values()))
             undo.callback(self._pool.close, 1.0)
@@ -121,9 +129,17 @@ class Service:
             events=self._timeline.events(),
         )
 
-    def failure(self) -> str:
-        """Return why a cache gave up, empty while all are at work; also notes the timeline."""
-        self._timeline.note([cache.status() for cache in self.caches.values()])
+    def look(self) -> str:
+        """Log what changed since the last look, and note it for the page.
+
+        Returns why a cache gave up, empty while all are at work.
+        """
+        statuses = [cache.status() for cache in self.caches.values()]
+        self._timeline.note(statuses)
+        around = neighbours(self.session)
+        for change in self._changes.of(statuses, around, time.monotonic()):
+            level = logging.WARNING if change.weight is Weight.WARNING else logging.INFO
+            _changes_log.log(level, change.sentence, extra=dict(change.about))
         for name, cache in self.caches.items():
             if cache.stopped and not self._stopping:
                 return f"storage {name!r}: {cache.status().last_error or 'stopped'}"
@@ -163,6 +179,15 @@ class Service:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _remove_empty(directory: Path) -> None:
+    """Remove a state directory that a start which failed has made, unless something is in it."""
+    try:
+        (directory / "lock").unlink(missing_ok=True)
+        directory.rmdir()
+    except OSError as error:
+        _log.debug("a state directory is left", extra={"reason": str(error)})
 
 
 def _pool_threads(options: Iterable[CacheOptions]) -> int:

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import json5
+import jsonschema
 import pytest
 
 from durable_cache.service.cli import build_parser
 from durable_cache.service.verbs import VERBS
+from tests.tree import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -306,3 +310,64 @@ def test_who_cannot_connect_is_pointed_to_connect(run: Run) -> None:
     assert result.returncode == 1
     assert "is --connect right?" in one_line(result)
     assert "--listen" not in one_line(result)
+
+
+@pytest.mark.parametrize("verb", OWN_VERBS)
+def test_every_verb_takes_json(verb: str) -> None:
+    parser = build_parser(verb)
+    needed = {
+        "put": ["a", "b"],
+        "query": ["a"],
+        "replay": ["a", "--same-keys"],
+        "purge": ["a", "--key-expr", "b"],
+        "copy": ["a", "b"],
+        "export": ["a", "b"],
+        "import": ["a", "b"],
+    }
+    example = parser.parse_args([verb, *needed.get(verb, []), "--json"])
+    assert (
+        "json" in (getattr(example, name, "") for name in ("format", "log_format")) or example.json
+    )
+
+
+def test_results_are_json_where_asked_for(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text("""{ plugins: { durable_cache: {
+        volumes: { a: { backend: "sqlite", url: "sqlite:///a.db" } , b: { backend: "sqlite", url: "sqlite:///b.db" } },
+        storages: { lab: { key_expr: "lab/**", volume: "a" } } } } }""")
+    config = ("--config", "cache.json5", "--json")
+    migrated = run("migrate", *config)
+    assert migrated.returncode == 0, migrated.stderr
+    rows = [json.loads(line) for line in migrated.stdout.splitlines()]
+    assert [row["volume"] for row in rows] == ["a", "b"]
+    assert {row["found"] for row in rows} == {""}
+    assert json.loads(run("export", "lab", "lab.jsonl", *config).stdout)["exported"] == 0
+    assert json.loads(run("import", "lab.jsonl", "b/lab", *config).stdout)["imported"] == 0
+    assert json.loads(run("copy", "a/lab", "b/lab", *config).stdout) == {
+        "copied": 0, "conflicts": 0, "missing": 0, "refused": 0,
+    }  # fmt: skip
+
+
+def test_the_schema_knows_what_the_reader_knows(run: Run) -> None:
+    shown = run("check-config", "--schema")
+    assert shown.returncode == 0, shown.stderr
+    schema = json.loads(shown.stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    texts = [path.read_text() for path in (ROOT / "deploy/caches").glob("*.json5")]
+    for page in ("README.md", "docs/tutorial.md", "docs/configuration.md"):
+        found = re.findall(r"^```json5[^\n]*\n(\{.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+        assert found
+        texts += found
+    for text in texts:
+        assert [error.message for error in validator.iter_errors(json5.loads(text))] == [], text
+    wrong = [
+        ("retention", "retension"), ("age_seconds_max", "age_seconds"), ("key_expr", "key_exp"),
+        ('"sqlite"', '"sqlight"'), ('url: ', 'uri: '), ('"7d"', "true"),
+    ]  # fmt: skip
+    tutorial = next(text for text in texts if '"7d"' in text)
+    for good, bad in wrong:
+        assert good in tutorial
+        document = json5.loads(tutorial.replace(good, bad))
+        assert not validator.is_valid(document), bad
+    described = schema["$defs"]["StorageSettings"]["properties"]["acknowledge"]["description"]
+    assert described == "What an acknowledged sample survives: nothing, SIGKILL, a power cut."

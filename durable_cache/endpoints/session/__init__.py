@@ -71,6 +71,8 @@ from durable_cache.endpoints.session.decoding import (
 from durable_cache.endpoints.session.leaving import close_at_exit, start_thread
 from durable_cache.endpoints.session.opening import (
     close_session,
+    log_as_environment_says,
+    neighbours,
     open_session,
     read_config,
     zenoh_reason,
@@ -119,6 +121,8 @@ __all__ = [
     "hear_at_once",
     "is_matched",
     "is_zenoh_channel",
+    "log_as_environment_says",
+    "neighbours",
     "new_timestamp",
     "open_session",
     "put_own",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from durable_cache.errors import ConfigError
 
 __all__ = [
     "close_session",
+    "log_as_environment_says",
+    "neighbours",
     "open_session",
     "read_config",
     "zenoh_reason",
@@ -59,6 +62,20 @@ def open_session(settings: Mapping[str, object] | None = None) -> Session:
 def zid_of(session: Session) -> str:
     """Return the session's Zenoh id."""
     return str(session.zid())
+
+
+def neighbours(session: Session) -> dict[str, str]:
+    """Return the routers and peers that the session is linked with: their kinds by Zenoh id."""
+    return {
+        **{str(zid): "peer" for zid in session.info.peers_zid()},
+        **{str(zid): "router" for zid in session.info.routers_zid()},
+    }
+
+
+def log_as_environment_says() -> None:
+    """Let Zenoh itself write the log that ``RUST_LOG`` asks for; nothing where it is not set."""
+    if os.environ.get("RUST_LOG"):
+        zenoh.init_log_from_env_or("error")
 
 
 def close_session(session: Session) -> None:

@@ -17,7 +17,7 @@ from durable_cache.errors import DurableCacheError
 from durable_cache.service.client import Pages, history_pages
 from durable_cache.service.demo.processes import Process, Relay, free_port, wait_until
 from durable_cache.service.demo.roles import KEYS
-from durable_cache.service.output import say, write_table
+from durable_cache.service.output import say, write_json, write_table
 
 __all__ = ["Outcome", "show_and_judge"]
 
@@ -57,7 +57,7 @@ class Outcome:
         return whole and not (self.duplicates or self.disordered or self.misses)
 
 
-def show_and_judge(seconds: float, keep: Path | None) -> int:
+def show_and_judge(seconds: float, keep: Path | None, *, as_json: bool = False) -> int:
     """Run the whole demonstration; returns 0 only when nothing was lost or doubled."""
     directory = keep or Path(tempfile.mkdtemp(prefix="durable-cache-demo-"))
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -68,7 +68,11 @@ def show_and_judge(seconds: float, keep: Path | None) -> int:
     finally:
         if keep is None:
             shutil.rmtree(directory, ignore_errors=True)
-    write_table([_row(outcome) for outcome in outcomes], _COLUMNS)
+    rows = [_row(outcome) for outcome in outcomes]
+    if as_json:
+        write_json(rows)
+    else:
+        write_table(rows, _COLUMNS)
     good = all(outcome.good for outcome in outcomes)
     took = time.monotonic() - began
     say(f"nothing lost, nothing doubled, in {took:.0f} s" if good else "SOMETHING WAS LOST")

@@ -8,10 +8,11 @@ from typing import Protocol, cast
 
 from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
 from durable_cache.service.layers import load_settings
-from durable_cache.service.output import say, write_json, write_table
+from durable_cache.service.output import say, write_json, write_result, write_table
 from durable_cache.service.verbs.options import (
     add_config_options,
     add_format_option,
+    add_json_option,
     overrides_of,
 )
 from durable_cache.service.verbs.parsing import Verbs, add_verb
@@ -50,6 +51,7 @@ def add_verbs(verbs: Verbs) -> None:
     what = migrate.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="change nothing; exit 1 if outdated")
     what.add_argument("--sql", action="store_true", help="print the statements, run none")
+    add_json_option(migrate)
     migrate.set_defaults(run=_migrate)
 
 
@@ -101,8 +103,16 @@ def _migrate_volume(volume: Volume, arguments: argparse.Namespace) -> int:
         return 0
     if arguments.check:
         found, needed = backend.revisions(volume.options)
-        print(f"{volume.name}: {volume.place}: {found or 'empty'} found, {needed} needed")
+        write_result(
+            f"{volume.name}: {volume.place}: {found or 'empty'} found, {needed} needed",
+            {"volume": volume.name, "place": volume.place, "found": found, "needed": needed},
+            as_json=arguments.json,
+        )
         return 0 if found == needed else OUTDATED
     found, reached = backend.migrate(volume.options, arguments.to)
-    print(f"{volume.name}: {volume.place}: {found or 'empty'} -> {reached}")
+    write_result(
+        f"{volume.name}: {volume.place}: {found or 'empty'} -> {reached}",
+        {"volume": volume.name, "place": volume.place, "found": found, "reached": reached},
+        as_json=arguments.json,
+    )
     return 0

@@ -17,11 +17,20 @@ def add_verbs(verbs: Verbs) -> None:
     """Add ``check-config``."""
     parser = add_verb(verbs, "check-config", examples=("durable-cache check-config fleet.json5",))
     parser.add_argument("file", nargs="?", default="", help="the configuration file")
+    parser.add_argument(
+        "--schema", action="store_true", help="print the file's JSON schema, for editors, instead"
+    )
+    parser.add_argument("--json", action="store_true", help="it always is")
     add_config_options(parser)
     parser.set_defaults(run=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    if arguments.schema:
+        from durable_cache.service.schema import configuration_schema
+
+        write_json(configuration_schema())
+        return 0
     named = Overrides(config=arguments.file)
     settings = load_settings(named.over(overrides_of(arguments)))
     volumes, options = check_all(settings)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from durable_cache.errors import ConfigError
+from durable_cache.service.verbs.options import add_json_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 __all__ = ["add_verbs"]
@@ -28,6 +29,7 @@ def add_verbs(verbs: Verbs) -> None:
         "--seconds", type=float, default=_SECONDS_DEFAULT, help="how long is published"
     )
     parser.add_argument("--keep", default="", metavar="DIR", help="keep data and logs there")
+    add_json_option(parser)
     parser.set_defaults(run=_demo)
 
 
@@ -39,4 +41,4 @@ def _demo(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--keep: {keep} is not empty; name a new directory")
     from durable_cache.service.demo.show import show_and_judge
 
-    return show_and_judge(arguments.seconds, keep)
+    return show_and_judge(arguments.seconds, keep, as_json=arguments.json)

@@ -13,11 +13,12 @@ from typing import Any, Protocol, cast
 
 from durable_cache.errors import ConfigError
 from durable_cache.service.layers import load_settings
-from durable_cache.service.output import Progress, write_json, write_table
+from durable_cache.service.output import Progress, write_json, write_result, write_table
 from durable_cache.service.places import Place, find_place
 from durable_cache.service.verbs.options import (
     add_config_options,
     add_format_option,
+    add_json_option,
     overrides_of,
 )
 from durable_cache.service.verbs.parsing import Parser, Verbs
@@ -57,10 +58,12 @@ def add_lake_verbs(verbs: Verbs) -> None:
     add_format_option(status)
     status.set_defaults(run=_status)
     optimize = _verb(verbs, "optimize", "merge small files; while no service writes it")
+    add_json_option(optimize)
     optimize.set_defaults(run=_optimize)
     vacuum = _verb(verbs, "vacuum", "remove files that no recent version names")
     vacuum.add_argument("--retention-hours", type=float, default=None)
     vacuum.add_argument("--dry-run", action="store_true", help="only show them")
+    add_json_option(vacuum)
     vacuum.set_defaults(run=_vacuum)
     for parser in (status, optimize, vacuum):
         parser.add_argument("storage", help="volume/storage, or a configured storage's name")
@@ -106,7 +109,15 @@ def _optimize(arguments: argparse.Namespace) -> int:
             done = merged
 
         report = maintenance.optimize(place.volume.options, place.storage, advance)
-    print(f"{place}: {report.files_before} files -> {report.files_after}, version {report.version}")
+    write_result(
+        f"{place}: {report.files_before} files -> {report.files_after}, version {report.version}",
+        {
+            "files_before": report.files_before,
+            "files_after": report.files_after,
+            "version": report.version,
+        },
+        as_json=arguments.json,
+    )
     return 0
 
 
@@ -118,6 +129,9 @@ def _vacuum(arguments: argparse.Namespace) -> int:
     report = maintenance.vacuum(
         place.volume.options, place.storage, hours, dry_run=arguments.dry_run
     )
+    if arguments.json:
+        write_json({"paths": list(report.paths)})
+        return 0
     for path in report.paths:
         print(path)
     return 0

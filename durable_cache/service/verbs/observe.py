@@ -16,8 +16,12 @@ from urllib.request import urlopen
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
-from durable_cache.service.output import say, table_lines, write_json, write_table
-from durable_cache.service.verbs.options import add_client_options, add_format_option
+from durable_cache.service.output import say, table_lines, write_json, write_result, write_table
+from durable_cache.service.verbs.options import (
+    add_client_options,
+    add_format_option,
+    add_json_option,
+)
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
@@ -73,6 +77,7 @@ def add_verbs(verbs: Verbs) -> None:
     )
     top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
     top.add_argument("--rounds", type=int, default=0, help="stop after so many; 0: until Ctrl-C")
+    top.add_argument("--json", action="store_true", help="one JSON object a storage and round")
     top.set_defaults(run=_top)
     purge = add_verb(
         verbs,
@@ -86,6 +91,7 @@ def add_verbs(verbs: Verbs) -> None:
     purge.add_argument("--below", default="", metavar="SN", help="only numbers below this one")
     purge.add_argument("--yes", action="store_true", help="really remove them")
     purge.add_argument("--key-expr", required=True, help="which keys; ** for all")
+    add_json_option(purge)
     purge.set_defaults(run=_purge)
     for parser in (streams, loss):
         parser.add_argument("--storage", default="*")
@@ -206,7 +212,7 @@ def _top(arguments: argparse.Namespace) -> int:
             rows = _status_rows(_ask_reports(session))
             now = time.monotonic()
             if before:
-                _draw(_rates(rows, before, now - last))
+                _draw(_rates(rows, before, now - last), as_json=arguments.json)
                 rounds += 1
             before = {(str(row["service"]), str(row["name"])): row for row in rows}
             last = now
@@ -232,7 +238,11 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _draw(rows: Sequence[Row]) -> None:
+def _draw(rows: Sequence[Row], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+        return
     if sys.stdout.isatty():
         print("\x1b[H\x1b[2J", end="")
     print("\n".join(table_lines(rows, list(rows[0]))), flush=True)
@@ -255,10 +265,12 @@ def _purge(arguments: argparse.Namespace) -> int:
         raise DurableCacheError(f"no service answers for a storage called {arguments.storage!r}")
     for zid, value in found:
         done = cast("Row", value)
-        if arguments.yes:
-            print(f"{zid}: removed {done['removed']} samples of {done['streams']} streams")
-        else:
-            print(f"{zid}: would remove {done['samples']} samples of {done['streams']} streams")
+        text = (
+            f"{zid}: removed {done['removed']} samples of {done['streams']} streams"
+            if arguments.yes
+            else f"{zid}: would remove {done['samples']} samples of {done['streams']} streams"
+        )
+        write_result(text, {"service": zid, **done}, as_json=arguments.json)
     if not arguments.yes:
         say("nothing was removed; repeat with --yes")
     return 0

@@ -19,6 +19,7 @@ __all__ = [
     "add_config_options",
     "add_domain_option",
     "add_format_option",
+    "add_json_option",
     "domain_of",
     "overrides_of",
 ]
@@ -103,6 +104,11 @@ def add_format_option(parser: argparse.ArgumentParser, *more: str) -> None:
     """Add ``--format`` and ``--json``, which is short for one of its values."""
     parser.add_argument("--format", choices=["table", "json", *more], default="table")
     parser.add_argument("--json", action="store_const", dest="format", const="json")
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json`` to a verb that says one thing at its end."""
+    parser.add_argument("--json", action="store_true", help="the result as JSON, for programs")
 
 
 def add_domain_option(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,8 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.model.timestamp import ntp64_to_ns
-from durable_cache.service.output import Progress, say
-from durable_cache.service.verbs.options import add_client_options
+from durable_cache.service.output import Progress, say, write_result
+from durable_cache.service.verbs.options import add_client_options, add_json_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.verbs.query import parse_selector, read_all, readings_of
 
@@ -55,6 +55,7 @@ def add_verbs(verbs: Verbs) -> None:
     pace.add_argument("--pace", type=float, default=1.0, help="2 is twice as fast as it was")
     pace.add_argument("--rate", type=float, default=0.0, help="samples a second, evenly")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
+    add_json_option(parser)
     add_client_options(parser)
     parser.set_defaults(run=_replay)
 
@@ -124,4 +125,6 @@ def _replay(arguments: argparse.Namespace) -> int:
                 progress.advance()
     if not found:
         say("nothing found")
+    if arguments.json:
+        write_result("", {"published": len(found)}, as_json=True)
     return 0

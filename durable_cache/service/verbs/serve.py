@@ -7,14 +7,14 @@ import logging
 import os
 import shlex
 import signal
-import sys
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import DurableCacheError
 from durable_cache.service.layers import load_settings
-from durable_cache.service.masking import mask_text
+from durable_cache.service.logs import CHANGES, write_log
+from durable_cache.service.notify import notify
 from durable_cache.service.output import say
 from durable_cache.service.verbs.options import add_config_options, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
@@ -27,7 +27,6 @@ __all__ = ["add_verbs"]
 
 _WATCH_SECONDS = 0.5
 _FORCED = 128
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -42,7 +41,14 @@ def add_verbs(verbs: Verbs) -> None:
         ),
     )
     add_config_options(parser)
-    parser.add_argument("--log", default="warning", choices=["debug", "info", "warning", "error"])
+    parser.add_argument(
+        "--log",
+        default="warning",
+        choices=["debug", "info", "warning", "error"],
+        help="from where on is logged; what changes is logged with `warning`, too",
+    )
+    parser.add_argument("--log-format", choices=["text", "json"], default="text")
+    parser.add_argument("--json", action="store_const", dest="log_format", const="json")
     parser.set_defaults(run=_serve)
 
 
@@ -60,40 +66,59 @@ class _Signals:
         self.asked.set()
 
 
-class _Lines(logging.Formatter):
-    """One line a record: the sentence, then what it is about."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        about = {name: value for name, value in vars(record).items() if name not in _PLAIN}
-        shown = (f"{name}={mask_text(str(value))}" for name, value in about.items())
-        return " ".join((super().format(record), *shown))
-
-
 def _serve(arguments: argparse.Namespace) -> int:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=arguments.log.upper())
+    write_log(arguments.log, arguments.log_format)
     settings = load_settings(overrides_of(arguments))
     signals = _Signals()
+    from durable_cache.endpoints.session import log_as_environment_says
     from durable_cache.service.service import Service
 
+    log_as_environment_says()
+    tell = _tell_json if arguments.log_format == "json" else say
     service = Service(settings)
-    _introduce(service)
+    if arguments.log_format == "json":
+        _introduce_json(service)
+    else:
+        _introduce(service)
+    notify("READY=1", f"STATUS=serving {', '.join(settings.cache.storages)}")
     failure = ""
     while not failure and not signals.asked.wait(_WATCH_SECONDS):
-        failure = service.failure()
+        failure = service.look()
+        notify("WATCHDOG=1")
+    notify("STOPPING=1")
     if not failure:
-        say("stopping: what was received is being stored; a second signal ends at once")
+        tell("stopping: what was received is being stored; a second signal ends at once")
     left = service.stop()
     for name, samples in left.items():
-        say(
+        tell(
             f"{name}: {samples} samples stay in the journal and go to the backend at the next start"
         )
     if failure:
         raise DurableCacheError(failure)
     durable = all(status.level > Durability.MEMORY for status in service.report().storages)
-    say("stopped; everything acknowledged is stored" if durable else "stopped")
+    tell("stopped; everything acknowledged is stored" if durable else "stopped")
     return 0
+
+
+def _tell_json(sentence: str) -> None:
+    logging.getLogger(CHANGES).info(sentence)
+
+
+def _introduce_json(service: Service) -> None:
+    log, cache = logging.getLogger(CHANGES), service.settings.cache
+    for note in service.settings.notes():
+        log.warning(note)
+    log.info(
+        "serving",
+        extra={
+            "zid": service.zid,
+            "mode": service.settings.zenoh.get("mode", "peer"),
+            "listening": ", ".join(service.listening),
+            "storages": ", ".join(cache.storages),
+            "state_dir": cache.state_dir,
+            "status_url": "" if service.http is None else service.http.url,
+        },
+    )
 
 
 def _introduce(service: Service) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from durable_cache.errors import ConfigError, StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.service.layers import load_settings
-from durable_cache.service.output import Progress, say
-from durable_cache.service.verbs.options import add_config_options, overrides_of
+from durable_cache.service.output import Progress, say, write_result
+from durable_cache.service.verbs.options import add_config_options, add_json_option, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.storage.contract import Refusal
 
@@ -55,6 +55,7 @@ def add_verbs(verbs: Verbs) -> None:
     for parser in (copy, export):
         parser.add_argument("--only", default="**", metavar="KEY_EXPR", help="only these keys")
     for parser in (copy, export, bring):
+        add_json_option(parser)
         add_config_options(parser)
 
 
@@ -84,9 +85,18 @@ def _copy(arguments: argparse.Namespace) -> int:
         say(f"{result.conflicts} samples differ from what {destination} holds; they were left")
     if result.missing:
         say(f"{result.missing} samples are missing in {destination}; repeat the command")
-        return 1
-    print(f"{result.new} samples copied; {destination} holds all that {source} does")
-    return 1 if result.refused else 0
+    if arguments.json or not result.missing:
+        write_result(
+            f"{result.new} samples copied; {destination} holds all that {source} does",
+            {
+                "copied": result.new,
+                "conflicts": result.conflicts,
+                "missing": result.missing,
+                "refused": len(result.refused),
+            },
+            as_json=arguments.json,
+        )
+    return 1 if result.refused or result.missing else 0
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -105,7 +115,11 @@ def _export(arguments: argparse.Namespace) -> int:
             file.flush()
             os.fsync(file.fileno())
         partial.rename(target)
-    print(f"{samples} samples exported to {target}")
+    write_result(
+        f"{samples} samples exported to {target}",
+        {"exported": samples, "file": str(target)},
+        as_json=arguments.json,
+    )
     return 0
 
 
@@ -123,7 +137,11 @@ def _import(arguments: argparse.Namespace) -> int:
         with Progress(f"{path} -> {destination}") as progress:
             new, refused = import_history(storage, file, progress.advance)
     _complain(refused)
-    print(f"{new} samples imported into {destination}")
+    write_result(
+        f"{new} samples imported into {destination}",
+        {"imported": new, "refused": len(refused)},
+        as_json=arguments.json,
+    )
     return 1 if refused else 0
 
 

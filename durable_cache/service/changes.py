@@ -1,0 +1,161 @@
+"""What of a running service is worth a line in its log: each change once, and never a sample.
+
+Compares what a service reports with what it reported before. Knows no clock and no logger.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from durable_cache.endpoints.status import CacheStatus
+
+__all__ = ["Change", "Changes", "Weight"]
+
+_NEIGHBOURS_NAMED_MAX = 8
+"""Come or gone at once; of more only the number is told."""
+_QUIET_SECONDS = 10.0
+"""Without another refusal for so long, refusing is over: samples come in bursts."""
+
+
+class Weight(enum.Enum):
+    """How much a change matters: WARNING where an operator may have to act."""
+
+    INFO = enum.auto()
+    WARNING = enum.auto()
+
+
+class Change(NamedTuple):
+    """One line for the log: a constant sentence and what it is about."""
+
+    weight: Weight
+    sentence: str
+    about: Mapping[str, object]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was last said of a storage."""
+
+    up: bool = True
+    takes: bool = True
+    down_since: float = 0.0
+    refused: int = 0
+    refusing_since: int | None = None
+    """Refused before the first refusal that was told of; None while nothing is refused."""
+    last_refusal: float = 0.0
+    ignored: bool = False
+    dead_letters: int = 0
+
+
+@dataclass(slots=True)
+class Changes:
+    """Remembers what was told; give it each report in turn. One thread."""
+
+    _storages: dict[str, _Known] = field(default_factory=dict)
+    _neighbours: dict[str, str] = field(default_factory=dict)
+
+    def of(
+        self, statuses: Sequence[CacheStatus], neighbours: Mapping[str, str], now: float
+    ) -> Iterator[Change]:
+        """Yield what changed; `neighbours` are the kinds of other sessions by Zenoh id, `now`
+        seconds of any clock that never goes back.
+        """
+        for status in statuses:
+            known = self._storages.setdefault(status.name, _Known())
+            yield from _of_backend(known, status, now)
+            yield from _of_journal(known, status)
+            yield from _of_refusals(known, status, now)
+            yield from _of_samples(known, status)
+        yield from self._of_neighbours(neighbours)
+
+    def _of_neighbours(self, neighbours: Mapping[str, str]) -> Iterator[Change]:
+        before, self._neighbours = self._neighbours, dict(neighbours)
+        come = {zid: kind for zid, kind in neighbours.items() if zid not in before}
+        gone = {zid: kind for zid, kind in before.items() if zid not in neighbours}
+        yield from _moved(come, "has come", "sessions have come")
+        yield from _moved(gone, "is gone", "sessions are gone")
+
+
+def _moved(sessions: Mapping[str, str], what: str, many: str) -> Iterator[Change]:
+    if len(sessions) > _NEIGHBOURS_NAMED_MAX:
+        yield Change(Weight.INFO, many, {"sessions": len(sessions)})
+        return
+    for zid, kind in sessions.items():
+        is_lost = kind == "router" and what == "is gone"
+        yield Change(Weight.WARNING if is_lost else Weight.INFO, f"a {kind} {what}", {"zid": zid})
+
+
+def _of_backend(known: _Known, status: CacheStatus, now: float) -> Iterator[Change]:
+    if status.storage_up == known.up:
+        return
+    known.up = status.storage_up
+    about: dict[str, object] = {"storage": status.name, "backend": status.backend}
+    if status.storage_up:
+        about |= {
+            "seconds_away": round(now - known.down_since, 1),
+            "waiting_samples": status.journal_samples,
+        }
+        yield Change(Weight.INFO, "the backend is back", about)
+    else:
+        known.down_since = now
+        yield Change(
+            Weight.WARNING,
+            "the backend is away, samples wait in the journal",
+            {**about, "reason": status.last_error},
+        )
+
+
+def _of_journal(known: _Known, status: CacheStatus) -> Iterator[Change]:
+    if status.takes_samples == known.takes:
+        return
+    known.takes = status.takes_samples
+    if status.takes_samples:
+        yield Change(Weight.INFO, "samples are made durable again", {"storage": status.name})
+    else:
+        yield Change(
+            Weight.WARNING,
+            "samples cannot be made durable and are not acknowledged",
+            {"storage": status.name, "reason": status.last_error},
+        )
+
+
+def _of_refusals(known: _Known, status: CacheStatus, now: float) -> Iterator[Change]:
+    if status.refused > known.refused:
+        if known.refusing_since is None:
+            known.refusing_since = known.refused
+            reason = status.last_error or "; ".join(status.findings[-1:])
+            yield Change(
+                Weight.WARNING,
+                "samples are refused",
+                {"storage": status.name, "reason": reason or "no room, too large, or too many"},
+            )
+        known.last_refusal, known.refused = now, status.refused
+    elif known.refusing_since is not None and now - known.last_refusal >= _QUIET_SECONDS:
+        refused = status.refused - known.refusing_since
+        known.refusing_since = None
+        yield Change(
+            Weight.INFO,
+            "no sample is refused any more",
+            {"storage": status.name, "refused": refused},
+        )
+
+
+def _of_samples(known: _Known, status: CacheStatus) -> Iterator[Change]:
+    if status.ignored and not known.ignored:
+        known.ignored = True
+        yield Change(
+            Weight.WARNING,
+            "samples without a number come and are not stored: publish with a ReliablePublisher, "
+            "or an AdvancedPublisher with miss detection",
+            {"storage": status.name},
+        )
+    if status.dead_letters > known.dead_letters:
+        letters, known.dead_letters = status.dead_letters, status.dead_letters
+        yield Change(
+            Weight.WARNING,
+            "samples that the backend can never take are kept as dead letters",
+            {"storage": status.name, "dead_letters": letters},
+        )

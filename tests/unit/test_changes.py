@@ -1,0 +1,115 @@
+"""Is each change of a service told once, with its end, and nothing told while nothing changes?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from durable_cache.endpoints.status import CacheStatus
+from durable_cache.service.changes import Changes, Weight
+from durable_cache.storage.contract import Durability
+
+CALM = CacheStatus(
+    name="fleet",
+    cache_id="c" * 16,
+    key_exprs=("fleet/**",),
+    level=Durability.DISK,
+    backend="sql",
+    storage_up=True,
+    **dict.fromkeys(
+        (
+            *("received", "appended", "duplicates", "conflicts", "ignored", "refused", "missed"),
+            *("gaps_open", "sources", "streams", "journal_bytes", "journal_samples", "drained"),
+            *("dead_letters", "queries_ok", "queries_failed", "acks_sent", "commits"),
+        ),
+        0,
+    ),
+    append_seconds=0.0,
+    last_error="",
+)
+
+
+class Told:
+    """What is said of one report after the other, a second apart."""
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self.now = 0.0
+
+    def of(self, status: CacheStatus = CALM, **neighbours: str) -> list[str]:
+        self.now += 1
+        found = self.changes.of([status], neighbours, self.now)
+        return [
+            f"{'! ' if change.weight is Weight.WARNING else ''}{change.sentence}: "
+            + " ".join(f"{name}={value}" for name, value in change.about.items())
+            for change in found
+        ]
+
+
+def test_nothing_is_told_while_samples_come_and_go() -> None:
+    told = Told()
+    for count in range(5):
+        calm = replace(CALM, received=count, appended=count, journal_samples=count, gaps_open=count)
+        assert told.of(calm) == []
+
+
+def test_a_backend_that_goes_and_comes_back_is_told_twice() -> None:
+    told = Told()
+    away = replace(CALM, storage_up=False, last_error="connection refused")
+    assert told.of() == []
+    assert told.of(away) == [
+        "! the backend is away, samples wait in the journal: storage=fleet backend=sql "
+        "reason=connection refused"
+    ]
+    assert told.of(replace(away, last_error="another word")) == []
+    assert told.of(replace(CALM, journal_samples=7)) == [
+        "the backend is back: storage=fleet backend=sql seconds_away=2.0 waiting_samples=7"
+    ]
+
+
+def test_a_full_disk_is_told_once_and_its_end() -> None:
+    told = Told()
+    full = replace(CALM, takes_samples=False, last_error="disk is full", refused=0)
+    (line,) = told.of(full)
+    assert line.startswith("! samples cannot be made durable and are not acknowledged")
+    assert "disk is full" in line
+    assert told.of(full) == []
+    assert told.of() == ["samples are made durable again: storage=fleet"]
+
+
+def test_refusals_are_told_at_their_first_and_when_they_have_ended() -> None:
+    told = Told()
+    (line,) = told.of(replace(CALM, refused=3, findings=("stream 9 is beyond resources_limit",)))
+    assert line == (
+        "! samples are refused: storage=fleet reason=stream 9 is beyond resources_limit"
+    )
+    for refused in (10, 20, 20, 21):
+        assert told.of(replace(CALM, refused=refused)) == []
+    ends = [told.of(replace(CALM, refused=21)) for _ in range(12)]
+    assert [line for lines in ends for line in lines] == [
+        "no sample is refused any more: storage=fleet refused=21"
+    ]
+    (again,) = told.of(replace(CALM, refused=22))
+    assert again.startswith("! samples are refused")
+
+
+def test_samples_that_are_not_stored_are_told_once() -> None:
+    told = Told()
+    (line,) = told.of(replace(CALM, ignored=1))
+    assert line.startswith("! samples without a number come and are not stored")
+    assert told.of(replace(CALM, ignored=500)) == []
+    (letters,) = told.of(replace(CALM, ignored=500, dead_letters=2))
+    assert "dead_letters=2" in letters
+    assert told.of(replace(CALM, ignored=501, dead_letters=2)) == []
+
+
+def test_sessions_come_and_go_by_name_and_many_by_number() -> None:
+    told = Told()
+    assert told.of(CALM, a1="router", b2="peer") == [
+        "a router has come: zid=a1",
+        "a peer has come: zid=b2",
+    ]
+    assert told.of(CALM, a1="router", b2="peer") == []
+    assert told.of(CALM, b2="peer") == ["! a router is gone: zid=a1"]
+    assert told.of(CALM, a1="router") == ["a router has come: zid=a1", "a peer is gone: zid=b2"]
+    many = {f"c{number}": "peer" for number in range(50)}
+    assert told.of(CALM, a1="router", **many) == ["sessions have come: sessions=50"]
