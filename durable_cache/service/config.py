@@ -339,10 +339,21 @@ def _storage(name: str, raw: object, volumes: dict[str, VolumeSettings] | None) 
         raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
     if name in _TAKEN:
         raise ConfigError(f"{where}: the name is taken by the service itself; choose another")
-    storage = read_model(StorageSettings, _with_plain_volume(raw, where), where)
+    table = _with_plain_volume(read_table(raw, where), where)
     findings = Findings()
     with findings.noting():
-        _check_key_exprs(storage, where)
+        _check_key_exprs(table, where)
+    with findings.noting():
+        storage = _read_storage(table, volumes, where)
+    findings.end()  # raises where there is no storage
+    return storage
+
+
+def _read_storage(
+    table: Mapping[str, object], volumes: dict[str, VolumeSettings] | None, where: str
+) -> StorageSettings:
+    storage = read_model(StorageSettings, table, where)
+    findings = Findings()
     with findings.noting():
         if storage.history and storage.retention.samples_max:
             raise ConfigError(
@@ -355,12 +366,11 @@ def _storage(name: str, raw: object, volumes: dict[str, VolumeSettings] | None) 
     return storage
 
 
-def _with_plain_volume(raw: object, where: str) -> object:
+def _with_plain_volume(table: Mapping[str, object], where: str) -> Mapping[str, object]:
     """Return a storage's settings with zenohd's ``volume: {id: "main"}`` written as ours."""
-    table = read_table(raw, where)
     volume = table.get("volume")
     if not isinstance(volume, Mapping):
-        return raw
+        return table
     more = sorted(str(name) for name in volume if name != "id")
     if more:
         raise ConfigError(
@@ -393,16 +403,31 @@ def _on_volume(
     return storage
 
 
-def _check_key_exprs(storage: StorageSettings, where: str) -> None:
-    if not storage.key_exprs:
-        raise ConfigError(f"{where}.key_expr: name at least one key expression")
-    stored = [_key_expr(text, f"{where}.key_expr") for text in storage.key_exprs]
-    excluded = [_key_expr(text, f"{where}.exclude") for text in storage.excluded]
-    for key_expr in stored:
-        if key_expr.intersects(_OURS):
-            raise ConfigError(f"{where}.key_expr: {str(key_expr)!r} would store our own messages")
-        if any(other.includes(key_expr) for other in excluded):
-            raise ConfigError(f"{where}.exclude: leaves nothing of {str(key_expr)!r} to store")
+def _check_key_exprs(table: Mapping[str, object], where: str) -> None:
+    """Check what is stored and left out, as far as it is text; the model sees to the rest."""
+    findings = Findings()
+    parsed: dict[str, list[KeyExpression]] = {"key_expr": [], "exclude": []}
+    for name, found in parsed.items():
+        for text in _texts_in(table.get(name)):
+            with findings.noting():
+                found.append(_key_expr(text, f"{where}.{name}"))
+    if table.get("key_expr") == []:
+        with findings.noting():
+            raise ConfigError(f"{where}.key_expr: name at least one key expression")
+    for key_expr in parsed["key_expr"]:
+        with findings.noting():
+            if key_expr.intersects(_OURS):
+                raise ConfigError(
+                    f"{where}.key_expr: {str(key_expr)!r} would store our own messages"
+                )
+            if any(other.includes(key_expr) for other in parsed["exclude"]):
+                raise ConfigError(f"{where}.exclude: leaves nothing of {str(key_expr)!r} to store")
+    findings.end()
+
+
+def _texts_in(value: object) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if isinstance(text, str)]
 
 
 def _key_expr(text: str, where: str) -> KeyExpression:

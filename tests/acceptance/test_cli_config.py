@@ -238,6 +238,7 @@ def test_all_mistakes_are_named_at_once(verb: str, run: Run, tmp_path: Path) -> 
         "plugins.durable_cache.volumes.pg.url: the backend 'postgres' wants postgresql://",
         'plugins.durable_cache.volumes.main.backend: name a backend, as in backend: "sql"',
         "storages.lab.retension: unknown setting; did you mean 'retention'?",
+        "storages.lab.key_expr: 'lab//x'",
         'storages.fleet.retention.age_seconds_max: expected a number, or "90s", "1h 30m" or',
         "storages.fleet.retention.samples_max: expected int >= 1",
     ):

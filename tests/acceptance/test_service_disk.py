@@ -120,7 +120,7 @@ def test_a_newcomer_stores_everything_durably(start: Start, run: Run, endpoint: 
     assert "storing    cache: **, acknowledged at level disk" in said
     assert "in sql: " in said
     assert f"{DATA}/samples.db" in said
-    assert f"durable-cache query '**' --connect {endpoint}" in said
+    assert f"{sys.executable} -m durable_cache query '**' --connect {endpoint}" in said
     key = f"any/key/{uuid4()}"  # it finds whoever else serves on this machine
     publish(endpoint, key, 3)
     assert [row["payload"] for row in stored(run, endpoint, key)] == ["0", "1", "2"]

@@ -6,7 +6,10 @@ import argparse
 import logging
 import os
 import shlex
+import shutil
 import signal
+import sys
+from pathlib import Path
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,6 +30,7 @@ __all__ = ["add_verbs"]
 
 _WATCH_SECONDS = 0.5
 _FORCED = 128
+_NAME = "durable-cache"
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -139,7 +143,17 @@ def _introduce(service: Service) -> None:
         say(f"  note       {note}")
     key_expr = next(iter(cache.storages.values())).key_exprs[0]
     say("try from another terminal:")
-    say(f"  durable-cache query {shlex.quote(key_expr)}{_connect(service.listening)}")
+    say(f"  {_own_command()} query {shlex.quote(key_expr)}{_connect(service.listening)}")
+
+
+def _own_command() -> str:
+    """Return how this very program is called from another terminal."""
+    called = Path(sys.argv[0])
+    if called.name != _NAME:
+        return f"{shlex.quote(sys.executable)} -m durable_cache"
+    found = shutil.which(_NAME)
+    is_found = found is not None and Path(found).resolve() == called.resolve()
+    return _NAME if is_found else shlex.quote(str(called))
 
 
 def _connect(listening: tuple[str, ...]) -> str:
