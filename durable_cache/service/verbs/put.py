@@ -207,8 +207,12 @@ def _stored(session: Session, domain: str) -> set[str]:
     from durable_cache.endpoints.session import tokens_now
     from durable_cache.protocol.wire import own_key
 
-    head = own_key(domain, "history", "")
-    tokens = tokens_now(session, own_key(domain, "history", "**"), _TOKENS_SECONDS)
+    head, tokens = own_key(domain, "history", ""), set[str]()
+    deadline = time.monotonic() + _TOKENS_SECONDS
+    while not tokens and time.monotonic() < deadline:
+        # On a busy machine Zenoh's answer ends now and then before the tokens in it have come.
+        tokens = tokens_now(session, own_key(domain, "history", "**"), _TOKENS_SECONDS)
+        time.sleep(_LOOK_SECONDS)
     parts = (token.removeprefix(head).split("/", 2) for token in tokens)
     found = set()
     for part in parts:
