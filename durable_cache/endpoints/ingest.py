@@ -74,6 +74,8 @@ _log = logging.getLogger(__name__)
 _FRESH_FRAMES = 3
 """A publisher whose epoch began within about 26 s, and after us, is new, not merely unknown."""
 _IDLE_SECONDS = 0.5
+_MOVING_SECONDS = 2.0
+"""So much of the time for closing is given to samples on their way to another epoch."""
 _PAUSE_AFTER_FAILURE_SECONDS = 0.2
 """A full disk fails each commit at once: the thread does not spin meanwhile."""
 
@@ -461,7 +463,7 @@ class Ingest:
             return AppendFailed(_now())
         self.append_seconds += time.monotonic() - begun
         self.commits += 1
-        self.appended += len(append.batch)
+        self.appended += len(append.batch) - append.moved
         if self._live_since_ns:
             waited_ns = time.time_ns() - self._live_since_ns
             self.delays.observe(waited_ns / 1e9, len(append.batch))
@@ -472,12 +474,23 @@ class Ingest:
         return Appended(_now())
 
     def finish(self, timeout_seconds: float) -> None:
-        """Commit and acknowledge what was received, then stop."""
-        deadline = time.monotonic() + timeout_seconds
+        """Commit and acknowledge what was received, then stop.
+
+        What is being moved to another epoch is moved first, where the backend takes it in time:
+        until the next start its readers would find it twice.
+        """
+        now = time.monotonic()
+        deadline, moved_by = now + timeout_seconds, now + min(_MOVING_SECONDS, timeout_seconds)
         with self._changed:
             while self.waiting and not self.stopped.is_set() and time.monotonic() < deadline:
                 self._changed.wait(0.02)
+            while self._moving and not self.stopped.is_set() and time.monotonic() < moved_by:
+                self._changed.wait(0.02)
         self.stop()
+
+    @property
+    def _moving(self) -> bool:
+        return bool(self._core.moving) and not (self.error or self._store.backend_error)
 
     def stop(self) -> None:
         """Stop the core after the event it is at; idempotent."""

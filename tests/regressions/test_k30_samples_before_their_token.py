@@ -10,10 +10,22 @@ import pytest
 
 from durable_cache import declare_reliability_cache
 from durable_cache.model.selection import Selection
+from durable_cache.storage.contract import Capabilities, Durability
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import token_of
 from tests.servers.zenoh_sources import Numbered, connected
+
+
+class Kept(MemoryStorage):
+    """A durable backend that can be read after the end of its cache."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(Durability.DISK, ordered_reads=False)
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -42,4 +54,24 @@ def test_the_backend_calls_them_what_the_cache_does(network: LocalNetwork, tmp_p
         wait_until(lambda: epochs() == [epoch] * 17, 8, "one epoch in the backend")
         assert {sample.epoch for sample in cache.find("a/**")} == {epoch}
         assert cache.status().streams == 17
+        assert cache.status().appended == 17
         token.undeclare()
+
+
+def test_a_cache_that_closes_right_after_the_token_leaves_one_epoch(
+    network: LocalNetwork, tmp_path: Path
+) -> None:
+    backend = Kept()
+    cache = declare_reliability_cache(network.client(), "a/**", backend=backend, state_dir=tmp_path)
+    source = Numbered(network.client(), "a/b")
+    connected(source.publisher)
+    for sn in range(20):
+        source.put(sn)
+    wait_until(lambda: cache.status().appended == 20)
+    epoch = time.time_ns() >> 33
+    token = token_of(source, epoch)
+    wait_until(lambda: any(sample.epoch for sample in cache.find("a/**")), what="the token")
+    cache.close()
+    stored = backend.read(Selection(), 100).samples
+    assert [(sample.epoch, sample.sn) for sample in stored] == [(epoch, sn) for sn in range(20)]
+    token.undeclare()

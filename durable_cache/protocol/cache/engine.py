@@ -85,6 +85,7 @@ class CacheEngine:
         self._sources: OrderedDict[SourceId, KnownSource] = OrderedDict()
         self._gaps = Gaps(self._options)
         self._accepted: list[Sample] = []
+        self._moved = 0
         self._given_up: tuple[Gap, ...] = ()
         self._appending: Appending | None = None
         self._give_up_from_ns = 0
@@ -198,7 +199,9 @@ class CacheEngine:
             if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
                 self._recovered(known, samples, foreign=True)
             elif event.origin is Origin.REFILED:
+                before = len(accepted)
                 known.refile(samples, accepted)
+                self._moved += len(accepted) - before
             elif event.origin is Origin.RESENT:
                 self._resent(known, samples, event.now)
             elif event.origin is Origin.NATIVE:
@@ -326,6 +329,7 @@ class CacheEngine:
 
     def _append(self) -> Append:
         accepted, self._accepted = self._accepted, []
+        moved, self._moved = self._moved, 0
         gaps, self._given_up = self._given_up, ()
         batch = SampleBatch(accepted)
         touched: dict[tuple[SourceId, int], list[int]] = {}
@@ -341,7 +345,7 @@ class CacheEngine:
             for first, last in gap.window.held.gaps(gap.first, gap.last)
         )
         self._appending = Appending(numberings, gaps)
-        return Append(batch, skips)
+        return Append(batch, skips, moved)
 
     def _appended(self) -> list[Output]:
         done, self._appending = self._appending, None

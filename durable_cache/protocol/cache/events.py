@@ -290,6 +290,8 @@ class Append:
 
     batch: SampleBatch
     skips: tuple[Skip, ...] = ()
+    moved: int = 0
+    """So many of the batch are stored here already, under another epoch."""
 
 
 @dataclass(frozen=True, slots=True)
