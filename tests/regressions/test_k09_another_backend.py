@@ -11,7 +11,7 @@ import pytest
 
 from durable_cache import CacheOptions, Origins, ReliabilityCache, declare_reliability_cache
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.zenoh_sources import Numbered, connected
+from tests.servers.zenoh_sources import Numbered
 
 
 @pytest.fixture
@@ -34,8 +34,14 @@ def opened(
     )
 
 
-def publish(network: LocalNetwork, source: Numbered, first: int, last: int) -> None:
-    connected(source.publisher)
+def publish(source: Numbered, caches: list[ReliabilityCache], first: int, last: int) -> None:
+    """Publish when every cache is reached: a sample without a number is ignored and counted."""
+
+    def reached() -> bool:
+        source.session.put("a/probe", b"")
+        return all(cache.status().ignored for cache in caches)
+
+    wait_until(reached, what="a path to every cache")
     for sn in range(first, last + 1):
         source.put(sn)
 
@@ -71,12 +77,12 @@ def test_an_aligned_peer_fills_a_backend_that_lost_what_it_had(
     older.mkdir()
     source = Numbered(network.client(), "a/b")
     with opened(network, tmp_path, "mine") as mine, opened(network, tmp_path, "theirs") as theirs:
-        publish(network, source, 0, 49)
+        publish(source, [mine, theirs], 0, 49)
         wait_stored([mine, theirs], 50)
     for path in tmp_path.glob("mine-one.db*"):
         shutil.copy(path, older / path.name)
     with opened(network, tmp_path, "mine") as mine, opened(network, tmp_path, "theirs") as theirs:
-        publish(network, source, 50, 99)
+        publish(source, [mine, theirs], 50, 99)
         wait_stored([mine, theirs], 50)
     file = lose(tmp_path, older)
     with (

@@ -47,4 +47,4 @@ def test_a_backlog_does_not_hold_up_the_end(network: LocalNetwork, tmp_path: Pat
         cache.store.commit(SampleBatch(Sample(f"a/{at}", source, 5, at, b"x") for at in numbers))
     begun = time.monotonic()
     cache.close()
-    assert time.monotonic() - begun < 10.5
+    assert time.monotonic() - begun < 12  # ten, and the last step of a busy machine
