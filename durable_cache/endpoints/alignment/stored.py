@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
-from durable_cache.endpoints.ingest import Ingest
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
@@ -14,11 +14,12 @@ from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.protocol.alignment import (
     StreamLoaded,
 )
+from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["AlignedStore", "in_time"]
+__all__ = ["AlignedStore", "Door", "in_time"]
 
 _log = logging.getLogger(__name__)
 _PAGE_SAMPLES = 2_000
@@ -34,12 +35,23 @@ Wanted = Iterable[tuple[Stream, RangeSet]]
 _NOTHING = RangeSet()
 
 
+class Door(Protocol):
+    """Where samples of others come in, and which epochs are one."""
+
+    @property
+    def epochs(self) -> Epochs:
+        """The table as it stands."""
+
+    def offer(self, samples: list[Sample], origin: Origin) -> None:
+        """Queue what others gave."""
+
+
 class AlignedStore:
     """A cache's storage under the epochs that were learned for what is in it; any thread."""
 
-    def __init__(self, store: JournaledStorage, ingest: Ingest) -> None:
+    def __init__(self, store: JournaledStorage, door: Door) -> None:
         self._store = store
-        self._ingest = ingest
+        self._door = door
         self.pulled = 0
         self.conflicts = 0
 
@@ -47,14 +59,14 @@ class AlignedStore:
         """Return what is stored of every stream, the backlog included."""
         loaded: dict[Stream, StreamLoaded] = {}
         for info in self._store.index.all_infos():
-            stream = self._ingest.epochs.canonical_stream(info.stream)
+            stream = self._door.epochs.canonical_stream(info.stream)
             known = loaded.get(stream)
             if known is None:
                 loaded[stream] = StreamLoaded(stream, info.held, info.floor, info.purged)
             else:
                 known.runs.update(info.held)
         for stored, runs in self._store.backlog_runs().items():
-            stream = self._ingest.epochs.canonical_stream(stored)
+            stream = self._door.epochs.canonical_stream(stored)
             known = loaded.get(stream) or StreamLoaded(stream, RangeSet())
             known.runs.update(runs)
             loaded[stream] = known
@@ -63,17 +75,17 @@ class AlignedStore:
     def pages(self) -> Iterator[SampleBatch]:
         """Yield everything that is stored."""
         for page in self._store.pages(Selection(), _PAGE_SAMPLES):
-            yield self._ingest.epochs.canonical_batch(page)
+            yield self._door.epochs.canonical_batch(page)
 
     def canonical(self, stream: Stream) -> Stream:
         """Return a stream under the epoch that stands."""
-        return self._ingest.epochs.canonical_stream(stream)
+        return self._door.epochs.canonical_stream(stream)
 
     def renamed(self, source: SourceId) -> Iterator[tuple[Stream, RangeSet]]:
         """Yield the streams of a source whose epoch was learned later, as they are stored."""
         for info in self._store.index.all_infos():
             stream = info.stream
-            if stream.source == source and self._ingest.epochs.canonical_stream(stream) != stream:
+            if stream.source == source and self._door.epochs.canonical_stream(stream) != stream:
                 yield stream, info.held
 
     def stored(self, wanted: Wanted) -> Iterator[Sample]:
@@ -93,7 +105,7 @@ class AlignedStore:
                 parts = {key: runs.clip(first, last) for key, runs in keys.items()}
                 asked = {key: runs for key, runs in parts.items() if runs}
                 key_expr = next(iter(asked)) if len(asked) == 1 else "**"
-                for stored in self._ingest.epochs.stored_epochs(source, epoch):
+                for stored in self._door.epochs.stored_epochs(source, epoch):
                     selection = Selection(
                         key_expr=KeyExpression(key_expr),
                         zid=source.zid,
@@ -110,7 +122,7 @@ class AlignedStore:
         cursor = None
         while True:
             page = self._store.read(selection, limit, cursor)
-            yield from self._ingest.epochs.canonical_batch(page.samples)
+            yield from self._door.epochs.canonical_batch(page.samples)
             cursor = page.cursor
             if cursor is None:
                 return
@@ -120,7 +132,7 @@ class AlignedStore:
     def offer(self, batch: SampleBatch) -> None:
         """Hand samples to the door of live ones."""
         self.pulled += len(batch)
-        self._ingest.offer(list(batch), Origin.ALIGNED)
+        self._door.offer(list(batch), Origin.ALIGNED)
 
     def compare(self, batch: SampleBatch) -> None:
         """Count what has another content here under the same identity; nothing is overwritten.
@@ -147,7 +159,7 @@ class AlignedStore:
         every = [
             Floor(stream._replace(epoch=epoch), sn)
             for stream, sn in floors
-            for epoch in self._ingest.epochs.stored_epochs(stream.source, stream.epoch)
+            for epoch in self._door.epochs.stored_epochs(stream.source, stream.epoch)
         ]
         self._store.purge(every)
 

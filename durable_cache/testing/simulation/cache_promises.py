@@ -6,15 +6,15 @@ that it has; whatever happens to it, what it acknowledged stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, Stream
 from durable_cache.protocol.cache.events import ReportMiss, SendAck
 from durable_cache.testing.simulation.caches import SimCache
 from durable_cache.testing.simulation.promises import Finding, available
-from durable_cache.testing.simulation.publishers import SimPublisher
-from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.publishers import OwnPublisher
+from durable_cache.testing.simulation.questions import Question, holds
 from durable_cache.testing.simulation.truth import Publication
 from durable_cache.testing.simulation.world import SECOND_NS
 
@@ -72,22 +72,45 @@ class CachePromise:
             return
         given = {self._truth.of(sample) for sample in found}
         for publication in cache.held_ns:
-            if publication not in given and question.names(publication.sample):
+            if (
+                publication not in given
+                and question.names(publication.sample)
+                and not cache.hides(publication)
+            ):
                 finding = Finding(publication.numbering, publication.sample.sn)
                 self._fail(f"leaves out of a whole answer: {finding}")
                 return
 
-    def check(self, publishers: Sequence[SimPublisher]) -> None:
+    def check(self, publishers: Sequence[OwnPublisher]) -> None:
         """Compare at the end, when all is healed and quiet."""
         cache = self._cache
         if not cache.running:
             self._fail("does not run")
             return
-        found = self._readable()
+        found = self.readable()
         for publisher in publishers:
             self._check_acknowledged(publisher, found)
+        self._check_purged(found)
 
-    def _check_acknowledged(self, publisher: SimPublisher, found: set[Publication | None]) -> None:
+    def _check_purged(self, found: Mapping[Publication, int]) -> None:
+        """What an operator purged never comes back, unless nothing here can know of it any more."""
+        cache = self._cache
+        if cache.process is None or (cache.journal.lied and cache.index.lied):
+            return
+        floors: dict[Stream, int] = {}
+        for floor in cache.purged:
+            stream = cache.process.core.epochs.canonical_stream(floor.stream)
+            floors[stream] = max(floor.sn, floors.get(stream, 0))
+        for publication, epoch in found.items():
+            sample = publication.sample
+            if sample.sn < floors.get(Stream(sample.key, sample.source, epoch), 0):
+                finding = Finding(publication.numbering, sample.sn)
+                self._fail(f"has again what was purged: {finding}")
+                return
+
+    def _check_acknowledged(
+        self, publisher: OwnPublisher, found: Mapping[Publication, int]
+    ) -> None:
         cache = self._cache
         for (numbering, cache_id), sns in publisher.acked.items():
             if cache_id not in cache.cache_ids or cache.excused:
@@ -96,18 +119,37 @@ class CachePromise:
                 publication = numbering.published.get(sn)
                 if publication is None:
                     self._fail(f"acknowledged {Finding(numbering, sn)}")
-                elif publication not in found and publication not in cache.removed:
+                elif publication not in found and not cache.hides(publication):
                     self._fail(f"lost {Finding(numbering, sn)}")
 
-    def _readable(self) -> set[Publication | None]:
-        """Return all that can be read."""
+    def check_aligned(self, other: CachePromise) -> None:
+        """Compare with another cache: what that one has is here, under the same epoch."""
+        mine, theirs = self._cache, other._cache
+        if not (mine.running and theirs.running and mine.plan.align and theirs.plan.align):
+            return
+        found = self.readable()
+        for publication, epoch in other.readable().items():
+            finding = Finding(publication.numbering, publication.sample.sn)
+            if publication in found:
+                if found[publication] != epoch:
+                    self._fail(f"calls epoch {found[publication]} what is {epoch}: {finding}")
+                    return
+            elif holds(mine.key_expr, publication.sample.key) and not mine.lets_go(publication):
+                self._fail(f"lacks what {theirs.name} has: {finding}")
+                return
+
+    def readable(self) -> dict[Publication, int]:
+        """Return all that can be read, with the epoch it is under."""
         process = self._cache.process
         assert process is not None
-        found: set[Publication | None] = set()
+        found: dict[Publication, int] = {}
         cursor = None
         while True:
             page = process.read(Question(KeyExpression("**")).selection, _PAGE_SAMPLES, cursor)
-            found.update(map(self._truth.of, page.samples))
+            for sample in page.samples:
+                publication = self._truth.of(sample)
+                if publication is not None:
+                    found[publication] = sample.epoch
             cursor = page.cursor
             if cursor is None:
                 return found

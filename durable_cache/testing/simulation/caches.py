@@ -19,16 +19,26 @@ from durable_cache.protocol.cache.events import EngineOptions, Origin, ReportMis
 from durable_cache.protocol.wire import Ack, Incarnation, PackedAnswer, decode_packed, encode_packed
 from durable_cache.storage.contract import Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
+from durable_cache.testing.simulation.aligning import CacheToken
 from durable_cache.testing.simulation.composition import Composition
 from durable_cache.testing.simulation.media import BackendState, JournalState, Medium
 from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
-from durable_cache.testing.simulation.publishers import Listener, PublisherToken, SimPublisher
+from durable_cache.testing.simulation.publishers import (
+    ForeignPublisher,
+    Heartbeat,
+    Listener,
+    OwnPublisher,
+    PublisherToken,
+    SimPublisher,
+)
 from durable_cache.testing.simulation.questions import Question
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.world import START_NS, World
 
-__all__ = ["CachePlan", "SimCache"]
+__all__ = ["HISTORY", "CachePlan", "SimCache"]
 
+HISTORY = "history"
+"""What the token says of a cache that answers."""
 _PAGE_SAMPLES = 256
 _WAKE_SECONDS_MIN = 0.02
 _DRAIN_SECONDS = 0.2
@@ -53,6 +63,8 @@ class CachePlan:
     answer_samples_max: int = 64
     """The rest is for the next page."""
     fetch_timeout_seconds: float = 2.0
+    align: bool = True
+    align_bytes_max: int = 1 << 20
     level: Durability = Durability.DISK
 
 
@@ -62,9 +74,9 @@ class SimCache(Listener):
     def __init__(self, world: World, network: Network, truth: Truth, plan: CachePlan) -> None:
         super().__init__(world, network, plan.name)
         self.truth, self.plan, self.key_expr = truth, plan, plan.key_expr
-        self.journal = Medium(world, f"{plan.name} journal", JournalState())
-        self.index: Medium[bytes] = Medium(world, f"{plan.name} index", b"")
-        self.backend = Medium(world, f"{plan.name} backend", BackendState())
+        self.journal = Medium(world, f"{plan.name} journal", JournalState(), JournalState.copy)
+        self.index = Medium(world, f"{plan.name} index", b"", bytes)
+        self.backend = Medium(world, f"{plan.name} backend", BackendState(), BackendState.copy)
         self.process: Composition | None = None
         self.held_ns: dict[Publication, int] = {}
         """Since when each publication is durable here and can be read, as the truth has it."""
@@ -83,7 +95,7 @@ class SimCache(Listener):
         """When a read of the backend last failed."""
         self.troubled_ns = -1
         """When this cache last failed at something of its own."""
-        self._queue: deque[Sample | PublisherToken] = deque()
+        self._queue: deque[Sample | PublisherToken | Heartbeat] = deque()
         self._events: deque[Callable[[], None]] = deque()
         self._refused: list[Sample] = []
         self._stepping = self._draining = False
@@ -118,8 +130,10 @@ class SimCache(Listener):
         if self.world.tracing:
             self.world.say(f"{self.name} starts with {len(self.held_ns)} samples")
         self.network.show_all(self.name)
-        self.network.declare(Token(self.name, "history"))
+        self.network.declare(Token(self.name, HISTORY))
         process.begin()
+        if process.aligning is not None:
+            process.aligning.start()
         self._schedule_wake()
         self.drain_soon()
         if not self.plan.retention.unlimited:
@@ -146,17 +160,18 @@ class SimCache(Listener):
         self.network.withdraw(self.name)
 
     def _survey(self) -> None:
-        """Look at the media: what is held now?"""
+        """Look at the media: what is held now, and was not purged?"""
         now = self.world.now_ns
         found: set[Publication] = set()
         samples = [s for held in self.backend.state.streams.values() for s in held.values()]
-        for entry in self.journal.state.entries.values():
+        for entry in self._process.journal.waiting():
             samples += entry.batch.samples
+        floors = {floor.stream: floor.sn for floor in sorted(self.purged)}
         for sample in samples:
             publication = self.truth.of(sample)
             if publication is None:
                 self.world.fail(f"{self.name} holds what nobody published: {sample}")
-            else:
+            elif sample.sn >= floors.get(sample.stream, 0):
                 found.add(publication)
                 self.named[sample.source, sample.epoch] = publication.numbering
         self.held_ns = {one: self.held_ns.get(one, now) for one in found}
@@ -208,12 +223,18 @@ class SimCache(Listener):
         value = token.value
         if isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
             self._seen(value, alive)
+        elif isinstance(value, CacheToken) and self._process.aligning is not None:
+            self._process.aligning.seen(value, alive)
 
     def _seen(self, token: PublisherToken, alive: bool) -> None:
         if alive:
             self.follows(token.source, token.run)
             self._queue.append(token)
             self._step_soon()
+
+    def beaten(self, beat: Heartbeat) -> None:
+        self._queue.append(beat)
+        self._step_soon()
 
     @property
     def unix_ns(self) -> int:
@@ -246,10 +267,11 @@ class SimCache(Listener):
             self._step_soon()
 
     def _take_oldest(self, process: Composition) -> None:
-        """Hand in live samples up to the next token, or that."""
+        """Hand in live samples up to the next token or heartbeat, or that."""
         batch: list[Sample] = []
         while self._queue and len(batch) < 256:
-            if isinstance(oldest := self._queue[0], PublisherToken):
+            oldest = self._queue[0]
+            if not isinstance(oldest, Sample):
                 break
             batch.append(oldest)
             self._queue.popleft()
@@ -257,8 +279,12 @@ class SimCache(Listener):
             if len({sample.source for sample in batch}) > 1:
                 self.world.occur("batch of several sources")
             process.received(batch, Origin.LIVE)
-        elif isinstance(token := self._queue.popleft(), PublisherToken):
-            process.declared(token)
+        else:
+            heard = self._queue.popleft()
+            if isinstance(heard, PublisherToken):
+                process.declared(heard)
+            elif isinstance(heard, Heartbeat):
+                process.beaten(heard)
 
     def failed(self, what: str) -> None:
         """Remember that this cache could not do something itself just now."""
@@ -312,15 +338,25 @@ class SimCache(Listener):
 
     def _retain(self) -> None:
         self.later(self.plan.retention_seconds, self._retain)
-        self._process.trim(self.plan.retention)
+        if self._process.trim(self.plan.retention):
+            self.world.occur("retention removes")
 
     def purge(self, floors: list[Floor]) -> None:
         """Let an operator remove what is below."""
         self.tell(lambda: self._purge(floors))
 
     def _purge(self, floors: list[Floor]) -> None:
+        for (key, source, epoch), sn in floors:
+            numbering = self.named.get((source, epoch))
+            self.removed |= {
+                one
+                for one in self.held_ns
+                if one.numbering is numbering and one.sample.key == key and one.sample.sn < sn
+            }
+        before = set(self.held_ns)
         if self._process.purge(floors):
             self.purged += floors
+            self.lost(before)
 
     def lost(self, before: set[Publication]) -> None:
         """Compare with what was here: what went by retention or purge is no loss."""
@@ -334,7 +370,7 @@ class SimCache(Listener):
         runs = tuple((run.first, run.last) for run in ack.runs)
         message = Ack(cache_id, int(self.plan.level), ack.source, ack.epoch, runs, ack.incarnation)
         for node in self.network.nodes.values():
-            if isinstance(node, SimPublisher) and node.source == ack.source:
+            if isinstance(node, OwnPublisher) and node.source == ack.source:
                 self.network.tell(self.name, node.name, _acknowledged(node, message))
 
     def fetch(
@@ -416,6 +452,21 @@ class SimCache(Listener):
                 check(question, found)
         yield encode_packed(SampleBatch(waiting), more, absent, names)
 
+    def peers(self) -> list[SimCache]:
+        """Return the other caches, whether they run or not."""
+        nodes = self.network.nodes.values()
+        return [node for node in nodes if isinstance(node, SimCache) and node is not self]
+
+    def answer_peer(self, payload: bytes) -> Iterator[bytes]:
+        """Answer a peer's aligner; raises what the storage raised."""
+        aligning = None if self.process is None else self.process.aligning
+        return iter(()) if aligning is None else aligning.answer(payload)
+
+    def root_heard(self, payload: bytes) -> None:
+        """Take a peer's announcement."""
+        if self._process.aligning is not None:
+            self._process.aligning.root_heard(payload)
+
     def power_cut(self) -> None:
         """End the process and lose what was not synced."""
         self.died("power cut")
@@ -423,14 +474,42 @@ class SimCache(Listener):
         if lost:
             self.world.occur("power cut that loses writes")
 
+    def lets_go(self, publication: Publication) -> bool:
+        """Tell whether retention or a purge may keep a publication out of here."""
+        return publication in self.removed or not self.plan.retention.unlimited
+
+    def hides(self, publication: Publication) -> bool:
+        """Tell whether readers may not see a publication that is held.
+
+        It was purged as far as that was possible, or newer ones of its key take its place.
+        """
+        if publication in self.removed:
+            return True
+        newest = self.plan.retention.samples_max
+        if newest is None:
+            return False
+        numbering, (key, sn) = (
+            publication.numbering,
+            (publication.sample.key, publication.sample.sn),
+        )
+        newer = [
+            one
+            for one in self.held_ns
+            if one.numbering is numbering and one.sample.key == key and one.sample.sn > sn
+        ]
+        return len(newer) >= newest
+
     def has_durably(self, publication: Publication) -> bool:
         """Tell whether a publication is here, or went by retention, a purge or a broken medium."""
         return publication in self.held_ns or publication in self.removed or self.excused
 
     @property
     def excused(self) -> bool:
-        """Whether a medium lied or was put back: what was acknowledged before may be gone."""
-        return any(medium.lied for medium in self.media)
+        """Whether what holds samples lied, was lost or put back: what was acknowledged may be gone.
+
+        The index holds none; it is read anew from what the others have.
+        """
+        return self.journal.lied or self.backend.lied
 
 
 class Heard:
@@ -461,11 +540,11 @@ def answerers_of(
     network: Network, question: Question
 ) -> list[tuple[Node, Callable[[], Iterator[bytes]]]]:
     """Return who answers a question: caches and our publishers, or foreign publishers."""
+    kinds = (ForeignPublisher,) if question.native else (SimCache, OwnPublisher)
     return [
         (node, _answering(node, question))
         for node in network.nodes.values()
-        if (isinstance(node, SimCache) and not question.native)
-        or (isinstance(node, SimPublisher) and node.plan.declared is not question.native)
+        if isinstance(node, kinds)
     ]
 
 
@@ -473,7 +552,7 @@ def _answering(node: SimCache | SimPublisher, question: Question) -> Callable[[]
     return lambda: node.answer(question)
 
 
-def _acknowledged(publisher: SimPublisher, ack: Ack) -> Callable[[], None]:
+def _acknowledged(publisher: OwnPublisher, ack: Ack) -> Callable[[], None]:
     return lambda: publisher.acknowledged(ack)
 
 

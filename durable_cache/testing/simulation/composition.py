@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.cache.events import (
@@ -24,6 +24,7 @@ from durable_cache.protocol.cache.events import (
     EpochDeclared,
     Fetch,
     FetchEnded,
+    HeartbeatReceived,
     Origin,
     ReportAbsent,
     ReportConflict,
@@ -52,14 +53,16 @@ from durable_cache.runtime.effects import (
 )
 from durable_cache.storage.contract import Floor, Page, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.testing.simulation.aligning import SimAligning
 from durable_cache.testing.simulation.media import SimBackend, SimIndex, SimJournal
-from durable_cache.testing.simulation.publishers import PublisherToken
+from durable_cache.testing.simulation.publishers import Heartbeat, PublisherToken
 
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
 
 __all__ = ["Composition"]
 
+RemovedT = TypeVar("RemovedT")
 _FRESH_FRAMES = 3
 """As the shell of the real thing has it."""
 _HAND_SECONDS = 0.01
@@ -73,7 +76,8 @@ class Composition:
         self._cache = cache
         plan = cache.plan
         self.index = SimIndex(cache.index, cache.world.random)
-        self.store = _store(cache, self.index)
+        self.journal = SimJournal(cache.journal, entries_max=plan.journal_entries_max)
+        self.store = _store(cache, self.journal, self.index)
         self.cache_id = self.index.cache_id
         limited = plan.resources_limit is not None
         self.core = CacheCore(
@@ -83,7 +87,10 @@ class Composition:
             screen=self.store.admit,
             streams=[info.stream for info in self.index.all_infos()] if limited else (),
         )
+        self.aligning = SimAligning(cache, self) if plan.align else None
         self._began_ns = cache.unix_ns
+        self._purging = False
+        """Whether the backend may still hold something that was purged."""
         self.index.keep_by(plan.retention)
 
     @property
@@ -123,6 +130,10 @@ class Composition:
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         fresh = token.epoch >= frame(since_ns)
         self.handle(EpochDeclared(token.source, token.epoch, fresh, now, token.incarnation))
+
+    def beaten(self, beat: Heartbeat) -> None:
+        """Say what a foreign publisher's last number is."""
+        self.handle(HeartbeatReceived(beat.source, beat.sn, self.now))
 
     def handle(self, event: CoreEvent) -> None:
         """Carry effects out in order; what an answer leads to comes before what follows it."""
@@ -172,10 +183,15 @@ class Composition:
             case ReportAbsent():
                 cache.world.occur("held but not found")
             case ReportEpochs():
-                cache.world.occur("epochs agreed" if effect.are_one else "epochs differ")
+                self._judged(effect)
             case _:
                 assert_never(effect)
         return None
+
+    def _judged(self, report: ReportEpochs) -> None:
+        self._cache.world.occur("epochs agreed" if report.are_one else "epochs differ")
+        if report.are_one and self.aligning is not None:
+            self.aligning.learned(report.alias.source)
 
     def _by_hand(self, work: Callable[[], CoreEvent]) -> None:
         """Do something a little later, as the pool does."""
@@ -185,11 +201,21 @@ class Composition:
 
     def _answer(self, ask: Ask) -> Answered | AskFailed:
         try:
-            answered = answer(self.store, ask.question)
+            answered = answer(
+                self.store, ask.question, forgotten=self._forgotten, purged=self._purged
+            )
         except DurableCacheError:
             self._cache.failed("question")
             return AskFailed(ask.ask_id, self.now)
         return Answered(ask.ask_id, answered, self.now)
+
+    def _forgotten(self, streams: Sequence[Stream]) -> None:
+        if self.aligning is not None:
+            self.aligning.forgotten(streams)
+
+    def _purged(self, floors: Sequence[Floor]) -> None:
+        if self.aligning is not None:
+            self.aligning.trimmed(floors, purged=True)
 
     def _verify(self, verify: Verify) -> Verified | VerifyFailed:
         try:
@@ -207,36 +233,49 @@ class Composition:
             return AppendFailed(self.now)
         self._cache.committed(append.batch.samples)
         self._cache.drain_soon()
+        if self.aligning is not None:
+            self.aligning.committed(append.batch)
         return Appended(self.now)
 
     def drain(self) -> bool:
         """Move what waits into the backend; tells whether it took everything."""
+        before = set(self._cache.held_ns)
         try:
             while self.store.drain():
                 pass
         except DurableCacheError:
             self._cache.world.occur("drain failed")
             return False
+        if self._purging:  # a purge that could not be carried out whole is, with it
+            self._purging = False
+            self._cache.lost(before)
         return True
 
-    def trim(self, retention: Retention) -> None:
-        """Apply retention."""
-        self._remove(lambda: self.store.trim(retention, self.now.unix_ns))
+    def trim(self, retention: Retention) -> bool:
+        """Apply retention; tells whether that removed anything."""
+        floors = self._remove(lambda: self.store.trim(retention, self.now.unix_ns))
+        if floors and self.aligning is not None:
+            self.aligning.trimmed(floors)
+        return bool(floors)
 
     def purge(self, floors: Sequence[Floor]) -> bool:
         """Remove what is below the floors for good; tells whether that was said to be done."""
-        return self._remove(lambda: self.store.purge(floors))
+        done = self._remove(lambda: self.store.purge(floors)) is not None
+        if done:
+            self._purged(floors)
+        self._purging = not done
+        return done
 
-    def _remove(self, remove: Callable[[], object]) -> bool:
+    def _remove(self, remove: Callable[[], RemovedT]) -> RemovedT | None:
+        """Remove something; None where that failed."""
         before = set(self._cache.held_ns)
         try:
-            remove()
+            return remove()
         except StorageError:
-            return False
+            return None
         finally:
             self._cache.lost(before)
-            self._cache.drain_soon()  # a purge that could not be carried out whole is, with it
-        return True
+            self._cache.drain_soon()
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
         """Read as an answer to a query does."""
@@ -253,7 +292,7 @@ class Composition:
         self.index.save()
 
 
-def _store(cache: SimCache, index: SimIndex) -> JournaledStorage:
+def _store(cache: SimCache, journal: SimJournal, index: SimIndex) -> JournaledStorage:
     """Assemble a journaled storage on simulated media."""
     plan = cache.plan
     return JournaledStorage(
@@ -261,7 +300,7 @@ def _store(cache: SimCache, index: SimIndex) -> JournaledStorage:
         None,
         level=plan.level,
         options=plan.journal,
-        journal=SimJournal(cache.journal, entries_max=plan.journal_entries_max),
+        journal=journal,
         index=index,
         clock=lambda: cache.world.now_ns / 1e9,
     )

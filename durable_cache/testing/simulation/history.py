@@ -10,13 +10,20 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.storage.contract import Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.testing.simulation.cache_promises import CachePromise
-from durable_cache.testing.simulation.caches import CachePlan, SimCache
+from durable_cache.testing.simulation.caches import CachePlan, SimCache, answerers_of
 from durable_cache.testing.simulation.media import FAULTS
 from durable_cache.testing.simulation.network import Conditions, Network
 from durable_cache.testing.simulation.promises import SubscriberPromise
-from durable_cache.testing.simulation.publishers import PublisherPlan, SimPublisher
+from durable_cache.testing.simulation.publisher_promises import PublisherPromise
+from durable_cache.testing.simulation.publishers import (
+    ForeignPublisher,
+    OwnPublisher,
+    PublisherPlan,
+    SimPublisher,
+)
 from durable_cache.testing.simulation.subscribers import SimSubscriber, SubscriberPlan
 from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
@@ -25,8 +32,14 @@ __all__ = ["History", "run_history"]
 
 _SETTLE_SECONDS = 45.0
 _REVEAL_SECONDS = 30.0
+_SKEWED_SECONDS = 65.0
+"""Caches judge what a peer whose clock is ahead announced once their own clocks are there: up to
+twelve slots of time."""
 _QUIET_SECONDS = 20.0
 _SPILL = 0.3
+_BACK_SECONDS = 60.0
+_BACK_SECONDS_FOREIGN = 0.09
+"""A foreign publisher whose timestamps go back further looks as if it had restarted."""
 _ENGINE = EngineOptions(
     window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
 )
@@ -37,6 +50,8 @@ _THEMES: Sequence[Mapping[str, int]] = (
     {"medium": 6, "spill": 1},
     {"medium": 5, "power cut": 2},
     {"crash": 5},
+    {"wipe": 5, "put back": 6, "power cut": 2},
+    {"purge": 8, "retention": 1, "wildcards": 1},
     {"small queue": 1, "little room": 1, "small journal": 1},
     {"slow consumer": 1, "burst": 4},
     {"pinned": 1, "restart": 4, "clock": 3},
@@ -44,6 +59,13 @@ _THEMES: Sequence[Mapping[str, int]] = (
 )
 """What one history is about, that rare things meet: these troubles come so many times as often, or
 certainly where they are drawn once."""
+
+
+_RETENTIONS = (
+    Retention(samples_max=5),
+    Retention(age_seconds_max=20.0),
+    Retention(bytes_max=1500),
+)
 
 
 class History:
@@ -58,6 +80,7 @@ class History:
         self.random: Random = world.random
         self.caches: list[SimCache] = []
         self._cache_promises: list[CachePromise] = []
+        self._publisher_promises: list[PublisherPromise] = []
         self.publishers: list[SimPublisher] = []
         self.subscribers: list[SimSubscriber] = []
         self._theme = self.random.choice(_THEMES)
@@ -101,10 +124,13 @@ class History:
             engine=engine,
             journal=journal,
             queue_samples_max=random.choice((8, 64))
-            if self._maybe("small queue", 0.2)
+            if self._maybe("small queue", 0.25)
             else 1 << 30,
             given_samples_max=16 if self._maybe("little room", 0.1) else 10_000,
             journal_entries_max=6 if self._maybe("small journal", 0.1) else 1 << 30,
+            retention=random.choice(_RETENTIONS) if self._maybe("retention", 0.25) else Retention(),
+            align="align" not in self.without,
+            align_bytes_max=2000 if self._maybe("small inbox", 0.1) else 1 << 20,
             answer_samples_max=4 if self._maybe("short answers", 0.2) else 1000,
         )
         cache = SimCache(self.world, self.network, self.truth, plan)
@@ -115,6 +141,8 @@ class History:
     def _add_publisher(self, at: int) -> None:
         random = self.random
         keys = random.choice((("a/1",), ("a/2",), ("b/1",), ("a/1", "a/2", "a/3")))
+        foreign = self._maybe("foreign", 0.25)
+        back_seconds = _BACK_SECONDS_FOREIGN if foreign else _BACK_SECONDS
         plan = PublisherPlan(
             f"pub{at}",
             f"{at + 1:x}f",
@@ -122,9 +150,20 @@ class History:
             pinned=self._maybe("pinned", 0.6),
             history=random.choice((4, 1000)),
             first_sn=self._maybe("wrap", 0.15) * (SOURCE_SN_MODULUS - 20),
-            times_back=self._maybe("times back", 0.15),
+            times_back_seconds=self._maybe("times back", 0.15) * back_seconds,
+            wildcards=self._maybe("wildcards", 0.3) and len(keys) > 1,
+            acknowledgements=random.choice((0, 1, len(self.caches))),
+            unacknowledged_max=10 if self._maybe("few receipts", 0.2) else 1 << 30,
+            heartbeat_seconds=random.choice((None, 0.5, 3.0)),
         )
-        publisher = SimPublisher(self.world, self.network, self.truth, plan)
+        parts = self.world, self.network, self.truth
+        publisher: SimPublisher
+        if foreign:
+            publisher = ForeignPublisher(*parts, plan)
+        else:
+            own = OwnPublisher(*parts, plan, lambda asked: answerers_of(self.network, asked))
+            self._publisher_promises.append(PublisherPromise(own, self.caches))
+            publisher = own
         self.publishers.append(publisher)
         self.world.at(random.random() * 3, lambda: self._start(publisher))
 
@@ -135,7 +174,7 @@ class History:
             delivery = replace(delivery, pending_samples_max=16)
         if self._maybe("few sources", 0.15):
             delivery = replace(delivery, sources_max=2)
-        slow = self._maybe("slow consumer", 0.25)
+        slow = self._maybe("slow consumer", 0.4)
         plan = SubscriberPlan(
             f"sub{at}",
             KeyExpression(random.choice(("**", "a/*", "a/1", "b/**"))),
@@ -162,6 +201,9 @@ class History:
             (2, "clock", self._jump_clock),
             (2, "join", self._join),
             (1, "leave", self._leave),
+            (1, "purge", self._purge),
+            (1, "wipe", self._wipe),
+            (2, "put back", self._put_back),
         ]
         steps = [(weight, name, do) for weight, name, do in every if name not in self.without]
         weights = [weight * self._theme.get(name, 1) for weight, name, _ in steps]
@@ -174,6 +216,8 @@ class History:
             for key in publisher.plan.keys:
                 publisher.put(2, key)
         self.world.run(_REVEAL_SECONDS)
+        if len({cache.skew_ns for cache in self.caches}) > 1:
+            self.world.run(_SKEWED_SECONDS)
         before = self.network.questions
         self.world.run(_QUIET_SECONDS)
         self._check(self.network.questions - before)
@@ -260,6 +304,41 @@ class History:
         self.world.occur("subscriber joins")
         self._add_subscriber(len(self.subscribers), late=True)
 
+    def _purge(self) -> None:
+        """Let an operator remove the older part of a stream for good."""
+        cache = self.random.choice(self.caches)
+        if cache.process is None:
+            return
+        infos = [info for info in cache.process.index.all_infos() if info.held]
+        if infos:
+            info = self.random.choice(infos)
+            first, last = self.random.choice([*info.held])
+            self.world.occur("operator purges")
+            cache.purge([Floor(info.stream, self.random.randint(first, last) + 1)])
+
+    def _wipe(self) -> None:
+        cache = self.random.choice(self.caches)
+        medium = self.random.choice(cache.media)
+        self.world.occur(f"{medium.kind} wiped")
+        cache.died("a medium is lost")
+        medium.wipe()
+        self.world.at(self.random.choice((0.1, 3.0)), self._start_all)
+
+    def _put_back(self) -> None:
+        """Keep a copy of a medium of a cache that is stopped, or put that in place."""
+        cache = self.random.choice(self.caches)
+        kept = [medium for medium in cache.media if medium.backed_up]
+        if kept and self.random.random() < 0.7:
+            medium = self.random.choice(kept)
+            self.world.occur(f"{medium.kind} put back")
+            cache.died("a medium comes back older")
+            medium.put_back()
+        else:
+            cache.died("stopped for a copy")
+            for medium in cache.media:
+                medium.back_up()
+        self.world.at(self.random.choice((0.1, 3.0)), self._start_all)
+
     def _leave(self) -> None:
         subscriber = self.random.choice(self.subscribers)
         if subscriber.running:
@@ -278,8 +357,14 @@ class History:
     def _check(self, questions: int) -> None:
         for subscriber in self.subscribers:
             subscriber.promise.check()
-        for promise in self._cache_promises:
-            promise.check(self.publishers)
+        own = [one for one in self.publishers if isinstance(one, OwnPublisher)]
+        for cache_promise in self._cache_promises:
+            cache_promise.check(own)
+            for other in self._cache_promises:
+                if other is not cache_promise:
+                    cache_promise.check_aligned(other)
+        for publisher_promise in self._publisher_promises:
+            publisher_promise.check()
         if questions:
             self.world.fail(f"{questions} questions after everything had settled")
 

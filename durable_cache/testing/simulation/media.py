@@ -53,9 +53,12 @@ FAULTS = ("unavailable", "full", "unknown", "unreadable", "unreadable")
 class Medium(Generic[StateT]):
     """One durable thing of one cache, with its faults."""
 
-    def __init__(self, world: World, name: str, empty: StateT) -> None:
+    def __init__(
+        self, world: World, name: str, empty: StateT, copied: Callable[[StateT], StateT]
+    ) -> None:
         self.world, self.name = world, name
-        self.state = empty
+        self._empty, self._copied = empty, copied
+        self.state = copied(empty)
         self.fault = ""
         """What every call meets now: "", unavailable, full, unknown (done and an error) or
         unreadable (only reads fail)."""
@@ -71,9 +74,9 @@ class Medium(Generic[StateT]):
         self._unsynced: list[StateT] = []
         self._copy: StateT | None = None
 
-    def write(self, copy: Callable[[StateT], StateT], effect: Callable[[], object]) -> object:
+    def write(self, effect: Callable[[], object]) -> object:
         """Do one writing call, as the faults of this moment have it."""
-        self.begin(lambda: copy(self.state))
+        self.begin(lambda: self._copied(self.state))
         result = effect()
         self.end()
         return result
@@ -130,21 +133,24 @@ class Medium(Generic[StateT]):
         self.lied = True
         return True
 
-    def back_up(self, copy: Callable[[StateT], StateT]) -> None:
+    @property
+    def backed_up(self) -> bool:
+        """Whether a copy was kept."""
+        return self._copy is not None
+
+    def back_up(self) -> None:
         """Keep a copy to be put in place later."""
-        self._copy = copy(self.state)
+        self._copy = self._copied(self.state)
 
-    def put_back(self, copy: Callable[[StateT], StateT]) -> bool:
-        """Put the copy in place; False where there is none."""
-        if self._copy is None:
-            return False
-        self.state, self.lied = copy(self._copy), True
+    def put_back(self) -> None:
+        """Put the copy in place; idempotent."""
+        assert self._copy is not None
+        self.state, self.lied = self._copied(self._copy), True
         self._unsynced.clear()
-        return True
 
-    def wipe(self, empty: StateT) -> None:
+    def wipe(self) -> None:
         """Lose everything."""
-        self.state, self.lied = empty, True
+        self.state, self.lied = self._copied(self._empty), True
         self._unsynced.clear()
 
     def mend(self) -> None:
@@ -183,10 +189,13 @@ class SimJournal(Journal):
         if not self.identity:
             self.identity = f"{medium.world.random.getrandbits(64):016x}"
             self.keep("journal", {"identity": self.identity})
+        self._counted = set(medium.state.entries)
+        """Entries that the bound counts: those whose commit was not known to be done are none."""
         self._count()
 
     def _count(self) -> None:
         entries = self._medium.state.entries.values()
+        self._counted.intersection_update(self._medium.state.entries)
         self.entries = len(entries)
         self.samples = sum(len(entry.batch) for entry in entries)
         self.dead_letters = len(self._medium.state.dead)
@@ -208,13 +217,13 @@ class SimJournal(Journal):
                 kept.pop((kind, name), None)
             kept.update({(kind, name): value for name, value in facts.items()})
 
-        self._medium.write(JournalState.copy, effect)
+        self._medium.write(effect)
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
         state = self._medium.state
-        if len(state.entries) >= self._entries_max:
+        if len(self._counted) >= self._entries_max:
             self.flush()  # what was let go makes room
-        if len(state.entries) >= self._entries_max:
+        if len(self._counted) >= self._entries_max:
             self._medium.world.occur("journal at its bound")
             raise StorageFull(f"{self._medium.name} has reached its bound")
 
@@ -225,8 +234,9 @@ class SimJournal(Journal):
             state.entries[state.last_id] = Entry(state.last_id, batch, skips)
             return state.last_id
 
-        result = self._medium.write(JournalState.copy, effect)
+        result = self._medium.write(effect)
         assert isinstance(result, int)
+        self._counted.add(result)
         self._count()
         return result
 
@@ -242,6 +252,11 @@ class SimJournal(Journal):
             yield from entries
             last = entries[-1].entry_id
 
+    def waiting(self) -> list[Entry]:
+        """Return the entries this process knows of and has not let go."""
+        entries = self._medium.state.entries
+        return [entries[at] for at in self._counted if at > self._trim_to and at in entries]
+
     def trim(self, entry_id: int) -> None:
         self._trim_to = max(self._trim_to, entry_id)
 
@@ -252,10 +267,11 @@ class SimJournal(Journal):
             for gone in [at for at in state.entries if at <= self._trim_to]:
                 del state.entries[gone]
 
-        self._medium.write(JournalState.copy, effect)
+        self._medium.write(effect)
+        self._count()
 
     def bury(self, batch: SampleBatch, reason: str) -> None:
-        self._medium.write(JournalState.copy, lambda: self._medium.state.dead.extend(batch.samples))
+        self._medium.write(lambda: self._medium.state.dead.extend(batch.samples))
 
     def size_bytes(self) -> int:
         return sum(entry.batch.size for entry in self._medium.state.entries.values())
@@ -294,7 +310,7 @@ class SimBackend(MemoryStorage):
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         medium = self._medium
-        result = medium.write(BackendState.copy, lambda: medium.state.append(batch, skips))
+        result = medium.write(lambda: medium.state.append(batch, skips))
         assert isinstance(result, AppendResult)
         return result
 
@@ -312,15 +328,13 @@ class SimBackend(MemoryStorage):
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         medium = self._medium
-        floors = medium.write(
-            BackendState.copy, lambda: MemoryStorage.trim(medium.state, retention, now_ns)
-        )
+        floors = medium.write(lambda: MemoryStorage.trim(medium.state, retention, now_ns))
         assert isinstance(floors, list)
         return floors
 
     def purge(self, floors: Iterable[Floor]) -> int:
         medium, listed = self._medium, list(floors)
-        removed = medium.write(BackendState.copy, lambda: MemoryStorage.purge(medium.state, listed))
+        removed = medium.write(lambda: MemoryStorage.purge(medium.state, listed))
         assert isinstance(removed, int)
         return removed
 

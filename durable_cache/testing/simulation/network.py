@@ -110,7 +110,7 @@ class Network:
         self.nodes: dict[str, Node] = {}
         self.blocked: set[tuple[str, str]] = set()
         self.questions = 0
-        """Questions sent so far."""
+        """Questions for samples that were sent so far; aligners have their own rhythm."""
         self._tokens: dict[str, list[Token]] = {}
         self._seen: dict[tuple[str, str], int] = {}
         self._troubled_ns: dict[tuple[str, str], int] = {}
@@ -229,12 +229,14 @@ class Network:
         timeout_seconds: float,
         hear: Callable[[PartT], None],
         end: Callable[[Outcome], None],
+        *,
+        counted: bool = True,
     ) -> None:
         """Put one question to several answerers; `hear` each part of an answer, then `end` once.
 
         An answerer's iterator is run in its own process; a storage error is an error reply.
         """
-        self.questions += 1
+        self.questions += counted
         reached = [
             (node, answer)
             for node, answer in answerers
@@ -258,6 +260,7 @@ class Asking(Generic[PartT]):
         end: Callable[[Outcome], None],
     ) -> None:
         self._network, self._asker = network, asker
+        self._life = asker.life
         self._hear, self._end = hear, end
         self._expected = expected
         self._whole = 0
@@ -320,7 +323,9 @@ class Asking(Generic[PartT]):
         self._back(node, delay, heard)
 
     def _back(self, node: Node, delay: float, arrive: Callable[[], None]) -> None:
-        if self._network.reaches(node.name, self._asker.name):
+        """Bring something back to the process that asked, unless that has ended."""
+        here = self._asker.life == self._life
+        if here and self._network.reaches(node.name, self._asker.name):
             self._network.world.events += 1
             self._asker.later(delay, arrive)
 

@@ -63,6 +63,8 @@ class SubscriberPromise:
         self.wait_seconds = 10.0
         self._there: dict[SimCache, int] = {}
         self._there_for_history: list[SimCache] = []
+        self._history_ns = -1
+        """When history was complete."""
         self._subscriber: SimSubscriber | None = None
         self.delivered_count = self.reported_count = 0
 
@@ -74,6 +76,7 @@ class SubscriberPromise:
 
     def history_read(self) -> None:
         """Hear that history is complete: whoever was within reach all the while was asked."""
+        self._history_ns = self._world.now_ns
         self._there_for_history = [
             cache for cache, life in self._there.items() if cache.life == life and self._sees(cache)
         ]
@@ -98,6 +101,11 @@ class SubscriberPromise:
     def saw(self, token: PublisherToken) -> None:
         """Hear that the subscriber saw a token."""
         self._saw.setdefault(self._truth.incarnations[token.incarnation], self._world.now_ns)
+
+    def place(self, sample: Sample) -> int:
+        """Return where a sample stands among all publications, as its link would keep them."""
+        publication = self._truth.of(sample)
+        return -1 if publication is None else publication.at
 
     def delivered(self, samples: Iterable[Sample]) -> None:
         """Take what was delivered: once, genuine, asked for, in order."""
@@ -233,18 +241,30 @@ class SubscriberPromise:
         for publication in self._truth.wanted(numbering, self._key_expr):
             sn = publication.sample.sn
             told = sn in reported or sn in self._reported_unnamed[numbering.source]
-            if first <= sn <= last and publication not in self._delivered and not told:
+            if told or publication in self._delivered or self._went_before(publication):
+                continue
+            if first <= sn <= last:
                 self._fail(f"was neither given nor told of {Finding(numbering, sn)}")
+
+    def _went_before(self, publication: Publication) -> bool:
+        """Tell whether a cache let a publication go that came before history was read.
+
+        History is what is there: what retention or a purge took out of it is not told.
+        """
+        return publication.at_ns < self._history_ns and any(
+            publication in cache.removed for cache in self._caches
+        )
 
     def _check_history(self, since_ns: int) -> None:
         """What was published before a late joiner came and is still held is owed to it."""
         for cache in self._there_for_history:
-            for publication in cache.held_ns:
+            for publication, held_ns in cache.held_ns.items():
                 numbering, sn = publication.numbering, publication.sample.sn
                 if (
-                    publication.at_ns < since_ns
+                    held_ns < since_ns
                     and publication not in self._delivered
                     and holds(self._key_expr, publication.sample.key)
+                    and not cache.hides(publication)
                     and sn not in self._reported[numbering]
                     and sn not in self._reported_unnamed[numbering.source]
                 ):
@@ -283,6 +303,7 @@ def available(
         if (
             held_ns is not None
             and held_ns < since_ns
+            and not cache.hides(publication)
             and cache.name != asker
             and cache.reads_troubled_ns < since_ns
             and network.calm(asker, cache.name, since_ns)

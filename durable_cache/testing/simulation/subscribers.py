@@ -24,16 +24,17 @@ from durable_cache.protocol.subscriber.events import (
     Event,
     Fetch,
     Fetched,
+    HeartbeatReceived,
     HistoryPage,
     Missed,
     Output,
     Received,
     TimePassed,
 )
-from durable_cache.testing.simulation.caches import Heard, answerers_of
+from durable_cache.testing.simulation.caches import HISTORY, Heard, answerers_of
 from durable_cache.testing.simulation.network import Network, Outcome, Token
 from durable_cache.testing.simulation.promises import SubscriberPromise
-from durable_cache.testing.simulation.publishers import Listener, PublisherToken
+from durable_cache.testing.simulation.publishers import Heartbeat, Listener, PublisherToken
 from durable_cache.testing.simulation.questions import Question
 from durable_cache.testing.simulation.world import World
 
@@ -105,7 +106,8 @@ class SimSubscriber(Listener):
         samples, self._inbox = [*self._overrun.values(), *self._inbox], []
         if len(self._waiting) >= self.plan.waiting_max:
             self.world.occur("slow consumer drops")
-            self._overrun = {sample.source: sample for sample in samples}
+            newest = sorted(samples, key=self.promise.place)
+            self._overrun = {sample.source: sample for sample in newest}
             return
         self._overrun = {}
         if len({sample.source for sample in samples}) > 1:
@@ -116,9 +118,9 @@ class SimSubscriber(Listener):
         value = token.value
         if not alive:
             return
-        if not isinstance(value, PublisherToken):
+        if value == HISTORY:
             self._handle_soon(lambda: AnswererAppeared(self._now))
-        elif value.key_expr.intersects(self.key_expr):
+        elif isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
             self.follows(value.source, value.run)
             if self._inbox and not self._overrun:
                 self._take()  # what came before the token is handed in before it
@@ -126,6 +128,9 @@ class SimSubscriber(Listener):
             self._handle_soon(
                 lambda: Declared(value.source, value.epoch, value.incarnation, self._now)
             )
+
+    def beaten(self, beat: Heartbeat) -> None:
+        self._handle_soon(lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
 
     def _handle_soon(self, event: Callable[[], Event]) -> None:
         self._waiting.append(event)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.testing.simulation.questions import holds
 
 __all__ = ["Numbering", "Publication", "Truth"]
 
@@ -100,5 +101,5 @@ class Truth:
         return [
             numbering.published[sn]
             for sn in sorted(numbering.published)
-            if key_expr.matches(numbering.published[sn].sample.key)
+            if holds(key_expr, numbering.published[sn].sample.key)
         ]
