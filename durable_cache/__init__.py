@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from durable_cache.endpoints.session import Origins, open_session
     from durable_cache.endpoints.subscriber import (
         Miss,
+        ReliableReader,
         ReliableSubscriber,
         declare_reliable_subscriber,
     )
     from durable_cache.endpoints.subscriber.channels import FifoChannel, RingChannel
     from durable_cache.model.sample import Kind, Qos, Sample, SourceId
+    from durable_cache.protocol.reader.profile import Profile
     from durable_cache.storage.contract import Durability, Retention
 
     __version__: str
@@ -41,11 +43,13 @@ __all__ = [
     "Kind",
     "Miss",
     "Origins",
+    "Profile",
     "PublisherOptions",
     "Qos",
     "Receipt",
     "ReliabilityCache",
     "ReliablePublisher",
+    "ReliableReader",
     "ReliableSubscriber",
     "Retention",
     "RingChannel",
@@ -65,9 +69,13 @@ _MODULES = {
         "declare_reliable_publisher",
     ),
     "endpoints.session": ("Origins", "open_session"),
-    "endpoints.subscriber": ("Miss", "ReliableSubscriber", "declare_reliable_subscriber"),
+    "endpoints.subscriber": (
+        *("Miss", "ReliableReader", "ReliableSubscriber"),
+        "declare_reliable_subscriber",
+    ),
     "endpoints.subscriber.channels": ("FifoChannel", "RingChannel"),
     "model.sample": ("Kind", "Qos", "Sample", "SourceId"),
+    "protocol.reader.profile": ("Profile",),
     "storage.contract": ("Durability", "Retention"),
 }
 

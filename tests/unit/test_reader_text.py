@@ -369,3 +369,19 @@ def test_writers_beyond_the_bound_never_leave() -> None:
     cache.disappeared(A, 4)
     cache.appeared(B, auto_dispose=True)
     assert cache.take_subscription_matched().total == 2
+
+
+def test_lives_stay_apart_where_the_message_between_them_was_taken() -> None:
+    cache = keeping(9)
+    cache.appeared(A, auto_dispose=False)
+    cache.insert([at(1)])
+    cache.disappeared(A, 9)
+    cache.read()
+    cache.insert([at(5)])
+    assert timeline(cache.take(SampleState.READ)) == "S(1) NW(9)"
+    cache.appeared(B, auto_dispose=False)
+    cache.insert([at(8, B), at(4, B)])
+    assert timeline(cache.read()) == "S(5) S(4) S(8)"
+    cache.appeared(A, auto_dispose=False)
+    cache.insert([at(7)])
+    assert timeline(cache.read()) == "S(5) S(4) S(7) S(8)"

@@ -60,6 +60,10 @@ class PublisherOptions:
     caches hold it; the next publisher on it goes on with what is left. Needs acknowledgements."""
     spool_bytes_max: int = 1 << 30
     """Bytes of samples in the spool; a further put raises StorageFull."""
+    auto_dispose_unregistered_instances: bool = False
+    """Readers with a profile take its keys for disposed when it unregisters them or leaves."""
+    unregistered_max: int = 10_000
+    """Keys shown as unregistered; beyond it late readers take the oldest for written still."""
     domain: str = "default"
     """Caches, publishers and subscribers of one domain work together."""
     qos: Qos | None = None
@@ -71,6 +75,8 @@ class PublisherOptions:
         """Return the options themselves; ConfigError names what no publisher can work with."""
         if not isinstance(self.cache, bool):
             raise ConfigError("cache is True or False; history=n sets how many samples it keeps")
+        if not isinstance(self.auto_dispose_unregistered_instances, bool):
+            raise ConfigError("auto_dispose_unregistered_instances is True or False")
         counts = (
             "history",
             "receipts_max",
@@ -81,6 +87,7 @@ class PublisherOptions:
             "queries_waiting_max",
             "acknowledgers_max",
             "spool_bytes_max",
+            "unregistered_max",
         )
         for name in counts:
             _check_number(name, getattr(self, name), 1, whole=True)
@@ -162,6 +169,8 @@ class PublisherSettings(TypedDict, total=False):
     acknowledgers_max: int
     spool_dir: Path | str | None
     spool_bytes_max: int
+    auto_dispose_unregistered_instances: bool
+    unregistered_max: int
     domain: str
     qos: Qos | None
     encoding: IntoEncoding | None

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, assert_never, cast
 
 from durable_cache.endpoints.publisher.epochs import highest_epoch
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
+from durable_cache.endpoints.publisher.keys import OwnKeys
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.endpoints.publisher.receipts import Receipt
 from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
@@ -45,7 +46,6 @@ from durable_cache.endpoints.session import (
     raw_timestamp,
     read_bytes,
     read_encoding,
-    read_text,
     reply_error,
     send,
     source_of,
@@ -166,6 +166,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         self._publisher = declare_own_publisher(session, str(key_expr), qos, self._encoding)
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
+        self._keys = OwnKeys(session, self.source, key_expr, options)
         incarnation = secrets.token_hex(INCARNATION_DIGITS // 2)
         self._spool: Spool | None = None
         try:
@@ -180,6 +181,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
 
     def _start(self, spooled: Sequence[Spooled]) -> None:
         session, options = self._session, self._options
+        self._keys.show()
         self._do(self._tell(Started(_now())))
         if options.acknowledgements:
             for source in {self.source, *(left.source for left in spooled)}:
@@ -299,6 +301,19 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         """Why a cache did not take what was sent to it once more; empty where none refused."""
         return self._engine.last_failure
 
+    def unregister(self, key: IntoKeyExpr | None = None) -> ReceiptT_co | None:
+        """Tell readers with a profile that this publisher writes a key no more, until it does.
+
+        With `auto_dispose_unregistered_instances` it deletes it first; raises what `delete` does.
+        """
+        on = self._keys.read_one(key)
+        receipt = self.delete(key=key) if self._keys.auto_dispose else None
+        with self._sending:
+            if self.closed:
+                raise Closed(f"the publisher on {self.key_expr} is closed")
+            self._keys.unregister(on)
+        return receipt
+
     def kept(self) -> list[Sample]:
         """Return the samples of the publisher's own cache, oldest first."""
         with self.changed:
@@ -313,7 +328,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         named: IntoKeyExpr | None,
     ) -> ReceiptT_co:
         attachment = None if attached is None else read_bytes(attached, "attachment")
-        key = None if named is None else self._own_key(read_text(named, "key"))
+        key = None if named is None else self._keys.read(named)
         if key is None and not self.key_expr.is_key:
             raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
         on = key or str(self.key_expr)
@@ -328,17 +343,12 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                 outputs = self._tell(event) if self._jobs.qsize() <= self._jobs_max else []
                 if outputs and not isinstance(outputs[0], Full):
                     standing = self._send(outputs, key, stamp)
+                    self._keys.register(on)
                     receipt = None if standing is None else Receipt(self, standing)
                     return cast("ReceiptT_co", receipt)
             # Not while `_sending` is held: whoever waits longest is not who must go first.
             deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
             self._await_room(deadline)
-
-    def _own_key(self, text: str) -> str:
-        """Return a key, or an expression for a wildcard update, that is the publisher's to use."""
-        if not self.key_expr.includes(_parse_key(text)):
-            raise ConfigError(f"key {text!r} is not one of {self.key_expr}")
-        return text
 
     def _await_room(self, deadline: float) -> None:
         def has_room() -> bool:
@@ -556,6 +566,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         for declared in (self._token, *self._declared, self._publisher):
             if declared is not None:
                 undeclare(declared)
+        self._keys.close()
         self._jobs.put(None)
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_JOIN_SECONDS_MAX)
@@ -587,11 +598,3 @@ def _open_spool(options: PublisherOptions, key_expr: KeyExpression) -> Spool | N
 
 def _now() -> Moment:
     return Moment(time.monotonic_ns(), time.time_ns())
-
-
-@lru_cache(maxsize=1024)
-def _parse_key(text: str) -> KeyExpression:
-    try:
-        return KeyExpression(text)
-    except ValueError as error:
-        raise ConfigError(f"key {error}") from error

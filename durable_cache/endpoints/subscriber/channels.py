@@ -9,16 +9,37 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from threading import Condition
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from durable_cache.endpoints.session import is_zenoh_channel
 from durable_cache.errors import Closed, ConfigError
 
-__all__ = ["Callback", "Channel", "FifoChannel", "RingChannel", "Sink", "sink_of"]
+__all__ = [
+    "Callback",
+    "Channel",
+    "Delivery",
+    "FifoChannel",
+    "Listener",
+    "RingChannel",
+    "Sink",
+    "sink_of",
+]
 
 _log = logging.getLogger(__name__)
 _ItemT = TypeVar("_ItemT")
+_ItemT_contra = TypeVar("_ItemT_contra", contravariant=True)
+
+
+class Delivery(Protocol[_ItemT_contra]):
+    """What a subscriber delivers to."""
+
+    def deliver(self, items: Sequence[_ItemT_contra]) -> None:
+        """Take items in this order; may wait."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
 
 
 class Channel(Generic[_ItemT]):
@@ -129,6 +150,37 @@ class Callback(Generic[_ItemT]):
 
 Sink = FifoChannel[_ItemT] | RingChannel[_ItemT] | Callback[_ItemT]
 """What takes what is delivered."""
+
+
+class Listener(Generic[_ItemT]):
+    """Where items of one kind are received from, until `undeclare`."""
+
+    def __init__(
+        self, sink: Sink[_ItemT], handler: object, forget: Callable[[Sink[_ItemT]], None]
+    ) -> None:
+        self._sink, self.handler, self._forget = sink, handler, forget
+
+    def recv(self, timeout_seconds: float | None = None) -> _ItemT:
+        """Wait for the next; raises Closed, or TimeoutError when time is over."""
+        return self._channel().recv(timeout_seconds)
+
+    def try_recv(self) -> _ItemT | None:
+        """Return the next if there is one."""
+        return self._channel().try_recv()
+
+    def __iter__(self) -> Iterator[_ItemT]:
+        return iter(self._channel())
+
+    def undeclare(self) -> None:
+        """Be told of nothing further; idempotent."""
+        with suppress(ValueError):
+            self._forget(self._sink)
+        self._sink.close()
+
+    def _channel(self) -> Channel[_ItemT]:
+        if isinstance(self._sink, Callback):
+            raise ConfigError("this listener is told through a callback")
+        return self._sink
 
 
 def sink_of(handler: object, item_type: type[_ItemT]) -> tuple[Sink[_ItemT], object]:

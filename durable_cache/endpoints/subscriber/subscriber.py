@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, assert_never
 
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.session import (
     NO_SOURCE,
     Decoder,
@@ -37,7 +36,14 @@ from durable_cache.endpoints.session import (
     watch_tokens_polled,
     zid_of,
 )
-from durable_cache.endpoints.subscriber.channels import Callback, Channel, Sink, sink_of
+from durable_cache.endpoints.subscriber.channels import (
+    Callback,
+    Channel,
+    Delivery,
+    Listener,
+    Sink,
+    sink_of,
+)
 from durable_cache.endpoints.subscriber.questions import Questions
 from durable_cache.errors import ConfigError
 from durable_cache.model.clock import Moment
@@ -60,7 +66,7 @@ from durable_cache.protocol.subscriber.events import (
 )
 from durable_cache.protocol.wire import own_key, parse_publisher_token
 
-__all__ = ["Miss", "MissListener", "ReliableSubscriber", "declare_reliable_subscriber"]
+__all__ = ["Miss", "MissListener", "ReliableSubscriber", "SubscriberOptions"]
 
 _log = logging.getLogger(__name__)
 _TOKENS_SECONDS_MAX = 1.0
@@ -83,35 +89,8 @@ class Miss(NamedTuple):
         return self.last - self.first + 1
 
 
-class MissListener:
+class MissListener(Listener[Miss]):
     """What `sample_miss_listener` returns: where misses are received from, until `undeclare`."""
-
-    def __init__(
-        self, sink: Sink[Miss], handler: object, forget: Callable[[Sink[Miss]], None]
-    ) -> None:
-        self._sink, self.handler, self._forget = sink, handler, forget
-
-    def recv(self, timeout_seconds: float | None = None) -> Miss:
-        """Wait for the next miss; raises Closed, or TimeoutError when time is over."""
-        return self._channel().recv(timeout_seconds)
-
-    def try_recv(self) -> Miss | None:
-        """Return the next miss if there is one."""
-        return self._channel().try_recv()
-
-    def __iter__(self) -> Iterator[Miss]:
-        return iter(self._channel())
-
-    def undeclare(self) -> None:
-        """Tell of no further misses; idempotent."""
-        with suppress(ValueError):
-            self._forget(self._sink)
-        self._sink.close()
-
-    def _channel(self) -> Channel[Miss]:
-        if isinstance(self._sink, Callback):
-            raise ConfigError("this listener is told through a callback")
-        return self._sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +126,7 @@ class ReliableSubscriber:
         options: SubscriberOptions,
     ) -> None:
         history, domain = options.history, options.domain
-        self._sink, self._handler = sink_of(handler, Sample)
+        self._sink, self._handler = self._open(handler)
         self.key_expr = key_expr
         self._domain = domain
         self._overrun_seconds = options.overrun_seconds
@@ -184,6 +163,10 @@ class ReliableSubscriber:
         self._spawn("deliver", self._run)
         self._spawn("receive", self._run_receive)
         close_at_exit(self, session)
+
+    def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
+        """Return where to deliver, and what the user receives samples from."""
+        return sink_of(handler, Sample)
 
     @property
     def missed(self) -> int:
@@ -232,8 +215,8 @@ class ReliableSubscriber:
         return iter(self._channel())
 
     def _channel(self) -> Channel[Sample]:
-        if isinstance(self._sink, Callback):
-            raise ConfigError("this subscriber delivers to a callback")
+        if not isinstance(self._sink, Channel):
+            raise ConfigError("this subscriber delivers elsewhere: nothing is received from it")
         return self._sink
 
     def sample_miss_listener(self, handler: object = None) -> MissListener:
@@ -314,6 +297,7 @@ class ReliableSubscriber:
     def _take_said(self) -> Iterator[Event]:
         """Yield what tokens and heartbeats say since the last time."""
         for key, alive in take_token_changes(self._publishers):
+            self._note_publisher(key, alive=alive)
             token = parse_publisher_token(key, self._domain)
             if alive and token is not None and token.key_expr.intersects(self.key_expr):
                 yield Declared(token.source, token.epoch, token.incarnation, _now())
@@ -324,6 +308,9 @@ class ReliableSubscriber:
                 yield AnswererAppeared(_now())
         for source, source_sn in take_heartbeats(self._heartbeats):
             yield HeartbeatReceived(source, source_sn, _now())
+
+    def _note_publisher(self, key: str, *, alive: bool) -> None:
+        """See a publisher's token come or go; for who needs to know more than the engine does."""
 
     def _may_answer(self, key: str) -> bool:
         """Tell whether the token's cache stores what is subscribed to."""
@@ -416,54 +403,3 @@ class ReliableSubscriber:
 
 def _now() -> Moment:
     return Moment(time.monotonic_ns(), time.time_ns())
-
-
-def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has it
-    session: Session,
-    key_expr: str,
-    handler: object = None,
-    *,
-    history: bool | int = False,
-    recovery: bool | None = None,
-    periodic_queries: float | None = None,
-    gap_timeout_seconds: float | None = None,
-    history_timeout_seconds: float | None = None,
-    query_timeout_seconds: float = 5.0,
-    domain: str = "default",
-    channel_samples: int = 100_000,
-    payload_bytes_max: int = 64 << 20,
-    options: DeliveryOptions | None = None,
-) -> ReliableSubscriber:
-    """Declare a subscriber that recovers what it misses (RFC, "The ReliableSubscriber").
-
-    `handler` is what zenoh-python takes: a callable, a channel, ``(callable, handler)``, or None
-    for a FIFO to receive from. `history` True asks for all that caches hold first, a number for so
-    many samples per key; where nobody answers whole within `history_timeout_seconds`, live samples
-    go through and `history_complete` is False. `periodic_queries` is the period in seconds in which
-    missed tails are asked for. `options` sets everything else; named arguments win over it. Raises
-    ConfigError on a bad argument.
-    """
-    parsed = parse_key_expr(key_expr)
-    chosen = options or DeliveryOptions()
-    if recovery is not None:
-        chosen = replace(chosen, recovery=recovery)
-    if periodic_queries is not None:
-        chosen = replace(chosen, periodic_queries_seconds=periodic_queries)
-    if gap_timeout_seconds is not None:
-        chosen = replace(chosen, gap_timeout_seconds=gap_timeout_seconds)
-    if history_timeout_seconds is not None:
-        chosen = replace(chosen, history_timeout_seconds=history_timeout_seconds)
-    period = chosen.periodic_queries_seconds
-    if period is not None and period <= 0:
-        raise ConfigError("periodic_queries is a number of seconds above 0")
-    if not isinstance(history, bool) and history < 1:
-        raise ConfigError("history is True, False or a number of samples per key above 0")
-    asked = None if history is False else "" if history is True else f"_max={history}"
-    return ReliableSubscriber(
-        session,
-        parsed,
-        handler,
-        SubscriberOptions(
-            asked, chosen, domain, query_timeout_seconds, channel_samples, payload_bytes_max
-        ),
-    )

@@ -69,6 +69,8 @@ class ReaderCache:
         """Until when a writer that is there wrote a key."""
         self._lost = SampleLost(0, 0, None, None, None)
         self._told_lost = 0
+        self.changes = 0
+        """Rises with whatever a reader could see."""
         self.drops: list[SampleLost] = []
         """What was dropped and not told yet; whoever tells of it empties it."""
 
@@ -123,9 +125,11 @@ class ReaderCache:
                     continue
             self._count = count
             if not self._insert(sample):
+                self.changes += at
                 return at
             count = self._count
         self._count = count
+        self.changes += len(samples)
         return len(samples)
 
     def missed(self, source: SourceId, epoch: int, first: int, last: int) -> None:
@@ -148,7 +152,7 @@ class ReaderCache:
             if sample.time_order != consumed.time_order:
                 self._drop(sample, LostReason.CONSUMED)
             return True
-        left = self._has_left(writer, sample)
+        left = self._has_left(writer, instance, sample)
         under = instance.ended_by is not None and (left or not is_newest)
         place = self._place(instance, sample, under=under)
         if place and not is_newest and instance.entries[place - 1] == sample:
@@ -162,16 +166,16 @@ class ReaderCache:
         self._instances[sample.key] = instance
         if is_newest and not under:
             _change(instance, sample)
-        self._put(instance, place, sample)
+        self._put(instance, place, sample, under=under)
         if is_newest:
             instance.newest = sample
         self._settle(instance, sample, writer, left=left, under=under)
         return True
 
-    def _has_left(self, writer: Writer, sample: Sample) -> bool:
+    def _has_left(self, writer: Writer, instance: Instance, sample: Sample) -> bool:
         if not writer.alive:
             return True
-        if not self._unregistered:
+        if not self._unregistered or instance in writer.instances:
             return False
         return sample.ntp64 <= self._unregistered.get((sample.source, sample.key), _BEFORE_ALL)
 
@@ -191,9 +195,9 @@ class ReaderCache:
             return None  # its own oldest goes
         return LostReason.NO_ROOM if full or held else LostReason.SAMPLES_MAX
 
-    def _put(self, instance: Instance, place: int, sample: Sample) -> None:
+    def _put(self, instance: Instance, place: int, sample: Sample, *, under: bool = False) -> None:
         full = instance.samples >= self._per_instance or self._count >= self._samples_max
-        instance.put(place, sample)
+        instance.put(place, sample, under=under)
         if full:
             instance.push_out()
         else:
@@ -240,6 +244,12 @@ class ReaderCache:
             if instance.ended_by is writer or instance.state is _NO_WRITERS:
                 self._revive(instance)
 
+    def disposes(self, source: SourceId) -> None:
+        """Note that a writer's instances are disposed when it leaves."""
+        writer = self._writers.find(source)
+        if writer is not None:
+            writer.auto_dispose = True
+
     def disappeared(self, source: SourceId, ntp64: int) -> None:
         """Note that a writer's token is gone, for whatever reason."""
         writer = self._writers.disappeared(source)
@@ -254,7 +264,9 @@ class ReaderCache:
 
     def unregistered(self, source: SourceId, key: str, ntp64: int) -> None:
         """Note that a writer that is there writes a key no more, from `ntp64` on."""
-        self._unregistered[source, key] = ntp64
+        noted = self._unregistered
+        if (source, key) in noted or len(noted) < self._instances_max:
+            noted[source, key] = ntp64
         writer, instance = self._writers.find(source), self._instances.get(key)
         if writer is None or instance is None or instance not in writer.instances:
             return
@@ -283,11 +295,13 @@ class ReaderCache:
         else:
             return
         self._filled[instance.key] = instance
+        self.changes += 1
 
     def _revive(self, instance: Instance) -> None:
         """Let an instance live again, with its newest sample behind the message of its end."""
         newest = instance.newest
         instance.revive()
+        self.changes += 1
         if newest is None:
             return
         place = len(instance.entries)
@@ -382,7 +396,7 @@ class ReaderCache:
                 consumed = entry
         if not take:
             for at in places:
-                marks[at] = mark_of(SampleState.READ, marks[at].disposed, marks[at].no_writers)
+                marks[at] = mark_of(SampleState.READ, *marks[at][1:])
             return
         if self._by_source:
             instance.consumed = consumed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from enum import IntFlag
 from functools import lru_cache
 from operator import attrgetter
@@ -65,6 +65,8 @@ class Mark(NamedTuple):
     state: SampleState
     disposed: int
     no_writers: int
+    life: int = 0
+    """How many messages had come before it: what is sorted together."""
 
 
 class InstanceSample(msgspec.Struct, frozen=True, gc=False):
@@ -107,9 +109,13 @@ class InstanceSample(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=4096)
-def mark_of(state: SampleState, disposed: int, no_writers: int) -> Mark:
+def mark_of(state: SampleState, disposed: int, no_writers: int, life: int) -> Mark:
     """Return the one value of these."""
-    return Mark(state, disposed, no_writers)
+    return Mark(state, disposed, no_writers, life)
+
+
+def _life_of(mark: Mark) -> int:
+    return mark.life
 
 
 class Writer:
@@ -130,8 +136,7 @@ class Writer:
 class Instance:
     """One key: its history, oldest first, and its states.
 
-    Where the destination order is by source timestamp, what stands behind the last message is in
-    `Sample.time_order`, and so is what stands before it.
+    A message ends a life; by source timestamp the samples of one life are in `Sample.time_order`.
     """
 
     __slots__ = (
@@ -159,7 +164,7 @@ class Instance:
         """How many entries are messages."""
         self.state = InstanceState.NOT_ALIVE_NO_WRITERS
         self.view = ViewState.NEW
-        self.mark = mark_of(SampleState.NOT_READ, 0, 0)
+        self.mark = mark_of(SampleState.NOT_READ, 0, 0, 0)
         """Of what comes next."""
         self.newest: Sample | None = None
         """The last sample in order of destination, also once it was taken."""
@@ -182,10 +187,10 @@ class Instance:
     def revive(self) -> None:
         """Come to life (again): unread from here on, new, and one life older."""
         if self.newest is not None:
-            _, disposed, no_writers = self.mark
+            _, disposed, no_writers, life = self.mark
             disposed += self.state is InstanceState.NOT_ALIVE_DISPOSED
             no_writers += self.state is InstanceState.NOT_ALIVE_NO_WRITERS
-            self.mark = mark_of(SampleState.NOT_READ, disposed, no_writers)
+            self.mark = mark_of(SampleState.NOT_READ, disposed, no_writers, life)
         self.state, self.view, self.ended_by = InstanceState.ALIVE, ViewState.NEW, None
 
     def end(self, state: InstanceState, writer: Writer, ntp64: int) -> None:
@@ -193,16 +198,17 @@ class Instance:
         if self.entries and isinstance(self.entries[-1], Message):
             self.remove(len(self.entries) - 1)
         self.put(len(self.entries), Message(state, ntp64))
+        _, disposed, no_writers, life = self.mark
+        self.mark = mark_of(SampleState.NOT_READ, disposed, no_writers, life + 1)
         self.state, self.ended_by, self.after = state, writer, NEVER
 
     def place_of(self, sample: Sample, *, under: bool) -> int:
-        """Return where a sample belongs by its time: behind the last message, or before it."""
-        high = len(self.entries)
-        if under and high and isinstance(self.entries[-1], Message):
+        """Return where a sample belongs by its time, in this life or `under` its end."""
+        life = self.mark.life - under
+        low = bisect_left(self.marks, life, key=_life_of)
+        high = bisect_right(self.marks, life, low, key=_life_of)
+        if high > low and self._is_message(high - 1):
             high -= 1
-        low = 0
-        if self.messages:
-            low = next((at for at in range(high, 0, -1) if self._is_message(at - 1)), 0)
         return bisect_right(self.entries, sample.time_order, low, high, key=_TIME_ORDER)
 
     def _is_message(self, at: int) -> bool:
@@ -212,10 +218,13 @@ class Instance:
         """Tell whether no sample stands before a place."""
         return all(map(self._is_message, range(place)))
 
-    def put(self, place: int, entry: Sample | Message) -> None:
+    def put(self, place: int, entry: Sample | Message, *, under: bool = False) -> None:
         """Insert an entry that was not read yet."""
+        mark = self.mark
+        if under:
+            mark = mark_of(mark.state, mark.disposed, mark.no_writers, mark.life - 1)
         self.entries.insert(place, entry)
-        self.marks.insert(place, self.mark)
+        self.marks.insert(place, mark)
         self.messages += isinstance(entry, Message)
 
     def push_out(self) -> None:
