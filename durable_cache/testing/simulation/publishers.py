@@ -22,6 +22,7 @@ from durable_cache.protocol.publisher.events import (
     Event,
     Finished,
     Full,
+    HandedOver,
     Keep,
     Output,
     Put,
@@ -275,7 +276,7 @@ class OwnPublisher(SimPublisher):
                     self._declare(epoch, incarnation)
                 case Finished(standings):
                     self._finished(standings)
-                case Send() | Full() | Keep() | Resend():
+                case Send() | Full() | Keep() | Resend() | HandedOver():
                     pass
                 case _:
                     assert_never(output)
