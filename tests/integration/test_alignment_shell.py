@@ -202,10 +202,12 @@ def test_the_aligner_is_told_while_live_samples_wait(
     many = samples(range(40), clock=CLOCK)
     large = [msgspec.structs.replace(one, payload=bytes(1 << 20)) for one in many]
     with declare(network, "one", held) as one:
-        one.ingest.offer(large[:10])
-        wait_until(lambda: one.ingest.queued_bytes == 0, what="a commit under way")
-        one.ingest.offer(large[10:])
-        wait_until(lambda: told[-1:] == [True], what="a tick while samples wait")
-        held.go_on.set()
+        try:
+            one.ingest.offer(large[:10])
+            wait_until(lambda: one.ingest.queued_bytes == 0, what="a commit under way")
+            one.ingest.offer(large[10:])
+            wait_until(lambda: told[-1:] == [True], what="a tick while samples wait")
+        finally:
+            held.go_on.set()
         wait_until(lambda: told[-1:] == [False], what="a tick when none wait")
         assert len(everything(one)) == 40

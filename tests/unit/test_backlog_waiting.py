@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Thread
+from time import monotonic
 
 from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.journal import Entry
@@ -46,5 +47,18 @@ def test_whoever_waits_for_the_backend_ends_one_wait() -> None:
     backlog.push(Entry(1, batch(run(0, 9)), ()))
     backlog.flush_soon()
     assert wait(backlog, 1000)
+    began = monotonic()
+    assert backlog.wait(1000, 0.1)
+    assert monotonic() - began >= 0.1, "the next wait lasts as long as it may"
     backlog.pop(1)
     assert not backlog.wait(1000, 0)
+
+
+def test_what_was_drained_makes_room_for_what_comes() -> None:
+    some = batch(run(0, 9))
+    backlog = Backlog(2 * some.held_bytes)
+    for entry_id in range(1, 9):
+        backlog.push(Entry(entry_id, some, ()))
+        assert (backlog.bytes, backlog.spilled) == (some.held_bytes, 0)
+        backlog.pop(1)
+    assert (backlog.bytes, backlog.samples) == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
@@ -20,9 +21,10 @@ from durable_cache.protocol.cache.events import (
     Origin,
     ReportAbsent,
 )
+from durable_cache.protocol.cache.questions import SourcesFound
 from durable_cache.protocol.wire import Incarnation
-from durable_cache.runtime.core import CoreOptions
-from durable_cache.runtime.effects import Arrived, Effect
+from durable_cache.runtime.core import CacheCore, CoreOptions
+from durable_cache.runtime.effects import Answered, Arrived, Ask, Effect
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -542,3 +544,16 @@ def test_what_another_gives_goes_by_the_name_of_its_run_and_not_by_its_epoch() -
     assert of_run(cache, ONE, 1) == {}
     assert cache.core.put_off == len(first)
     assert list(acknowledged(cache, ONE)) == [(0, 5)]
+
+
+def test_live_samples_do_not_pass_those_that_wait_for_the_index() -> None:
+    core = CacheCore()
+    (first,) = core.handle(Arrived(SampleBatch(run_of(ONE, 0, 0)), Origin.LIVE, Moment(0, 0)))
+    assert isinstance(first, Ask)
+    later = Arrived(
+        SampleBatch([*run_of(TWO, 0, 0), *run_of(ONE, 1, 1)]), Origin.LIVE, Moment(0, 0)
+    )
+    assert core.handle(later) == []
+    assert not core.ready
+    after = core.handle(Answered(first.ask_id, SourcesFound({ONE: ()}), Moment(0, 0)))
+    assert [type(effect) for effect in after] == [Append, Ask]

@@ -106,3 +106,15 @@ def test_a_move_is_looked_at_so_often_and_then_begins_anew() -> None:
     while cache.core.moving:
         cache.wait(0.5)
     assert {stored.epoch for stored in cache.all()} == {EPOCH}
+
+
+def test_a_move_that_failed_begins_anew_after_a_pause() -> None:
+    cache = DrivenCache(options=CoreOptions(move_poll_seconds=2.0))
+    cache.take(run_of(ONE, 0, 4))
+    cache.reads = False
+    token(cache, ONE, EPOCH, "00000001")
+    cache.answer_one(fails=True)
+    cache.wait(1.8)
+    assert not cache.unanswered
+    cache.wait(0.3)
+    assert len(cache.unanswered) == 1

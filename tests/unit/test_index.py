@@ -8,6 +8,7 @@ import pytest
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.protocol.cache.events import Alias
 from durable_cache.storage.contract import Floor, Retention
 from durable_cache.storage.journaled.index import StreamIndex
 
@@ -86,3 +87,27 @@ def test_what_was_awaited_stays_awaited_when_retention_is_widened() -> None:
     assert index.keep_by(Retention()) == 1
     ((state,), _) = index.load(SOURCE)
     assert (state.held, state.skipped) == (RangeSet([(6, 7)]), RangeSet([(0, 2), (5, 5)]))
+
+
+def test_an_agreement_stands_until_it_is_taken_back(tmp_path: Path) -> None:
+    index = StreamIndex(tmp_path / "index.db")
+    one, two = Alias(SOURCE, 3, 0, 5), Alias(SOURCE, 4, 0, 5)
+    for agreement in (one, two, one):
+        index.agree(agreement)
+    assert sorted(index.agreements()) == [one, two]
+    index.disagree(one)
+    index.close()
+    index = StreamIndex(tmp_path / "index.db")
+    assert index.agreements() == [two]
+    index.close()
+
+
+def test_sources_with_holes_are_those_whose_numbers_are_not_one_run() -> None:
+    index = StreamIndex()
+    index.record(batch(ONE, 0, 1, 2))
+    assert index.sources_with_holes(9) == []
+    index.record(batch(TWO, 3, 4))
+    assert index.sources_with_holes(9) == [], "the hole of one key is another's number"
+    index.record(batch(ONE, 6))
+    assert index.sources_with_holes(9) == [SOURCE]
+    index.close()

@@ -235,6 +235,7 @@ def test_what_waits_together_becomes_one_commit_of_bounded_size(
     wait_until(lambda: sum(sizes) == 50, what="every commit")
     assert sizes == [20, 20, 10]
     assert (waiting.ingest.commits, waiting.ingest.appended) == (3, 50)
+    assert waiting.ingest.queued_bytes == 0
 
 
 def test_what_others_give_beyond_the_bound_is_left_to_be_asked_for_again(
@@ -375,9 +376,10 @@ def test_what_is_stored_counts_against_the_limit_after_a_restart(
     store.commit(SampleBatch(run_of(0, 0)))
     limited = shell(store, resources_limit=1)
     limited.start()
-    limited.ingest.offer([*run_of(1, 1), *run_of(0, 0, OTHER)])
+    limited.ingest.offer([*run_of(0, 0, OTHER), *run_of(1, 1)])
     wait_until(lambda: limited.ingest.refused == 1, what="the refusal")
-    assert limited.held() == runs((0, 1))
+    wait_until(lambda: limited.held() == runs((0, 1)), what="the stream that is known")
+    assert not limited.held(OTHER)
 
 
 def test_what_the_backend_can_never_take_is_refused_and_said(shell: Callable[..., Shell]) -> None:

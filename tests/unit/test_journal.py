@@ -9,6 +9,7 @@ import pytest
 
 from durable_cache.errors import StorageCorrupt, StorageError, StorageFull
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.protocol.wire import decode_journal
 from durable_cache.storage.journaled.journal import Journal
 
 SOURCE = SourceId("ab12", 7)
@@ -56,6 +57,17 @@ def test_what_was_trimmed_is_gone_and_counted_off(tmp_path: Path, flushed: bool)
     again.close()
 
 
+def test_what_was_let_go_is_not_taken_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    for sn in range(3):
+        journal.commit(batch(sn, 1))
+    journal.trim(2)
+    journal.trim(1)
+    journal.flush()
+    assert [entry.entry_id for entry in journal.replay()] == [3]
+    journal.close()
+
+
 def test_a_full_spool_refuses_and_takes_again_once_trimmed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db", bytes_max=20_000)
     ids = [journal.commit(batch(0, 100)), 0]
@@ -95,6 +107,10 @@ def test_refused_samples_are_kept_with_their_reason(tmp_path: Path) -> None:
     again = Journal(tmp_path / "journal.db")
     assert (again.dead_letters, again.samples) == (1, 0)
     again.close()
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        ((reason, data),) = database.execute("SELECT reason, data FROM dead_letters").fetchall()
+    database.close()
+    assert (reason, decode_journal(data)[0]) == ("too large", batch(0, 3))
 
 
 class FailingSync:
@@ -147,6 +163,28 @@ def test_a_full_disk_is_not_fatal_and_damage_is(tmp_path: Path) -> None:
     with pytest.raises(StorageCorrupt):
         journal.commit(batch(2, 2))
     journal.close()
+
+
+def test_a_disk_without_room_refuses_and_takes_again_when_there_is_some(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    journal.commit(batch(0, 2))
+    assert journal._db is not None
+    journal._db.execute("PRAGMA max_page_count = 1")  # none beyond those it has
+    with pytest.raises(StorageFull, match="make room") as full:
+        journal.commit(batch(2, 5_000))
+    assert not full.value.fatal
+    journal._db.execute("PRAGMA max_page_count = 1000000")
+    journal.commit(batch(2, 5_000))
+    journal.close()
+    again = Journal(tmp_path / "journal.db")
+    assert [len(entry.batch) for entry in again.replay()] == [2, 5_000]
+    again.close()
+
+
+def test_a_file_that_is_no_journal_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"no journal at all" * 1000)
+    with pytest.raises(StorageCorrupt, match="move it away"):
+        Journal(tmp_path / "journal.db")
 
 
 def test_a_journal_keeps_its_identity_and_facts(tmp_path: Path) -> None:

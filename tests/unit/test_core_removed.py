@@ -1,0 +1,72 @@
+"""What was removed stays removed, whoever gives it; what a backend lost is said."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.cache.events import Origin
+from durable_cache.storage.contract import Floor, Retention
+from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.storage.memory import MemoryStorage
+from tests.unit.driven import BEGAN_NS, DrivenCache
+from tests.unit.test_core import EPOCH, ONE, of_run, run_of, sample, token
+
+
+def under(epoch: int, samples: list[Sample]) -> list[Sample]:
+    return [msgspec.structs.replace(one, epoch=epoch) for one in samples]
+
+
+def moved(cache: DrivenCache) -> None:
+    while cache.core.moving:
+        cache.wait(0.5)
+
+
+def test_what_others_give_below_a_floor_does_not_come_in() -> None:
+    cache = DrivenCache()
+    cache.take([one for one in run_of(ONE, 0, 9) if one.sn != 3])
+    cache.store.trim(Retention(samples_max=5), BEGAN_NS)
+    cache.take([sample(ONE, 3), sample(ONE, 10)], Origin.RECOVERED)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(5, 10)])}
+
+
+def test_a_purge_goes_with_the_samples_that_move_to_another_epoch() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 9))
+    cache.store.purge([Floor(cache.all()[0].stream, 5)])
+    token(cache, ONE, EPOCH, "00000001")
+    moved(cache)
+    cache.start()
+    cache.take(under(EPOCH, run_of(ONE, 0, 12)), Origin.RECOVERED)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(5, 12)])}
+
+
+def test_what_a_backend_lost_is_said_and_claimed_no_more() -> None:
+    backend = MemoryStorage()
+    cache = DrivenCache(JournaledStorage(backend, None))
+    cache.take(run_of(ONE, 0, 9))
+    backend.purge([Floor(cache.all()[0].stream, 5)])
+    cache.take(run_of(ONE, 3, 3))
+    assert "number 3" in cache.store.findings[-1]
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(3, 3), SnRange(5, 9)])}
+    states, _ = cache.store.load(ONE)
+    assert [3 in state.held for state in states] == [True]
+
+
+def test_a_token_waits_for_the_samples_before_it_that_are_looked_up() -> None:
+    """Which run they are of is not known before: the token must not name the run before."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 9))
+    cache.reads = False
+    cache.take(run_of(ONE, 0, 2, seconds=30, run=1))
+    assert cache.core.doubtful
+    token(cache, ONE, EPOCH, "00000002")
+    cache.answer_all()
+    cache.take(run_of(ONE, 3, 5, seconds=30, run=1))
+    moved(cache)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(0, 9)])}
+    (runs,) = of_run(cache, ONE, 1).values()
+    assert list(runs) == [(0, 5)]
+    assert (cache.acks[-1].incarnation, cache.acks[-1].runs) == ("00000002", ((0, 5),))

@@ -1,0 +1,75 @@
+"""What a purge removes from what is on its way, how long it counts, and that it outlives us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.journal import Entry, Journal
+from durable_cache.storage.journaled.purges import Purges
+
+SOURCE = SourceId("ab", 1)
+ONE, TWO = Stream("a/1", SOURCE, 3), Stream("a/2", SOURCE, 3)
+
+
+def entry(entry_id: int, *streams: Stream) -> Entry:
+    """Return an entry with the numbers 0 to 9 of each stream."""
+    return Entry(
+        entry_id, SampleBatch(Sample(*s, sn, b"x") for s in streams for sn in range(10)), ()
+    )
+
+
+def left(purges: Purges, entry_id: int) -> dict[str, list[int]]:
+    kept: dict[str, list[int]] = {"a/1": [], "a/2": []}
+    for sample in purges.without(entry(entry_id, ONE, TWO)).batch:
+        kept[sample.key].append(sample.sn)
+    return kept
+
+
+def test_entries_up_to_the_purge_lose_what_is_below_and_later_ones_nothing() -> None:
+    purges = Purges()
+    purges.begin([Floor(ONE, 6)], 3)
+    everything = [*range(10)]
+    for entry_id in (1, 3):
+        assert left(purges, entry_id) == {"a/1": [6, 7, 8, 9], "a/2": everything}
+    assert left(purges, 4) == {"a/1": everything, "a/2": everything}
+    purges.begin([Floor(TWO, 2)], 9)
+    assert left(purges, 4) == {"a/1": everything, "a/2": everything[2:]}
+
+
+def test_a_lower_purge_takes_nothing_back() -> None:
+    purges = Purges()
+    purges.begin([Floor(ONE, 6), Floor(ONE, 4)], 3)
+    purges.begin([Floor(ONE, 2)], 5)
+    assert purges.pending() == purges.every() == [Floor(ONE, 6)]
+    assert left(purges, 5)["a/1"] == [6, 7, 8, 9]
+
+
+def test_a_purge_counts_until_the_backend_has_carried_it_out_and_its_entries_are_gone() -> None:
+    purges = Purges()
+    purges.begin([Floor(ONE, 6)], 3)
+    purges.begin([Floor(TWO, 6)], 5)
+    purges.done([Floor(ONE, 6)], 2)
+    assert purges.pending() == [Floor(TWO, 6)]
+    assert left(purges, 3)["a/1"] == [6, 7, 8, 9], "entry 3 may still be read from the journal"
+    purges.done([], 5)
+    assert purges.every() == [Floor(TWO, 6)], "what is pending is not forgotten"
+    purges.done([Floor(TWO, 6)], 5)
+    assert purges.every() == []
+
+
+def test_purges_outlive_the_process(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    purges = Purges(journal)
+    purges.begin([Floor(ONE, 6)], 3)
+    purges.begin([Floor(TWO, 4)], 5)
+    purges.done([Floor(TWO, 4)], 0)
+    journal.close()
+    journal = Journal(tmp_path / "journal.db")
+    for first_entry, read in ((1, 4), (6, 0)):
+        again = Purges(journal, first_entry)
+        assert again.pending() == [Floor(ONE, 6)]
+        assert sorted(again.every()) == [Floor(ONE, 6), Floor(TWO, 4)]
+        assert left(again, 3)["a/2"][0] == read, "only entries that are left need it"
+    journal.close()
