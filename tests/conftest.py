@@ -70,7 +70,7 @@ forget_what_was_inherited()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Divide the suite as `tests.side_by_side` says, where several processes run it."""
-    config.pluginmanager.register(SideBySide())
+    config.pluginmanager.register(SideBySide(config))
 
 
 @pytest.fixture(autouse=True)

@@ -42,6 +42,15 @@ class InParts(LoadScopeScheduling):
 class SideBySide:
     """What pytest asks about running in several processes, and about the last page."""
 
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Name a failure at once: a run that is cut off has no last page."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None and not hasattr(self._config, "workerinput"):
+            terminal.write_line(f" FAILED {report.nodeid} ({report.when})")
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]

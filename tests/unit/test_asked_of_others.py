@@ -17,7 +17,7 @@ from durable_cache.endpoints.workers import Pool
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.events import Origin
-from durable_cache.protocol.wire import encode_packed
+from durable_cache.protocol.wire import Incarnation, encode_packed
 from durable_cache.storage.memory import MemoryStorage
 
 SOURCE, OTHER = SourceId("ab", 1), SourceId("cd", 1)
@@ -62,7 +62,7 @@ class Asker:
             asking, [KeyExpression("a/**")], lambda key: key == excluded, self._take, lane
         )
 
-    def _take(self, samples: list[Sample], origin: Origin) -> None:
+    def _take(self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...]) -> None:
         self.given += [(sample.key, sample.sn, origin) for sample in samples]
 
     def fetch(self, first: int, last: int | None) -> bool:

@@ -17,6 +17,16 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.protocol import wire
+from durable_cache.protocol.resends import (
+    RefusalReason,
+    ResendRefusal,
+    ResendReply,
+    ResendRequest,
+    decode_resend,
+    decode_resent,
+    encode_resend,
+    encode_resent,
+)
 from durable_cache.protocol.wire import Absence, AbsenceReason, Ack, Content
 from durable_cache.testing.samples import SOURCE, filled, run, sample
 from durable_cache.testing.strategies import (
@@ -36,6 +46,8 @@ DECODERS: dict[Content, Callable[[bytes], object]] = {
     Content.ACK: wire.decode_ack,
     Content.JOURNAL: wire.decode_journal,
     Content.PLACE: wire.decode_place,
+    Content.RESEND: decode_resend,
+    Content.RESENT: decode_resent,
 }
 ACK = Ack("cache", 2, SOURCE, 7, ((0, 4), (9, 9)))
 FRAMES: dict[Content, bytes] = {
@@ -45,6 +57,12 @@ FRAMES: dict[Content, bytes] = {
     Content.ACK: wire.encode_ack(ACK),
     Content.JOURNAL: wire.encode_journal(SampleBatch(run(0, 3)), (Skip(SOURCE, 1, 4, 5),)),
     Content.PLACE: wire.encode_place(filled()),
+    Content.RESEND: encode_resend(
+        ResendRequest(SOURCE.zid, SOURCE, run(0, 1)[0].epoch, "0123abcd", tuple(run(0, 3)))
+    ),
+    Content.RESENT: encode_resent(
+        ResendReply("cache", (ResendRefusal(4, 9, RefusalReason.CONFLICT),))
+    ),
 }
 REASONS = tuple(AbsenceReason)
 contents = pytest.mark.parametrize("content", Content)
