@@ -156,8 +156,9 @@ def _output(output: Output) -> str:
             return f"deliver {told(delivered)}"
         case Missed(source, epoch, first, last):
             return f"missed {numbering(source, epoch)} {run(first, last)}"
-        case Fetch(fetch_id, source, epoch, first, last):
-            return f"fetch {fetch_id}: {numbering(source, epoch)} {run(first, last)}"
+        case Fetch(fetch_id, source, epoch, first, last, after):
+            behind = "" if after is None else f" behind {told([after])}"
+            return f"fetch {fetch_id}: {numbering(source, epoch)} {run(first, last)}{behind}"
         case AskHistory(question_id, after, samples_max):
             where = "from its beginning" if after is None else f"behind {told([after])}"
             return f"ask for history {question_id}: {where}, at most {samples_max}"

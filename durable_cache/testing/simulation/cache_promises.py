@@ -41,14 +41,14 @@ class CachePromise:
         if numbering is None:
             return
         since_ns = self._world.now_ns - round(cache.plan.engine.gap_timeout_seconds * SECOND_NS)
-        if cache.troubled_ns >= since_ns:
-            return
         for sn in range(miss.first, miss.last + 1):
             publication = numbering.published.get(sn)
             finding = Finding(numbering, sn)
             if publication is None:
                 self._fail(f"missed what never was: {finding}")
                 return
+            if cache.troubled_ns >= since_ns:
+                continue
             where = available(cache.network, cache.name, self._caches, publication, since_ns)
             if where:
                 self._fail(f"missed what {where} has: {finding}")

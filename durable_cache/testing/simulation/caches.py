@@ -65,6 +65,8 @@ class CachePlan:
     fetch_timeout_seconds: float = 2.0
     align: bool = True
     align_bytes_max: int = 1 << 20
+    commit_seconds: float = 0.0
+    """How long a commit takes at most, while the core is told of more; 0: it is done at once."""
     level: Durability = Durability.DISK
 
 

@@ -91,6 +91,8 @@ class Composition:
         self._began_ns = cache.unix_ns
         self._purging = False
         """Whether the backend may still hold something that was purged."""
+        self._todo: deque[Effect] = deque()
+        self._committing = False
         self.index.keep_by(plan.retention)
 
     @property
@@ -136,13 +138,36 @@ class Composition:
         self.handle(HeartbeatReceived(beat.source, beat.sn, self.now))
 
     def handle(self, event: CoreEvent) -> None:
-        """Carry effects out in order; what an answer leads to comes before what follows it."""
-        todo = deque(self.core.handle(event))
-        while todo:
-            answered = self._do(todo.popleft())
+        """Carry effects out in order; what an answer leads to comes before what follows it.
+
+        Where commits take their time, effects wait behind one, and the core hears of more.
+        """
+        self._todo.extend(self.core.handle(event))
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        while self._todo and not self._committing:
+            effect = self._todo.popleft()
+            if isinstance(effect, Append) and self._cache.plan.commit_seconds:
+                self._commit_later(effect)
+                break
+            answered = self._do(effect)
             if answered is not None:
-                todo.extendleft(reversed(self.core.handle(answered)))
+                self._todo.extendleft(reversed(self.core.handle(answered)))
         self._cache.check_bounds()
+
+    def _commit_later(self, append: Append) -> None:
+        cache = self._cache
+        cache.world.occur("commit takes its time")
+        self._committing = True
+
+        def commit() -> None:
+            self._committing = False
+            self._todo.extendleft(reversed(self.core.handle(self._commit(append))))
+            self._carry_out()
+
+        pause = cache.world.random.random() * cache.plan.commit_seconds
+        cache.later(pause, lambda: cache.tell(commit))
 
     def _do(self, effect: Effect) -> CoreEvent | None:
         cache = self._cache
@@ -241,8 +266,8 @@ class Composition:
         """Move what waits into the backend; tells whether it took everything."""
         before = set(self._cache.held_ns)
         try:
-            while self.store.drain():
-                pass
+            while self.store.drain() or self.store.backlog.head(1):
+                pass  # what moved may have been skips alone
         except DurableCacheError:
             self._cache.world.occur("drain failed")
             return False

@@ -52,6 +52,7 @@ _THEMES: Sequence[Mapping[str, int]] = (
     {"crash": 5},
     {"wipe": 5, "put back": 6, "power cut": 2},
     {"purge": 8, "retention": 1, "wildcards": 1},
+    {"join": 5, "medium": 4, "part": 2},
     {"small queue": 1, "little room": 1, "small journal": 1},
     {"slow consumer": 1, "burst": 4},
     {"pinned": 1, "restart": 4, "clock": 3},
@@ -132,6 +133,7 @@ class History:
             align="align" not in self.without,
             align_bytes_max=2000 if self._maybe("small inbox", 0.1) else 1 << 20,
             answer_samples_max=4 if self._maybe("short answers", 0.2) else 1000,
+            commit_seconds=0.1 if self._maybe("slow commits", 0.2) else 0.0,
         )
         cache = SimCache(self.world, self.network, self.truth, plan)
         self.caches.append(cache)
@@ -181,6 +183,7 @@ class History:
             delivery,
             history=random.choice((None, 0, 0, 3)) if late else None,
             consumer_seconds=random.choice((0.3, 1.0)) if slow else 0.0,
+            payload_bytes_max=100 if self._maybe("large payloads", 0.1) else 1 << 30,
             waiting_max=random.choice((1, 3)) if slow else 1 << 30,
         )
         promise = SubscriberPromise(self.world, self.truth, self.caches)
@@ -287,6 +290,19 @@ class History:
 
         self.world.at(self.random.choice((0.2, 2.0, 10.0)), mend)
 
+    def _break_reads(self) -> None:
+        """Let no cache read its backend for a while, as when they share a server."""
+        self.world.occur("no backend can be read")
+        media = [cache.backend for cache in self.caches]
+        for medium in media:
+            medium.fault = "unreadable"
+
+        def mend() -> None:
+            for medium in media:
+                medium.fault = ""
+
+        self.world.at(self.random.choice((0.5, 5.0)), mend)
+
     def _restart_publisher(self) -> None:
         publisher = self.random.choice(self.publishers)
         if publisher.running:
@@ -302,6 +318,8 @@ class History:
 
     def _join(self) -> None:
         self.world.occur("subscriber joins")
+        if self._maybe("medium", 0.3):
+            self._break_reads()
         self._add_subscriber(len(self.subscribers), late=True)
 
     def _purge(self) -> None:

@@ -16,6 +16,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
+from durable_cache.protocol.subscriber.events import Deliver, Output
 from durable_cache.testing.simulation.questions import holds
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.world import SECOND_NS, START_NS, World
@@ -67,6 +68,8 @@ class SubscriberPromise:
         """When history was complete."""
         self._subscriber: SimSubscriber | None = None
         self.delivered_count = self.reported_count = 0
+        self._history: list[Sample] = []
+        self._history_checked = False
 
     def began(self, subscriber: SimSubscriber) -> None:
         """Begin to be owed something."""
@@ -74,12 +77,61 @@ class SubscriberPromise:
         self._there = {cache: cache.life for cache in self._caches if self._sees(cache)}
         self.wait_seconds = subscriber.plan.delivery.gap_timeout_seconds
 
+    def history_begins(self) -> None:
+        """Hear that history is asked for from its beginning, perhaps again."""
+        if self._history:
+            self._check_order_in_time()
+
+    def history_given(self, outputs: Iterable[Output]) -> None:
+        """Hear what is delivered while history is read; what caches gave has an epoch."""
+        for output in outputs:
+            if isinstance(output, Deliver) and not self._history_checked:
+                self._history.extend(sample for sample in output.samples if sample.epoch)
+
     def history_read(self) -> None:
         """Hear that history is complete: whoever was within reach all the while was asked."""
         self._history_ns = self._world.now_ns
+        self._check_order_in_time()
         self._there_for_history = [
             cache for cache, life in self._there.items() if cache.life == life and self._sees(cache)
         ]
+
+    def _check_order_in_time(self) -> None:
+        """History comes in order of time, whatever its sources are called.
+
+        As far as it is read from its beginning once, of sources whose own order is that of time,
+        and of what was held before anybody asked.
+        """
+        subscriber = self._subscriber
+        given, self._history = self._history, []
+        if subscriber is None or self._history_checked or subscriber.plan.history != 0:
+            return
+        self._history_checked = True
+        newest: dict[str, int] = {}
+        rising: dict[SourceId, bool] = {}
+        for sample in given:
+            publication = self._truth.of(sample)
+            if sample.source not in rising:
+                rising[sample.source] = self._rises(sample.source)
+            if publication is None or not rising[sample.source]:
+                continue
+            held = [cache.held_ns.get(publication, 0) for cache in self._caches]
+            if max(held, default=0) > subscriber.since_ns:
+                continue
+            if sample.ntp64 < newest.get(sample.key, 0):
+                finding = Finding(publication.numbering, sample.sn)
+                self._fail(f"was given history of {sample.key} out of time: {finding}")
+                return
+            newest[sample.key] = sample.ntp64
+
+    def _rises(self, source: SourceId) -> bool:
+        """Tell whether the timestamps of a source only rise, over all its runs."""
+        times = [
+            numbering.published[sn].sample.ntp64
+            for numbering in self._truth.numberings[source]
+            for sn in sorted(numbering.published)
+        ]
+        return times == sorted(times)
 
     def caches_in_reach(self) -> list[SimCache]:
         """Return the caches that the subscriber sees as it begins."""
@@ -166,7 +218,7 @@ class SubscriberPromise:
                 where = self._had_at(publication)
                 if where:
                     self._fail(f"was told to miss another key, {where}: {Finding(numbering, sn)}")
-            elif sn < self._begun.get(numbering, 0):
+            elif self._is_too_large(publication) or sn < self._begun.get(numbering, 0):
                 continue  # history that came late cannot be delivered in order any more
             elif where := self._had_at(publication):
                 self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
@@ -227,8 +279,11 @@ class SubscriberPromise:
 
     def _check_numbering(self, numbering: Numbering) -> None:
         first = self._first.get(numbering)
+        wanted = self._truth.wanted(numbering, self._key_expr)
+        while wanted and self._is_too_large(wanted[-1]):
+            wanted.pop()  # it was dropped as it came, and nothing after it shows that it was there
         if first is None:
-            if not numbering.ended and self._truth.wanted(numbering, self._key_expr):
+            if not numbering.ended and wanted:
                 last = max(numbering.published)
                 self._fail(f"was given nothing of {Finding(numbering, last)}")
             return
@@ -238,7 +293,7 @@ class SubscriberPromise:
             last = max(last, reported.last)
         if not numbering.ended:
             last = max(numbering.published)
-        for publication in self._truth.wanted(numbering, self._key_expr):
+        for publication in wanted:
             sn = publication.sample.sn
             told = sn in reported or sn in self._reported_unnamed[numbering.source]
             if told or publication in self._delivered or self._went_before(publication):
@@ -262,6 +317,7 @@ class SubscriberPromise:
                 numbering, sn = publication.numbering, publication.sample.sn
                 if (
                     held_ns < since_ns
+                    and not self._is_too_large(publication)
                     and publication not in self._delivered
                     and holds(self._key_expr, publication.sample.key)
                     and not cache.hides(publication)
@@ -270,6 +326,10 @@ class SubscriberPromise:
                 ):
                     finding = Finding(numbering, sn)
                     self._fail(f"was not given the history {cache.name} has: {finding}")
+
+    def _is_too_large(self, publication: Publication) -> bool:
+        subscriber = self._subscriber
+        return subscriber is not None and subscriber.plan.is_too_large(publication.sample)
 
     @property
     def _key_expr(self) -> KeyExpression:

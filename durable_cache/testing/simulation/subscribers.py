@@ -11,6 +11,7 @@ import msgspec
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
@@ -55,9 +56,15 @@ class SubscriberPlan:
     query_timeout_seconds: float = 2.0
     consumer_seconds: float = 0.0
     """How long each batch takes the consumer."""
+    payload_bytes_max: int = 1 << 30
+    """What is larger is not delivered, but reported."""
     waiting_max: int = 1 << 30
     """Batches between the network and the consumer; beyond it samples are dropped, but the last
     of each source."""
+
+    def is_too_large(self, sample: Sample) -> bool:
+        """Tell whether a sample is reported, not delivered."""
+        return len(sample.payload) > self.payload_bytes_max
 
 
 class SimSubscriber(Listener):
@@ -74,6 +81,8 @@ class SimSubscriber(Listener):
         self._waiting: deque[Callable[[], Event]] = deque()
         self._taking = self._working = False
         self._wake_ns: int | None = None
+        self._too_large: dict[tuple[SourceId, int], RangeSet] = {}
+        """Numbers of which an answer said that they are too large, as they were asked for."""
 
     def start(self) -> None:
         """Declare it."""
@@ -96,6 +105,9 @@ class SimSubscriber(Listener):
 
     def arrived(self, sample: Sample) -> None:
         """Take a live sample off the network."""
+        if self.plan.is_too_large(sample):
+            self.world.occur("payload too large")
+            return
         self._inbox.append(msgspec.structs.replace(sample, epoch=0, received_ns=self._now.unix_ns))
         if not self._taking:
             self._taking = True
@@ -142,7 +154,11 @@ class SimSubscriber(Listener):
         self._working = False
         if self._waiting:
             complete = self._engine.history_complete
-            self._do(self._engine.handle(self._waiting.popleft()()))
+            reads_history = self._engine.reads_history
+            outputs = self._engine.handle(self._waiting.popleft()())
+            if reads_history:
+                self.promise.history_given(outputs)
+            self._do(outputs)
             if self._engine.history_complete and not complete:
                 self.promise.history_read()
         if self._waiting or self._overrun:
@@ -190,6 +206,10 @@ class SimSubscriber(Listener):
                     assert_never(output)
 
     def _fetch(self, fetch: Fetch) -> None:
+        too_large = self._too_large.setdefault((fetch.source, fetch.epoch), RangeSet())
+        if fetch.last is not None and not too_large.gaps(fetch.first, fetch.last):
+            numbers = f"{fetch.source} {fetch.first}..{fetch.last}"
+            self.world.fail(f"{self.name} asks again for what is too large: {numbers}")
         question = Question(self.key_expr, fetch.source, fetch.first, fetch.last, after=fetch.after)
         heard = Heard(question)
 
@@ -198,7 +218,8 @@ class SimSubscriber(Listener):
             also = Heard(native)
 
             def finish(_: Outcome) -> None:
-                answer = _answer(heard, outcome, also)
+                answer = _answer(self.plan, heard, outcome, also)
+                too_large.update(answer.oversized.get(fetch.source, RangeSet()))
                 self._handle_soon(lambda: Fetched(fetch.fetch_id, answer, self._now))
 
             self._ask(native, also, finish)
@@ -206,6 +227,8 @@ class SimSubscriber(Listener):
         self._ask(question, heard, end)
 
     def _ask_history(self, ask: AskHistory) -> None:
+        if ask.after is None:
+            self.promise.history_begins()
         question = Question(
             self.key_expr,
             newest=self.plan.history or None,
@@ -216,7 +239,7 @@ class SimSubscriber(Listener):
         heard = Heard(question)
 
         def end(outcome: Outcome) -> None:
-            answer = _answer(heard, outcome)
+            answer = _answer(self.plan, heard, outcome)
             self._handle_soon(lambda: HistoryPage(ask.question_id, answer, self._now))
 
         self._ask(question, heard, end)
@@ -228,11 +251,19 @@ class SimSubscriber(Listener):
         self.network.ask(self, answerers, self.plan.query_timeout_seconds, heard.hear, end)
 
 
-def _answer(heard: Heard, outcome: Outcome, *others: Heard) -> Answer:
-    parts = [part for one in (heard, *others) for part in one.parts]
+def _answer(plan: SubscriberPlan, heard: Heard, outcome: Outcome, *others: Heard) -> Answer:
+    parts: list[AnswerPart] = []
+    too_large: dict[SourceId, RangeSet] = {}
+    for part in (part for one in (heard, *others) for part in one.parts):
+        taken = tuple(sample for sample in part.samples if not plan.is_too_large(sample))
+        for sample in part.samples if len(taken) < len(part.samples) else ():
+            if plan.is_too_large(sample):
+                too_large.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
+        parts.append(AnswerPart(taken, part.absent, part.incarnations))
     return Answer(
-        tuple(AnswerPart(tuple(p.samples), p.absent, p.incarnations) for p in parts),
+        tuple(parts),
         outcome.whole,
         not outcome.errors,
         heard.cut_after,
+        too_large,
     )
