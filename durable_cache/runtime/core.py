@@ -31,7 +31,7 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Cursor
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.cache.admission import Admission, above_floors
+from durable_cache.protocol.cache.admission import Admission, part_at_floors
 from durable_cache.protocol.cache.agreement import Agreement, are_twins, called_here
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import Epochs
@@ -54,6 +54,7 @@ from durable_cache.protocol.cache.events import (
     Learned,
     Origin,
     Output,
+    Removed,
     ReportAbsent,
     ReportConflict,
     ReportMiss,
@@ -321,6 +322,8 @@ class CacheCore:
                 yield from self._load(sources)
             case Arrived(batch, origin, now, _):
                 yield from self._load(dict.fromkeys(sample.source for sample in batch))
+                if origin is Origin.NATIVE:
+                    batch = yield from self._not_removed(self._of_live_runs(batch))
                 batch = self._within_limit(batch, origin)
                 if len(batch):
                     self._engine_takes(BatchReceived(batch, origin, now))
@@ -347,6 +350,26 @@ class CacheCore:
         loaded = yield from answer_of(LoadSources(unknown), SourcesFound)
         for source in unknown:
             self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
+
+    def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
+        """Give samples from publishers' own caches the epochs that these publish under.
+
+        Where it is not known which run that is, they are left out: their gap is asked for again.
+        """
+        known = {source: self._engine.known(source) for source in {s.source for s in batch}}
+        return SampleBatch(
+            msgspec.structs.replace(sample, epoch=known[sample.source].current)
+            for sample in batch
+            if known[sample.source].doubt is None
+        )
+
+    def _not_removed(self, batch: SampleBatch) -> Conversation[SampleBatch]:
+        """Leave out what retention or a purge removed, for it is not to come in again."""
+        removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
+        kept, below = part_at_floors(batch, removed.floors)
+        if len(below):
+            self._engine_takes(Removed(below))
+        return kept
 
     def _within_limit(self, batch: SampleBatch, origin: Origin) -> SampleBatch:
         live = origin in (Origin.LIVE, Origin.NATIVE)
@@ -399,8 +422,7 @@ class CacheCore:
             called = called_here(event.batch, event.names, self._engine.known)
             self.put_off += len(event.batch) - len(called)
             batch = yield from self._agreement.settle(called, self._now)
-            removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
-            batch = above_floors(batch, removed.floors)
+            batch = yield from self._not_removed(batch)
             batch = self._within_limit(batch, event.origin)
             if len(batch):
                 self._engine_takes(BatchReceived(batch, event.origin, self._now))

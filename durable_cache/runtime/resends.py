@@ -15,7 +15,7 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.window import Verdict
-from durable_cache.protocol.cache.admission import above_floors
+from durable_cache.protocol.cache.admission import part_at_floors
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.events import (
     BatchReceived,
@@ -24,6 +24,7 @@ from durable_cache.protocol.cache.events import (
     Event,
     NumberingNamed,
     Origin,
+    Removed,
 )
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
@@ -153,10 +154,12 @@ class Resends:
                     held.append(sample)
                 case Verdict.BEYOND:
                     refusals.add(RefusalReason.LATER, (sample,))
-        allowed = above_floors(SampleBatch(new), removed.floors)
+        allowed, below = part_at_floors(SampleBatch(new), removed.floors)
         admitted = self._within_limit(allowed, Origin.RESENT)
-        refusals.add(RefusalReason.REMOVED, _left_out(new, allowed))
+        refusals.add(RefusalReason.REMOVED, below)
         refusals.add(RefusalReason.FULL, _left_out(allowed, admitted))
+        if len(below):
+            self._take(Removed(below))
         under_way = self._engine.under_way(event.source, numbering)
         if len(admitted):
             self._take(BatchReceived(admitted, Origin.RESENT, event.now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
-from durable_cache.protocol.cache.admission import Admission, above_floors
+from durable_cache.protocol.cache.admission import Admission, part_at_floors
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias
 
@@ -54,12 +54,15 @@ def test_the_place_of_a_stream_that_moved_is_free() -> None:
 
 def test_what_was_removed_does_not_come_back() -> None:
     batch = given(("a", 1), ("b", 1), sns=(1, 2, 3))
-    left = above_floors(batch, {Stream("a", SOURCE, 1): 2, Stream("b", SOURCE, 1): 0})
+    left, gone = part_at_floors(batch, {Stream("a", SOURCE, 1): 2, Stream("b", SOURCE, 1): 0})
     assert [(sample.key, sample.sn) for sample in left] == [
         *(("a", 2), ("a", 3)),
         *(("b", 1), ("b", 2), ("b", 3)),
     ]
-    assert above_floors(batch, {Stream("a", SOURCE, 1): 0}) is batch
+    assert [(sample.key, sample.sn) for sample in gone] == [("a", 1)]
+    left, gone = part_at_floors(batch, {Stream("a", SOURCE, 1): 0})
+    assert left is batch
+    assert not len(gone)
 
 
 def test_a_chain_of_aliases_is_followed_to_its_end() -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.cache.events import FetchEnded, Origin
 from durable_cache.storage.contract import Floor, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import BEGAN_NS, DrivenCache
-from tests.unit.test_core import EPOCH, ONE, of_run, run_of, sample, token
+from tests.unit.test_core import (
+    EPOCH,
+    ONE,
+    acknowledged,
+    answer_fetches,
+    of_run,
+    run_of,
+    sample,
+    token,
+)
 
 
 def under(epoch: int, samples: list[Sample]) -> list[Sample]:
@@ -30,6 +40,40 @@ def test_what_others_give_below_a_floor_does_not_come_in() -> None:
     cache.store.trim(Retention(samples_max=5), BEGAN_NS)
     cache.take([sample(ONE, 3), sample(ONE, 10)], Origin.RECOVERED)
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(5, 10)])}
+
+
+@pytest.mark.parametrize("origin", [Origin.RECOVERED, Origin.NATIVE])
+def test_an_awaited_number_that_was_removed_is_neither_missed_nor_asked_for_again(
+    origin: Origin,
+) -> None:
+    cache = DrivenCache()
+    cache.take([one for one in run_of(ONE, 0, 9) if one.sn != 3])
+    cache.wait(0.1)
+    (fetch,) = cache.fetches
+    cache.store.purge([Floor(cache.all()[0].stream, 5)])
+    cache.take([sample(ONE, 3)], origin)
+    cache.give(FetchEnded(fetch.fetch_id, cache.now))
+    cache.wait(200)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(5, 9)])}
+    assert cache.fetches == [fetch]
+    assert cache.misses == []
+    cache.take([sample(ONE, 10)])
+    assert 3 not in acknowledged(cache, ONE)
+
+
+def test_only_what_nobody_has_is_missed_where_some_of_a_gap_was_removed() -> None:
+    cache = DrivenCache()
+    other = sample(ONE, 4, key="other")
+    cache.store.purge([Floor(other.stream, 5)])
+    cache.take([*run_of(ONE, 0, 2), *run_of(ONE, 6, 9)])
+    cache.wait(0.1)
+    cache.take([other], Origin.RECOVERED)
+    for _ in range(20):
+        answer_fetches(cache)
+        cache.wait(10)
+    assert [(miss.first, miss.last) for miss in cache.misses] == [(3, 3), (5, 5)]
+    states, _ = cache.store.load(ONE)
+    assert [list(state.skipped) for state in states] == [[(3, 3), (5, 5)]]
 
 
 def test_a_purge_goes_with_the_samples_that_move_to_another_epoch() -> None:
@@ -53,6 +97,20 @@ def test_what_a_backend_lost_is_said_and_claimed_no_more() -> None:
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(3, 3), SnRange(5, 9)])}
     states, _ = cache.store.load(ONE)
     assert [3 in state.held for state in states] == [True]
+
+
+def test_what_a_publishers_own_cache_has_is_left_out_until_its_run_is_known() -> None:
+    """It may be of a run that began anew, whose numbers are no repeats of those before."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 9))
+    cache.reads = False
+    restarted = run_of(ONE, 0, 12, seconds=30, run=1)
+    cache.take(restarted[:2])
+    cache.take(restarted[10:], Origin.NATIVE)
+    cache.answer_all()
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(0, 9)])}
+    (runs,) = of_run(cache, ONE, 1).values()
+    assert list(runs) == [(0, 1)]
 
 
 def test_a_token_waits_for_the_samples_before_it_that_are_looked_up() -> None:

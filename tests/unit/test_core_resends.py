@@ -14,7 +14,7 @@ from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
 from durable_cache.storage.contract import Floor
 from tests.unit.driven import BEGAN_NS, DrivenCache
-from tests.unit.test_core import ONE, acknowledged, of_run, run_of, token
+from tests.unit.test_core import ONE, acknowledged, answer_fetches, of_run, run_of, token
 
 EPOCH = frame(BEGAN_NS)
 NAME, OTHER_NAME = "0000aaaa", "0000bbbb"
@@ -174,6 +174,18 @@ def test_what_was_purged_does_not_come_back() -> None:
     cache.store.purge([Floor(stream, 4)])
     resend(cache, run_of(ONE, 0, 5))
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(4, 5)])}
+
+
+def test_an_awaited_number_that_was_purged_is_refused_and_no_longer_awaited() -> None:
+    cache = living()
+    cache.take([one for one in run_of(ONE, 0, 5) if one.sn != 3])
+    cache.wait(0.1)
+    answer_fetches(cache)
+    cache.store.purge([Floor(cache.all()[0].stream, 4)])
+    assert refused(resend(cache, run_of(ONE, 3, 3))) == [(3, 3, RefusalReason.REMOVED)]
+    cache.wait(200)
+    assert cache.misses == []
+    assert list(acknowledged(cache, ONE)) == [(0, 2), (4, 5)]
 
 
 def test_a_storage_that_cannot_be_read_refuses_for_now_and_answers_all_the_same() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 
-__all__ = ["Admission", "above_floors"]
+__all__ = ["Admission", "part_at_floors"]
 
 
 class Admission:
@@ -51,8 +51,15 @@ class Admission:
         self._streams.difference_update(streams)
 
 
-def above_floors(batch: SampleBatch, floors: Mapping[Stream, int]) -> SampleBatch:
-    """Leave out what retention or a purge removed while it was on its way here."""
+def part_at_floors(
+    batch: SampleBatch, floors: Mapping[Stream, int]
+) -> tuple[SampleBatch, SampleBatch]:
+    """Return what may come in, and what retention or a purge removed: it may be on its way here."""
     if not any(floors.values()):
-        return batch
-    return SampleBatch(sample for sample in batch if sample.sn >= floors.get(sample.stream, 0))
+        return batch, SampleBatch()
+    above: list[Sample] = []
+    below: list[Sample] = []
+    for sample in batch:
+        side = above if sample.sn >= floors.get(sample.stream, 0) else below
+        side.append(sample)
+    return SampleBatch(above), SampleBatch(below)

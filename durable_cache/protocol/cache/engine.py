@@ -52,6 +52,7 @@ from durable_cache.protocol.cache.events import (
     NumberingNamed,
     Origin,
     Output,
+    Removed,
     ReportAbsent,
     ReportConflict,
     ReportMiss,
@@ -161,8 +162,8 @@ class CacheEngine:
                 return self._declared(event)
             case Compared():
                 return self._compared(event)
-            case EpochsAgreed() | EpochFreed() | NumberingNamed():
-                self._renamed(event)
+            case EpochsAgreed() | EpochFreed() | NumberingNamed() | Removed():
+                self._learned(event)
                 return []
             case HeartbeatReceived():
                 return self._heartbeat(event)
@@ -205,11 +206,7 @@ class CacheEngine:
             elif event.origin is Origin.RESENT:
                 self._resent(known, samples, event.now)
             elif event.origin is Origin.NATIVE:
-                if known.doubt is not None:
-                    continue  # of which run they are is not known; their gap is asked for again
-                epoch = known.current
-                own = [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
-                self._recovered(known, own, foreign=False)
+                self._recovered(known, samples, foreign=False)
             else:
                 outputs += self._live(known, samples, event.now)
         return outputs
@@ -342,7 +339,7 @@ class CacheEngine:
         skips = tuple(
             Skip(gap.source, gap.epoch, first, last)
             for gap in gaps
-            for first, last in gap.window.held.gaps(gap.first, gap.last)
+            for first, last in gap.awaited()
         )
         self._appending = Appending(numberings, gaps)
         return Append(batch, skips, moved)
@@ -357,7 +354,7 @@ class CacheEngine:
             around = RangeSet(window.run_at(run.first) or run for run in runs)
             outputs.append(self._ack(source, numbering, around))
         for gap in done.gaps:
-            missing = gap.window.held.gaps(gap.first, gap.last)
+            missing = gap.awaited()
             gap.window.skip(gap.first, gap.last)
             for first, last in missing:
                 self.counts.missed += last - first + 1
@@ -545,7 +542,7 @@ class CacheEngine:
         top = numbering.window.top
         return [*outputs, self._gaps.tail(source, numbering.epoch, top + 1)]
 
-    def _renamed(self, event: EpochsAgreed | EpochFreed | NumberingNamed) -> None:
+    def _learned(self, event: EpochsAgreed | EpochFreed | NumberingNamed | Removed) -> None:
         match event:
             case EpochsAgreed(source, loser, winner):
                 self._merged(self.known(source), loser, winner)
@@ -553,6 +550,9 @@ class CacheEngine:
                 self.epochs.free(source, loser)
             case NumberingNamed(source, epoch, incarnation):
                 self.known(source).name(epoch, incarnation)
+            case Removed(batch):
+                for (_, source, epoch), given in batch.summaries.items():
+                    self.known(source).settle(epoch, given.runs)
 
     def _merged(self, known: KnownSource, loser: int, winner: int) -> None:
         before = known.numbering(loser).window

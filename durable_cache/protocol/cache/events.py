@@ -56,7 +56,7 @@ class Origin(Enum):
     ALIGNED = "aligned"
     """Pulled by the aligner: as RECOVERED."""
     NATIVE = "native"
-    """From a foreign publisher's own cache: confirmed, of the source's current epoch."""
+    """From a foreign publisher's own cache: confirmed, under the source's current epoch."""
     REFILED = "refiled"
     """From this cache's own storage, now under the epoch that was agreed on: to be stored again."""
     RESENT = "resent"
@@ -138,6 +138,14 @@ class BatchRefused:
 
     refused: tuple[tuple[SourceId, SnRange], ...]
     now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Others gave samples that retention or a purge removed here: they are awaited no more."""
+
+    batch: SampleBatch
+    """Each under its epoch; every source in it was loaded before."""
 
 
 class Found(NamedTuple):
@@ -271,6 +279,7 @@ Event = (
     | BatchRefused
     | Compared
     | NumberingNamed
+    | Removed
     | Verified
     | VerifyFailed
     | Appended

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count, islice
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId
 from durable_cache.model.window import Window
 from durable_cache.protocol.cache.events import EngineOptions, Fetch
@@ -52,11 +53,16 @@ class Gap:
     """How many numbers were awaited when last looked at."""
     missing_when_asked: int = 0
 
-    def narrow(self) -> bool:
-        """Shrink to what is still awaited; False when nothing is."""
+    def awaited(self) -> RangeSet:
+        """Return what of it is neither here nor settled otherwise, as a new set."""
         missing = self.window.held.gaps(max(self.first, self.window.base), self.last)
         for first, last in self.window.skipped.clip(self.first, self.last):
             missing.remove(first, last)
+        return missing
+
+    def narrow(self) -> bool:
+        """Shrink to what is still awaited; False when nothing is."""
+        missing = self.awaited()
         if missing.first is None or missing.last is None:
             return False
         self.first, self.last, self.missing = missing.first, missing.last, missing.count

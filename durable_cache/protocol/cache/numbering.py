@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame_start_ns, next_epoch
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -197,6 +198,14 @@ class KnownSource:
         if live is None or live.declared or live.incarnation or self.current == epoch:
             return False
         return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(declared)
+
+    def settle(self, epoch: int, runs: RangeSet) -> None:
+        """Wait no longer for numbers that are not let in.
+
+        They do not count as held: what never was durable here is not acknowledged.
+        """
+        for first, last in runs:
+            self.numbering(self.canonical(epoch, first)).window.skip(first, last)
 
     def merge(self, epoch: int, into: int) -> Alias:
         """Take what is known of an epoch as of another, and what is still to come of it."""
