@@ -31,7 +31,6 @@ from durable_cache.protocol.alignment import (
     RaisePurge,
     ReadSamples,
     ReplyReceived,
-    ReportConflict,
     ReportRefusal,
     RequestFailed,
     RequestReceived,
@@ -237,9 +236,6 @@ class AlignmentTeller(Teller):
                     below = ", ".join(f"{s.source.zid}@{s.epoch} {floor}" for s, floor in floors)
                     self._say(f"{cache.name} learns from {peer} of a purge below {below}")
                     self._drop(cache, Purged, floors)
-                case ReportConflict(peer, stream, first, last):
-                    place = f"{stream.source.zid}@{stream.epoch} {run(first, last)}"
-                    self._say(f"{cache.name}: {peer} holds other content among {place}")
                 case ReportRefusal(peer, reason):
                     self._say(f"{cache.name} cannot align with {peer}: {reason}")
                 case ComparisonEnded():

@@ -47,7 +47,7 @@ from durable_cache.protocol.alignment import (
     pull_reply,
 )
 from durable_cache.protocol.alignment.scope import Scope, common_scope
-from durable_cache.protocol.alignment.wire import Refused, decode_reply
+from durable_cache.protocol.alignment.wire import Blocks, Refused, decode_reply, decode_request
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS
@@ -399,3 +399,31 @@ def test_a_reply_out_of_place_ends_the_session_with_its_reason() -> None:
     assert failed
     assert "frame" in failed[0].error
     assert isinstance(decode_reply(honest(b"noise")), Refused)
+
+
+def test_a_block_that_is_trimmed_between_two_answers_is_no_other_content() -> None:
+    """The sums of what was trimmed meanwhile are nothing; the samples would tell, and are gone."""
+
+    class Trimming(Side):
+        def answer(self, payload: bytes) -> bytes:
+            if isinstance(decode_request(payload), Blocks):
+                self.feed(Trimmed(((stream, 10),)))
+                late_ns = pair.now_ns + 20 * SECOND_NS
+                self.feed(Tick(Moment(late_ns, START_NS + late_ns)))
+            return super().answer(payload)
+
+    one, two = (
+        kind(name, block=1, content_seconds=30.0, audit_seconds=30.0)
+        for kind, name in ((Side, "one"), (Trimming, "two"))
+    )
+    pair = Pair(one, two)
+    batch = SampleBatch(sample_of("a", sn) for sn in range(32))
+    stream = batch.samples[0].stream
+    for side in (one, two):
+        side.take(batch)
+    two.feed(Trimmed(((stream, 5),)))
+    pair.run(120)
+    asked = [decode_request(out.payload) for out in one.sent if isinstance(out, SendRequest)]
+    assert any(isinstance(request, Blocks) for request in asked)
+    said = {type(output) for output in one.sent}
+    assert said == {SendRequest, SendReply, PublishRoot, ComparisonEnded}

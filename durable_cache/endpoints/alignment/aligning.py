@@ -65,7 +65,6 @@ from durable_cache.protocol.alignment import (
     RaisePurge,
     ReadSamples,
     ReplyReceived,
-    ReportConflict,
     ReportRefusal,
     RequestFailed,
     RequestReceived,
@@ -171,7 +170,7 @@ class Aligning:
     @property
     def conflicts(self) -> int:
         """How often a peer was found to hold other content."""
-        return self.counts.conflicts + self._aligned.conflicts
+        return self._aligned.conflicts
 
     def status(self) -> tuple[PeerStatus, ...]:
         """Return how this cache stands with each peer it knows."""
@@ -320,9 +319,6 @@ class Aligning:
                         self.counts.sent(payload)
                 case PublishRoot(view, payload):
                     self._publish(view, payload)
-                case ReportConflict():
-                    self.counts.conflicts += 1
-                    _log.warning("another content at a peer", extra={"peer": output.peer})
                 case ReportRefusal(peer, reason):
                     self.counts.refused(peer, reason)
                     _log.warning("a peer is not aligned", extra={"peer": peer, "reason": reason})

@@ -32,7 +32,7 @@ class AlignmentCounts:
         self._lock = Lock()
         self.sessions = self.failed_sessions = 0
         self.bytes_sent = self.bytes_received = 0
-        self.conflicts = self.samples_refused = 0
+        self.samples_refused = 0
         self.offers_refused = self.comparisons_dropped = self.begun_anew = 0
         self.refusals: dict[str, str] = {}
         """Why a peer is not aligned with, by its cache_id; at most one each of 64."""

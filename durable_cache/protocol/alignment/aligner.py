@@ -45,7 +45,6 @@ from durable_cache.protocol.alignment.events import (
     Purged,
     RaisePurge,
     ReplyReceived,
-    ReportConflict,
     ReportRefusal,
     RequestFailed,
     RequestReceived,
@@ -313,8 +312,6 @@ class Aligner:
         if comparison.purges:
             outputs.append(RaisePurge(comparison.peer.cache_id, tuple(comparison.purges)))
             comparison.purges = []
-        found, comparison.content.conflicts = comparison.content.conflicts, []
-        outputs.extend(ReportConflict(comparison.peer.cache_id, *conflict) for conflict in found)
 
     def _request_failed(self, request_id: int, reason: str, outputs: list[AlignerOutput]) -> None:
         found = self._requests.pop(request_id, None)

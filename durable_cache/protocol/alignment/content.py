@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Stream
 from durable_cache.protocol.alignment.knowledge import ranges
 from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.packing import Entry
 from durable_cache.protocol.alignment.pulls import Pulls
 from durable_cache.protocol.alignment.wire import BlocksReply
 
-__all__ = ["Conflict", "ContentSearch"]
+__all__ = ["ContentSearch"]
 
 _ITEMS_MAX = 512
-Conflict = tuple[Stream, int, int]
-"""(stream, first, last): a block whose content differs."""
 
 
 class ContentSearch:
@@ -25,7 +22,6 @@ class ContentSearch:
         self._ledger, self._pulls, self._block = ledger, pulls, block
         self.todo: list[tuple[int, int, int]] = []
         """(place, first block, last block)."""
-        self.conflicts: list[Conflict] = []
         self._theirs: dict[int, RangeSet] = {}
 
     def next(self) -> tuple[tuple[int, int, int], ...]:
@@ -64,18 +60,18 @@ class ContentSearch:
                 if end > at:
                     self.todo.append((place, at, end))
                 else:
-                    self._suspect(place, record.stream, at)
+                    self._suspect(place, at)
 
-    def _suspect(self, place: int, stream: Stream, number: int) -> None:
-        """Pull what both retain of a block whose sums differ: the door finds the conflict.
+    def _suspect(self, place: int, number: int) -> None:
+        """Pull what both retain of a block whose sums differ: the samples show the conflict.
 
-        Where one retains more of the block than the other, there may be none.
+        The sums alone do not. One cache may retain more of the block than the other, and either may
+        have moved on since it said what it retains: new samples count, and a block that a floor
+        reached is in no sum any more.
         """
         first, last = number * self._block, (number + 1) * self._block - 1
         mine = ranges(self._ledger.records[place].runs).clip(first, last)
         theirs = self._theirs.get(place, mine).clip(first, last)
-        if theirs == mine and place in self._theirs:
-            self.conflicts.append((stream, first, last))
         both = mine.intersection(theirs)
         if both:
             self._pulls.want(place, both)

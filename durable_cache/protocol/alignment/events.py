@@ -30,7 +30,6 @@ __all__ = [
     "RaisePurge",
     "ReadSamples",
     "ReplyReceived",
-    "ReportConflict",
     "ReportRefusal",
     "RequestFailed",
     "RequestReceived",
@@ -320,16 +319,6 @@ class RaisePurge:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportConflict:
-    """Among these numbers a peer holds other content; it is offered, so the door names it."""
-
-    peer: str
-    stream: Stream
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReportRefusal:
     """A peer cannot be aligned with, or sent what is not allowed; for people."""
 
@@ -365,7 +354,6 @@ AlignerOutput = (
     | ReadSamples
     | Offer
     | RaisePurge
-    | ReportConflict
     | ReportRefusal
     | ComparisonEnded
 )

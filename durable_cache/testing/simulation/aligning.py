@@ -38,7 +38,6 @@ from durable_cache.protocol.alignment import (
     RaisePurge,
     ReadSamples,
     ReplyReceived,
-    ReportConflict,
     ReportRefusal,
     RequestFailed,
     RequestReceived,
@@ -248,8 +247,6 @@ class SimAligning:
                     self._job(partial(self._offer, output))
                 case RaisePurge(_, floors):
                     self._job(partial(self._purge, floors))
-                case ReportConflict():
-                    world.fail(f"{self._cache.name} says that {output.peer} holds other content")
                 case ReportRefusal(peer, reason):
                     world.fail(f"{self._cache.name} does not align with {peer}: {reason}")
                 case ComparisonEnded():
