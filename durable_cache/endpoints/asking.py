@@ -21,7 +21,6 @@ from durable_cache.endpoints.session import (
     ask_later,
 )
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, parse_source
 from durable_cache.protocol.wire import (
@@ -53,6 +52,8 @@ class Part:
     samples: list[Sample] = field(default_factory=list)
     absent: list[Absence] = field(default_factory=list)
     incarnations: list[Incarnation] = field(default_factory=list)
+    oversized: list[Sample] = field(default_factory=list)
+    """What was above the bound, without its payload."""
     ended: bool = False
     """Some answer of it came to its end."""
 
@@ -71,8 +72,8 @@ class Gathered:
     """Without a source: a plain storage's answer."""
     parts: dict[str, Part] = field(default_factory=dict)
     """What `packed` holds, by the session that answered."""
-    oversized: dict[SourceId, RangeSet] = field(default_factory=dict)
-    """Numbers whose payload is above the bound; left out of everything else."""
+    oversized: list[Sample] = field(default_factory=list)
+    """What was above the bound, without its payload, of `single` and `native`."""
     cut_after: Sample | None = None
     """Some answer was cut here, the earliest: ask again from here on."""
     answers: int = 0
@@ -259,14 +260,14 @@ class Asking:
             opened = envelope.open(
                 _plain_key(sample.key, envelope.source), sample.payload, sample.encoding
             )
-            gathered.single += self._within_bound(gathered, [opened])
+            gathered.single += self._within_bound([opened], gathered.oversized)
         elif ours and _is_frame(sample.payload, Content.PACKED):
             packed = decode_packed(sample.payload, refused=gathered.refused)
             self._take_packed(gathered, answer.replier, packed, place)
         elif sample.source == NO_SOURCE:
             gathered.plain.append(sample)
         else:
-            gathered.native += self._within_bound(gathered, [sample])
+            gathered.native += self._within_bound([sample], gathered.oversized)
 
     def _take_packed(
         self,
@@ -283,22 +284,24 @@ class Asking:
             before = gathered.cut_after
             if before is None or place(last) < place(before):
                 gathered.cut_after = last
-        kept = self._within_bound(gathered, samples)
-        gathered.packed.append(packed.samples if kept is samples else SampleBatch(kept))
         part = gathered.parts.setdefault(replier, Part())
+        kept = self._within_bound(samples, part.oversized)
+        gathered.packed.append(packed.samples if kept is samples else SampleBatch(kept))
         part.samples += kept
         part.absent += packed.absent
         part.incarnations += packed.incarnations
         part.ended |= packed.last
 
-    def _within_bound(self, gathered: Gathered, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def _within_bound(self, samples: Sequence[Sample], oversized: list[Sample]) -> Sequence[Sample]:
+        """Return what is small enough, and note the rest."""
         bytes_max = self._payload_bytes_max
         if all(len(sample.payload) <= bytes_max for sample in samples):
             return samples
-        for sample in samples:
-            if len(sample.payload) > bytes_max:
-                numbers = gathered.oversized.setdefault(sample.source, RangeSet())
-                numbers.add(sample.sn, sample.sn)
+        oversized += (
+            msgspec.structs.replace(sample, payload=b"", attachment=None)
+            for sample in samples
+            if len(sample.payload) > bytes_max
+        )
         return [sample for sample in samples if len(sample.payload) <= bytes_max]
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
     Answer,
@@ -112,7 +111,7 @@ class SubscriberTeller(Teller):
         found = samples(said, self.clock) if said else ()
         absent: list[Absence] = []
         names: list[Incarnation] = []
-        oversized: dict[SourceId, RangeSet] = {}
+        oversized: list[Sample] = []
         answerers, whole, cut_after = 1, True, None
         for part in rest:
             match part.split():
@@ -123,7 +122,7 @@ class SubscriberTeller(Teller):
                 case ["calls", name, incarnation]:
                     names.append(Incarnation(*source_of(name), incarnation))
                 case ["too-large", name, text]:
-                    oversized[source_of(name)[0]] = RangeSet.of(numbers(text))
+                    oversized += samples(f"{name} {text}", self.clock)
                 case ["cut"]:
                     cut_after = _last(found)
                 case ["not-whole"]:
@@ -132,8 +131,8 @@ class SubscriberTeller(Teller):
                     answerers = 0
                 case _:
                     raise ValueError(f"an answer says nothing like {part!r}")
-        parts = (AnswerPart(found, tuple(absent), tuple(names)),) if answerers else ()
-        return Answer(parts, answerers, whole, cut_after, oversized)
+        parts = (AnswerPart(found, tuple(absent), tuple(names), oversized),) if answerers else ()
+        return Answer(parts, answerers, whole, cut_after)
 
 
 def _last(found: tuple[Sample, ...]) -> Sample:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
@@ -89,12 +88,12 @@ class Reader:
         names: tuple[Incarnation, ...] = (),
         answerers: int = 1,
         whole: bool = True,
-        oversized: dict[SourceId, RangeSet] | None = None,
+        oversized: tuple[Sample, ...] = (),
         cut: bool = False,
     ) -> None:
-        part = AnswerPart(samples, absent, names)
+        part = AnswerPart(samples, absent, names, oversized)
         cut_after = samples[-1] if cut else None
-        answer = Answer((part,), answerers, whole, cut_after, oversized or {})
+        answer = Answer((part,), answerers, whole, cut_after)
         self.handle(Fetched(self.fetches.pop(0).fetch_id, answer, self.now))
 
     def page(

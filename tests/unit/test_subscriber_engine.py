@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
@@ -145,8 +144,20 @@ def test_what_one_cache_skipped_is_not_lost_while_another_errs() -> None:
 def test_a_payload_above_the_limit_ends_the_gap_after_one_try() -> None:
     reader = Reader()
     reader.live(sample(0), sample(2))
-    reader.answer(oversized={SOURCE: RangeSet([(1, 1)])})
+    reader.answer(oversized=(sample(1),))
     assert reader.story == [0, (1, 1), 2]
+
+
+def test_a_payload_above_the_limit_says_nothing_of_the_same_number_of_another_run() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(2))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH - 1, "bbbbbbbb"))
+    reader.answer(names=names, oversized=(sample(1, EPOCH - 1),))
+    assert reader.story == [0]
+    reader.wait(1)
+    reader.answer(sample(1, EPOCH), names=names, oversized=(sample(1, EPOCH - 1),))
+    assert reader.story == [0, 1, 2]
 
 
 # Restarts, wraps and tokens

@@ -11,7 +11,6 @@ from durable_cache.endpoints.asking import Asking, Gathered
 from durable_cache.endpoints.session import ZError
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import Sample
 from durable_cache.protocol.subscriber.events import (
     Answer,
     AnswerPart,
@@ -110,25 +109,22 @@ class Questions:
         return HistoryPage(question.question_id, answer, _now())
 
     def _gather(self, question: Question, gathered: Gathered) -> Answer:
-        oversized = gathered.oversized
-        native: list[Sample] = []
+        alone = [(gathered.single, gathered.oversized)]
         if isinstance(question, Fetch):
             if _lacks(question, gathered):
                 parameters = f"_sn={_range(question.first, question.last)}"
                 own = self._asking.publisher(self._key_expr, question.source, parameters)
-                native = own.native
-                for source, sns in own.oversized.items():
-                    oversized.setdefault(source, sns).update(sns)
+                alone.append((own.native, own.oversized))
         elif gathered.errors:
             self.history_error = gathered.errors[0]
         elif not gathered.parts and not gathered.single:
             self.history_error = "nobody answered"
         parts = [
-            AnswerPart(part.samples, tuple(part.absent), tuple(part.incarnations))
+            AnswerPart(part.samples, tuple(part.absent), tuple(part.incarnations), part.oversized)
             for part in gathered.parts.values()
         ]
-        parts += [AnswerPart(samples) for samples in (gathered.single, native) if samples]
-        return Answer(tuple(parts), len(parts), not gathered.errors, gathered.cut_after, oversized)
+        parts += [AnswerPart(kept, oversized=left) for kept, left in alone if kept or left]
+        return Answer(tuple(parts), len(parts), not gathered.errors, gathered.cut_after)
 
 
 def _lacks(fetch: Fetch, gathered: Gathered) -> bool:

@@ -427,10 +427,14 @@ class SubscriberEngine:
                     if len(numbering.pending) >= self._options.pending_samples_max:
                         numbering.advance(self._outputs, now_ns)
         for part in answer.parts:
+            names = part.names()
             numbering.learn_absent(part, fetch.first, last, whole=whole)
-        oversized = answer.oversized.get(numbering.source)
-        if oversized is not None:
-            numbering.note_absent(RangeSet(), oversized.clip(fetch.first, last))
+            oversized = RangeSet.of(
+                sample.sn
+                for sample in part.oversized
+                if fetch.first <= sample.sn <= last and numbering.owns(sample, names, alone)
+            )
+            numbering.note_absent(RangeSet(), oversized)
         if fetch.last is None and numbering.ending and whole:
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known
         # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.

@@ -7,10 +7,9 @@ Every question is answered: a `Fetch` by `Fetched` or `FetchFailed`, an `AskHist
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.wire import Absence, Incarnation
 
@@ -76,6 +75,8 @@ class AnswerPart:
     samples: Sequence[Sample]
     absent: tuple[Absence, ...] = ()
     incarnations: tuple[Incarnation, ...] = ()
+    oversized: Sequence[Sample] = ()
+    """Without their payload, which is above what the subscriber takes: they are, but not here."""
 
     def names(self) -> Mapping[tuple[SourceId, int], str]:
         """Return the incarnation of each (source, epoch) that is named."""
@@ -93,8 +94,6 @@ class Answer:
     """Nobody who answered did so with an error."""
     cut_after: Sample | None = None
     """Some answer was cut here, the earliest: ask for what comes behind it."""
-    oversized: Mapping[SourceId, RangeSet] = field(default_factory=dict)
-    """Numbers whose payload is above what the subscriber takes: they exist and are not here."""
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all parts."""

@@ -19,7 +19,7 @@ delivered before what follows; what can no longer be delivered in order is repor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import TypeVar
@@ -276,9 +276,11 @@ class History:
             self._take_group(key, group)
         if len({source for source, _ in groups}) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
-        for (source, _), read in self._page.items():
-            for run in answer.oversized.get(source, RangeSet()):
-                read.missing.remove(run.first, run.last)
+        for part in answer.parts:
+            for sample in _renamed(part, part.oversized, self._called):
+                read = self._page.get((sample.source, sample.epoch))
+                if read is not None:
+                    read.missing.remove(sample.sn, sample.sn)
         if self._options.recovery:
             self._explain(now_ns)
         else:
@@ -361,13 +363,16 @@ class History:
         name = self.incarnations.get(key, "")
         for part in answer.parts:
             names = part.names()
-            for sample in part.samples:
-                read = (sample.source, sample.epoch)
-                same = names[read] == name if name and read in names else read == key
-                if same and sample.source == source and sample.sn in group.missing:
+            for samples in (part.samples, part.oversized):
+                for sample in samples:
+                    read = (sample.source, sample.epoch)
+                    same = names[read] == name if name and read in names else read == key
+                    if not same or sample.source != source or sample.sn not in group.missing:
+                        continue
                     group.missing.remove(sample.sn, sample.sn)
-                    group.samples.append(_under(sample, key[1]))
-                    self._in_order = None
+                    if samples is part.samples:
+                        group.samples.append(_under(sample, key[1]))
+                        self._in_order = None
         for part in answer.parts:
             for absence in part.absent:
                 skipped = absence.reason is AbsenceReason.SKIPPED
@@ -377,8 +382,6 @@ class History:
                     group.missing.remove(run.first, run.last)
                     if not skipped:  # other keys' numbers, and what was removed before we came
                         group.passed.add(run.first, run.last)
-        for run in answer.oversized.get(source, RangeSet()):
-            group.missing.remove(run.first, run.last)
 
     def _deliver(self, now_ns: int) -> None:
         """Pass the page on, with a report for what nobody gave or explained; go on."""
@@ -421,7 +424,7 @@ class History:
 
 def _merged(answer: Answer, called: Mapping[tuple[SourceId, str], int]) -> list[Sample]:
     """Return what all parts hold up to the earliest cut, once each, in order of time."""
-    samples = [sample for part in answer.parts for sample in _renamed(part, called)]
+    samples = [sample for part in answer.parts for sample in _renamed(part, part.samples, called)]
     if len(answer.parts) > 1:
         samples = list({sample.identity: sample for sample in samples}.values())
     samples.sort(key=_NTP64)
@@ -432,18 +435,20 @@ def _merged(answer: Answer, called: Mapping[tuple[SourceId, str], int]) -> list[
     return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
 
 
-def _renamed(part: AnswerPart, called: Mapping[tuple[SourceId, str], int]) -> Iterable[Sample]:
-    """Return a part's samples under the epochs by which their runs go here."""
+def _renamed(
+    part: AnswerPart, samples: Sequence[Sample], called: Mapping[tuple[SourceId, str], int]
+) -> Iterable[Sample]:
+    """Return samples of a part under the epochs by which their runs go here."""
     epochs = {
         (source, epoch): called[source, name]
         for source, epoch, name in part.incarnations
         if called.get((source, name), epoch) != epoch
     }
     if not epochs:
-        return part.samples
+        return samples
     return (
         _under(sample, epochs.get((sample.source, sample.epoch), sample.epoch))
-        for sample in part.samples
+        for sample in samples
     )
 
 

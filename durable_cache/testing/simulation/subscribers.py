@@ -219,7 +219,7 @@ class SimSubscriber(Listener):
 
             def finish(_: Outcome) -> None:
                 answer = _answer(self.plan, heard, outcome, also)
-                too_large.update(answer.oversized.get(fetch.source, RangeSet()))
+                too_large.update(_oversized(answer, fetch))
                 self._handle_soon(lambda: Fetched(fetch.fetch_id, answer, self._now))
 
             self._ask(native, also, finish)
@@ -253,17 +253,24 @@ class SimSubscriber(Listener):
 
 def _answer(plan: SubscriberPlan, heard: Heard, outcome: Outcome, *others: Heard) -> Answer:
     parts: list[AnswerPart] = []
-    too_large: dict[SourceId, RangeSet] = {}
     for part in (part for one in (heard, *others) for part in one.parts):
         taken = tuple(sample for sample in part.samples if not plan.is_too_large(sample))
-        for sample in part.samples if len(taken) < len(part.samples) else ():
-            if plan.is_too_large(sample):
-                too_large.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
-        parts.append(AnswerPart(taken, part.absent, part.incarnations))
+        left = tuple(
+            msgspec.structs.replace(sample, payload=b"", attachment=None)
+            for sample in part.samples
+            if plan.is_too_large(sample)
+        )
+        parts.append(AnswerPart(taken, part.absent, part.incarnations, left))
     return Answer(
         tuple(parts),
         outcome.whole,
         not outcome.errors,
         heard.cut_after,
-        too_large,
     )
+
+
+def _oversized(answer: Answer, fetch: Fetch) -> RangeSet:
+    """Return the numbers that are too large of the run that was asked for, as caches call it."""
+    every = (sample for part in answer.parts for sample in part.oversized)
+    asked = fetch.source, fetch.epoch
+    return RangeSet.of(sample.sn for sample in every if (sample.source, sample.epoch) == asked)
