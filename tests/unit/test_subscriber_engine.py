@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from durable_cache.model.sample import SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
@@ -187,6 +188,20 @@ def test_the_rest_of_a_numbering_comes_before_the_next_one() -> None:
         (EPOCH, 3),
     ]
     assert reader.story == [0, 1, 2, 3, 0, 1]
+
+
+def test_a_number_that_follows_the_run_before_is_the_next_runs_long_after_its_token() -> None:
+    """The publisher's clock was set back: its times say nothing of when its token was seen."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1), sample(2))
+    reader.seconds = 5
+    reader.declared(FRESH, "0000000b")
+    reader.seconds = 15
+    first = [sample(sn, at=0.01 + sn / 1000) for sn in (3, 0, 1, 2)]
+    reader.live(*(replace(one, received_ns=reader.now.unix_ns) for one in first))
+    reader.answer()
+    assert reader.story == [0, 1, 2, 0, 1, 2, 3]
 
 
 def test_two_restarts_in_one_batch_leave_nothing_out() -> None:

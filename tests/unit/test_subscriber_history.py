@@ -209,3 +209,16 @@ def test_a_token_waits_behind_the_samples_that_came_before_it() -> None:
     assert reader.wanted == [(4, None)]
     reader.answer()
     assert reader.story == [0, 1, 2, 3, 0]
+
+
+def test_a_sample_that_history_brought_with_the_run_before_is_not_taken_for_the_next_runs() -> None:
+    reader = Reader(history=True)
+    reader.live(sample(1), sample(2))
+    reader.declared(EPOCH + 1, "bbbbbbbb")
+    one = [sample(sn, EPOCH) for sn in range(3)]
+    two = [sample(sn, EPOCH + 1, at=1 + sn / 10) for sn in range(2)]
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH + 1, "bbbbbbbb"))
+    reader.page([*one, *two], names=names)
+    assert reader.story == [0, 1, 2, 0, 1]
+    reader.live(sample(2, at=3))
+    assert reader.story == [0, 1, 2, 0, 1, 2]

@@ -22,7 +22,6 @@ from itertools import count
 from typing import assert_never
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import (
     EPOCH_UNKNOWN,
@@ -427,14 +426,7 @@ class SubscriberEngine:
                     if len(numbering.pending) >= self._options.pending_samples_max:
                         numbering.advance(self._outputs, now_ns)
         for part in answer.parts:
-            names = part.names()
-            numbering.learn_absent(part, fetch.first, last, whole=whole)
-            oversized = RangeSet.of(
-                sample.sn
-                for sample in part.oversized
-                if fetch.first <= sample.sn <= last and numbering.owns(sample, names, alone)
-            )
-            numbering.note_absent(RangeSet(), oversized)
+            numbering.learn_absent(part, fetch.first, last, alone=alone, whole=whole)
         if fetch.last is None and numbering.ending and whole:
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known
         # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.
@@ -540,7 +532,9 @@ class SubscriberEngine:
                 self._settle(followed, now)
             else:
                 self._sources.rest(followed)
-        held, self._held, self._held_of = self._held, [], set()
+        held = self._sources.without_repeats(self._held)
+        self._duplicates += len(self._held) - len(held)
+        self._held, self._held_of = [], set()
         for one in held:
             if isinstance(one, Declared):
                 self._declared(one)

@@ -35,6 +35,8 @@ RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
 _INCARNATIONS_MAX = 16
 """Incarnations of a source that are remembered, so that a token that comes again is known."""
+_LATE_NS = 5 * _SECOND_NS
+"""The last samples of a run come at most so long after the token of the next one."""
 _EARLY_MAX = 1000
 """Samples kept that came before the token of their numbering; the rest is asked for."""
 
@@ -248,15 +250,18 @@ class Numbering:
         high = RESTART_NTP64 + max((s.ntp64 for s in self.pending.values()), default=1 << 64)
         return sample.stamped or low <= sample.ntp64 <= high
 
-    def learn_absent(self, part: AnswerPart, first: int, last: int, *, whole: bool) -> None:
+    def learn_absent(
+        self, part: AnswerPart, first: int, last: int, *, alone: bool, whole: bool
+    ) -> None:
         """Note which numbers within a range a cache says not to have, and why.
 
         What is held is not absent. Removed and skipped numbers count only where everybody was
-        heard: another may have them.
+        heard: another may have them. What is too large is so everywhere.
         """
-        passed, lost = RangeSet(), RangeSet()
         names = part.names()
         first = max(first, self.next_sn or 0)
+        oversized = (s for s in part.oversized if self.owns(s, names, alone))
+        passed, lost = RangeSet(), RangeSet.of(s.sn for s in oversized if first <= s.sn <= last)
         for absence in part.absent:
             name = names.get((absence.source, absence.epoch), "")
             known = bool(name and self.incarnation)
@@ -381,6 +386,17 @@ class Followed:
                 numbering.incarnation = incarnation
                 self.remember(incarnation, epoch)
 
+    def had_before(self, incarnation: str, sample: Sample) -> bool:
+        """Tell whether a sample repeats the run that ended before one whose token is known."""
+        ended = self.ended
+        return (
+            incarnation in self.seen
+            and ended is not None
+            and sample.sn < (ended.next_sn or 0)
+            and not sample.stamped
+            and sample.ntp64 <= ended.newest_ntp64
+        )
+
     def keep_early(self, sample: Sample) -> bool:
         """Keep a sample until its numbering's token comes; False where there is no room."""
         if len(self.early) >= _EARLY_MAX:
@@ -405,6 +421,7 @@ class Followed:
         seen = ntp64_from_ns(self.declared_ns) - RESTART_NTP64
         if (
             follows
+            and sample.received_ns < self.declared_ns + _LATE_NS
             and not newest.next_sn
             and not newest.pending
             and not sample.stamped
