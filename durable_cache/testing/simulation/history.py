@@ -144,12 +144,15 @@ class History:
         random = self.random
         keys = random.choice((("a/1",), ("a/2",), ("b/1",), ("a/1", "a/2", "a/3")))
         foreign = self._maybe("foreign", 0.25)
+        pinned = self._maybe("pinned", 0.6)
+        if foreign and "pinned foreign" in self.without:
+            pinned = False  # what its restart loses or reorders first hides that it restarted
         back_seconds = _BACK_SECONDS_FOREIGN if foreign else _BACK_SECONDS
         plan = PublisherPlan(
             f"pub{at}",
             f"{at + 1:x}f",
             keys,
-            pinned=self._maybe("pinned", 0.6),
+            pinned=pinned,
             history=random.choice((4, 1000)),
             first_sn=self._maybe("wrap", 0.15) * (SOURCE_SN_MODULUS - 20),
             times_back_seconds=self._maybe("times back", 0.15) * back_seconds,

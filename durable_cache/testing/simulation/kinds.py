@@ -22,7 +22,7 @@ KINDS: Mapping[str, str] = {
     **{f"{medium} unreadable": "medium" for medium in _MEDIA},
     "batch of several sources": "",
     "burst": "burst",
-    "cache asks for other names": "pinned",
+    "cache asks for other names": "pinned foreign",
     "caches compared": "align",
     "cache gives up": "",
     "cache killed": "crash",
@@ -31,10 +31,10 @@ KINDS: Mapping[str, str] = {
     "commit takes its time": "slow commits",
     **{f"crash after a call of the {medium}": "crash" for medium in _MEDIA},
     **{f"crash before a call of the {medium}": "crash" for medium in _MEDIA},
-    "conflict": "pinned",
+    "conflict": "pinned foreign",
     "drain failed": "medium",
-    "epochs agreed": "pinned",
-    "epochs differ": "pinned",
+    "epochs agreed": "pinned foreign",
+    "epochs differ": "pinned foreign",
     "heartbeat": "foreign",
     "held but not found": "",
     "journal at its bound": "small journal",
@@ -65,7 +65,7 @@ KINDS: Mapping[str, str] = {
     "sample doubled": "network",
     "sample late": "network",
     "sample lost": "network",
-    "sample of an earlier run lost": "pinned",
+    "sample of an earlier run lost": "pinned foreign",
     "slow consumer drops": "slow consumer",
     "start failed": "medium",
     "subscriber joins": "join",
@@ -74,7 +74,8 @@ KINDS: Mapping[str, str] = {
     "too many unacknowledged": "few receipts",
     "wildcard update": "wildcards",
 }
-"""Each kind, with the kind of trouble without which it does not occur; "" where it always may."""
+"""Each kind, with the kind of trouble without which it does not occur, or is a rarity; "" where it
+always may."""
 
 
 def expected(without: Collection[str] = ()) -> set[str]:
