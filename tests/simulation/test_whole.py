@@ -21,13 +21,12 @@ PROCESSES = 2
 EVENTS_MEDIAN_MIN = 300
 SHARE_MIN = 5.0
 """In percent of the histories."""
-NOT_YET = ("pinned foreign", "wrap", "few sources")
+NOT_YET = ("pinned foreign", "wrap")
 """Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
 OPEN = (
     pytest.param(
         "pinned foreign", id="a restart that nothing declares and that loses its beginning"
     ),
-    pytest.param("few sources", id="more sources than a subscriber or a cache remembers"),
     pytest.param("wrap", id="a publisher's own cache that holds samples of two runs"),
 )
 

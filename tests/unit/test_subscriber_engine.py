@@ -422,7 +422,7 @@ def test_where_all_wait_others_wait_for_room_and_lose_nothing() -> None:
             assert fetch.last is not None
             numbers = range(fetch.first, fetch.last + 1)
             reader.answer(*(sample(sn, source=fetch.source) for sn in numbers))
-    assert of_each(reader, sources) == [[0, 1, 2, 3, 4, 5]] * 3 + [[0, 1, 2, 3, 4]] * 3
+    assert of_each(reader, sources) == [[0, 1, 2, 3, 4, 5]] * 6
     assert reader.engine.missed == 0
     assert len(reader.engine._sources.followed) == 3
 

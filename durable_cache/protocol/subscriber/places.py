@@ -3,7 +3,7 @@
 A subscriber follows `sources_max` sources. One that lacks nothing *rests* when another needs its
 room: its place, less than a kilobyte, is enough to go on where it stood. Where all that are
 followed wait for something missing, another waits in the *crowd* until one of them does not: with
-its token, the first of its samples and the last; what came between is asked for.
+its token, the first of its samples, the highest and the last; what came between is asked for.
 """
 
 from __future__ import annotations
@@ -186,14 +186,17 @@ class Crowded:
 
     token: Declared | None = None
     samples: list[Sample] = field(default_factory=list)
-    """The first and the last."""
+    """The first, the highest and the last, as they came: a network may have changed their order."""
 
     def runs(self, span: int) -> list[tuple[int, int]]:
         """Return the numbers that came: all between the two where they are of one run."""
         sns = [sample.sn for sample in self.samples]
-        if len(sns) == 2 and 0 < sns[1] - sns[0] <= span:
-            return [(sns[0], sns[1])]
-        return [(sn, sn) for sn in dict.fromkeys(sns)]
+        if not sns:
+            return []
+        first, highest = sns[0], max(sns)
+        together = highest - first <= span
+        runs = [(first, highest)] if together else [(first, first), (highest, highest)]
+        return runs + [(sn, sn) for sn in sns[1:] if all(not a <= sn <= b for a, b in runs)]
 
 
 class Crowd:
@@ -210,9 +213,11 @@ class Crowd:
         self._waiting.setdefault(token.source, Crowded()).token = token
 
     def add(self, sample: Sample) -> None:
-        """Keep the first and the last sample of a source."""
+        """Keep the first, the highest and the last sample of a source."""
         samples = self._waiting.setdefault(sample.source, Crowded()).samples
-        samples[1:] = [sample]
+        highest = max((*samples, sample), key=lambda one: one.sn)
+        between = highest is not sample and highest is not samples[0]
+        samples[1:] = [highest, sample] if between else [sample]
 
     def take(self) -> tuple[SourceId, Crowded]:
         """Return the source that has waited for longest, and what came of it."""
