@@ -12,7 +12,6 @@ from durable_cache.model.sample import Sample
 from durable_cache.protocol.alignment.comparison import Comparison
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.events import Origin
-from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.protocol.subscriber import history as reading
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.following import Followed, Numbering
@@ -34,11 +33,6 @@ def k1_an_append_while_one_is_outstanding(patch: pytest.MonkeyPatch) -> None:
         return outputs
 
     patch.setattr(CacheEngine, "_outgoing", whatever_is_outstanding)
-
-
-def k3_a_cache_takes_the_epoch_a_token_declares(patch: pytest.MonkeyPatch) -> None:
-    """Two runs within one time frame, or with the clock set back, are one numbering."""
-    patch.setattr(KnownSource, "epoch_for", lambda _, declared, __: declared)
 
 
 def k3_a_subscriber_restarts_no_declared_numbering(patch: pytest.MonkeyPatch) -> None:

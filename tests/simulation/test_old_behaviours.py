@@ -35,7 +35,6 @@ CROWDS = tuple(kind for kind in JOINS if kind != "few sources")
 
 PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]] = [
     (old.k1_an_append_while_one_is_outstanding, "acknowledged what it has not", RUNS_APART),
-    (old.k3_a_cache_takes_the_epoch_a_token_declares, "acknowledged|out of order", RESTARTS),
     (
         old.k3_a_subscriber_restarts_no_declared_numbering,
         "neither given nor told|nothing of",
