@@ -135,11 +135,11 @@ def test_a_time_out_after_the_write_is_not_doubled_even_when_times_coincide(
     def fault(path: str, body: bytes) -> Answer | None:
         if is_write(path, body) and not stall.is_set():
             stall.set()
-            time.sleep(1.5)
+            time.sleep(6.0)
         return None
 
     same_time = batch(sample(n, ntp64=77) for n in range(30))
-    with opened(server.options(url=proxy.url, request_timeout_seconds=0.5)) as storage:
+    with opened(server.options(url=proxy.url, request_timeout_seconds=3.0)) as storage:
         storage.append(batch(sample(40)))
         proxy.fault = fault
         with pytest.raises(StorageUnavailable):
