@@ -324,6 +324,7 @@ class CacheCore:
                 yield from self._load(dict.fromkeys(sample.source for sample in batch))
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
+                    yield from self._load(dict.fromkeys(sample.source for sample in batch))
                 batch = self._within_limit(batch, origin)
                 if len(batch):
                     self._engine_takes(BatchReceived(batch, origin, now))
@@ -344,12 +345,12 @@ class CacheCore:
         self._busy_live = False
 
     def _load(self, sources: Iterable[SourceId]) -> Conversation[None]:
-        unknown = tuple(self._engine.unknown(sources))
-        if not unknown:
-            return
-        loaded = yield from answer_of(LoadSources(unknown), SourcesFound)
-        for source in unknown:
-            self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
+        wanted = tuple(sources)
+        # While an answer was awaited an append may have ended, and one of these made room.
+        while unknown := tuple(self._engine.unknown(wanted)):
+            loaded = yield from answer_of(LoadSources(unknown), SourcesFound)
+            for source in unknown:
+                self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
 
     def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
         """Give samples from publishers' own caches the epochs that these publish under.

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
+
 from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.sample import SampleBatch
 from durable_cache.protocol.cache.events import Append, EngineOptions, Origin
 from durable_cache.protocol.cache.questions import IsMoved, MovedSoFar, ReadToMove
+from durable_cache.runtime.answering import answer
 from durable_cache.runtime.core import CoreOptions
-from durable_cache.runtime.effects import Answered, Ask
+from durable_cache.runtime.effects import Answered, Arrived, Ask
 from tests.unit.driven import DrivenCache
-from tests.unit.test_core import EPOCH, ONE, answer_fetches, of_run, run_of, sample, token
+from tests.unit.test_core import (
+    EPOCH,
+    ONE,
+    THREE,
+    TWO,
+    answer_fetches,
+    of_run,
+    run_of,
+    sample,
+    token,
+)
 
 
 def test_a_look_up_that_failed_is_asked_again_after_a_pause_that_doubles() -> None:
@@ -118,3 +132,24 @@ def test_a_move_that_failed_begins_anew_after_a_pause() -> None:
     assert not cache.unanswered
     cache.wait(0.3)
     assert len(cache.unanswered) == 1
+
+
+@pytest.mark.parametrize("origin", [Origin.LIVE, Origin.NATIVE])
+def test_a_source_may_make_room_while_its_samples_wait_for_an_answer(origin: Origin) -> None:
+    cache = DrivenCache(options=CoreOptions(EngineOptions(sources_max=1)))
+    cache.appends = False
+    cache.take(run_of(ONE, 0, 4))
+    cache.take(run_of(TWO, 0, 4))
+    arrived = SampleBatch([sample(ONE, 5), sample(THREE, 0)])
+    (asked,) = cache.core.handle(Arrived(arrived, origin, cache.now))
+    assert isinstance(asked, Ask)
+    if origin is Origin.NATIVE:
+        (asked,) = cache.core.handle(
+            Answered(asked.ask_id, answer(cache.store, asked.question), cache.now)
+        )
+        assert isinstance(asked, Ask)
+    cache.answer_all()
+    cache.unanswered.append(asked)
+    cache.answer_all()
+    assert of_run(cache, ONE, 0) == {0: RangeSet([SnRange(0, 5)])}
+    assert of_run(cache, THREE, 0) == {0: RangeSet([SnRange(0, 0)])}
