@@ -6,11 +6,11 @@ from durable_cache.protocol.alignment import AlignerOptions
 from durable_cache.protocol.alignment.peer import KnownDifferences, Peer, Peers
 from durable_cache.protocol.alignment.scope import Scope
 from durable_cache.protocol.alignment.view import View
-from durable_cache.protocol.alignment.wire import Root
+from durable_cache.protocol.alignment.wire import Lane, Root
 
 
-def root(view: int, slot: int = 1) -> Root:
-    return Root("peer", "1", view, slot, bytes(16), 0, 0, 0, True)
+def root(view: int, slot: int = 1, content: int = 0) -> Root:
+    return Root("peer", "1", view, slot, bytes(16), content, 0, 0, True)
 
 
 def test_peers_beyond_the_bound_take_the_place_of_one_that_is_gone() -> None:
@@ -47,3 +47,17 @@ def test_roots_are_remembered_for_as_many_changes_as_allowed() -> None:
         view.tree._add(slot, slot, slot, 1)
         view.remember(slot)
     assert [remembered[0] for remembered in view.ring] == [3, 4, 5]
+
+
+def test_what_is_announced_again_is_judged_as_of_the_slot_it_was_said_of_first() -> None:
+    """A cache whose clock is behind would wait for every repetition's slot anew."""
+    peer = Peer("peer", 8)
+    view = peer.view = View(Scope.of(("**",)), 1, 12)
+    view.ready = True
+    view.tree._add(1, 1, 1, 1)
+    peer.announced(root(view.name, slot=10), 0, 8)
+    peer.announced(root(view.name, slot=14), 0, 8)
+    assert not peer.unequal(Lane.KNOWLEDGE, 9)
+    assert peer.unequal(Lane.KNOWLEDGE, 10)
+    peer.announced(root(view.name, slot=18, content=7), 0, 8)
+    assert not peer.unequal(Lane.KNOWLEDGE, 11), "it says something else since slot 18"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,13 +12,15 @@ import pytest
 from durable_cache.errors import StorageUnavailable
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
-from durable_cache.model.selection import Selection
+from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.storage.contract import (
     AppendResult,
     Capabilities,
     Durability,
     Floor,
+    Held,
+    Page,
     Refusal,
     Retention,
 )
@@ -60,6 +62,20 @@ class Backend(MemoryStorage):
 
     def close(self) -> None:
         """It goes on without us."""
+
+
+class Unreadable(Backend):
+    """A backend that cannot be read either while it is away."""
+
+    def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        if self.away:
+            raise StorageUnavailable("away")
+        return super().read(selection, limit, cursor)
+
+    def held(self) -> Iterator[Held]:
+        if self.away:
+            raise StorageUnavailable("away")
+        return super().held()
 
 
 def opened(
@@ -200,6 +216,64 @@ def test_an_older_copy_of_the_index_is_read_anew(tmp_path: Path) -> None:
         assert held(store) == RangeSet([(0, 10)])
 
 
+def test_an_index_of_before_its_journal_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    backend, copy = Backend(), tmp_path / "copy.db"
+    folder = tmp_path / "state"
+    filled(folder, backend, 2)
+    shutil.copy(folder / "index.db", copy)
+    filled(folder, backend, 10)
+    away(folder, "journal")
+    filled(folder, backend, 12)
+    away(folder, "index")
+    shutil.copy(copy, folder / "index.db")
+    with opened(folder, backend) as store:
+        assert len(store.findings) == 1
+        assert held(store) == RangeSet([(0, 11)])
+
+
+def test_a_state_directory_older_than_its_backend_is_said_and_read_anew(tmp_path: Path) -> None:
+    backend, folder, copy = Backend(), tmp_path / "state", tmp_path / "copy"
+    filled(folder, backend, 2)
+    shutil.copytree(folder, copy)
+    filled(folder, backend, 10)
+    with opened(copy, backend) as store:
+        assert "older" in store.findings[0]
+        assert held(store) == RangeSet([(0, 9)])
+    with opened(copy, backend) as store:
+        assert not store.findings
+
+
+def test_what_a_crash_left_out_of_the_index_alone_is_no_finding(tmp_path: Path) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, 10))
+        backend.append(batch(ONE, 10))  # and then the power went
+    with opened(tmp_path, backend) as store:
+        assert not store.findings
+        assert store.drain_all(5)
+        assert held(store) == RangeSet([(0, 10)])
+
+
+def test_an_older_index_is_read_anew_by_the_first_start_that_reaches_the_backend(
+    tmp_path: Path,
+) -> None:
+    backend, copy = Unreadable(), tmp_path / "copy.db"
+    folder = tmp_path / "state"
+    filled(folder, backend, 2)
+    shutil.copy(folder / "index.db", copy)
+    filled(folder, backend, 10)
+    away(folder, "journal")
+    away(folder, "index")
+    shutil.copy(copy, folder / "index.db")
+    backend.away = True
+    with opened(folder, backend) as store:
+        assert store.backend_error
+    backend.away = False
+    with opened(folder, backend) as store:
+        assert held(store) == RangeSet([(0, 9)])
+
+
 def test_what_a_backend_lost_is_claimed_no_more(tmp_path: Path) -> None:
     backend = Backend()
     with opened(tmp_path, backend) as store:
@@ -237,13 +311,7 @@ def test_a_backend_that_is_away_at_the_start_is_compared_before_it_is_drained_to
 ) -> None:
     filled(tmp_path, Backend())
 
-    class Away(Backend):
-        def read(self, *args, **named):  # type: ignore[no-untyped-def]
-            if self.away:
-                raise StorageUnavailable("away")
-            return super().read(*args, **named)
-
-    backend = Away()
+    backend = Unreadable()
     backend.away = True
     with opened(tmp_path, backend) as store:
         assert store.backend_error

@@ -132,6 +132,18 @@ def test_what_caches_know_to_be_gone_is_reported_at_once(reason: AbsenceReason) 
     assert reader.seconds == 0
 
 
+def test_what_one_cache_removed_and_another_knows_under_another_key_is_no_loss() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(5))
+    parts = (
+        AnswerPart((), (absent(1, 4, AbsenceReason.TRIMMED),)),
+        AnswerPart((), (absent(2, 3, AbsenceReason.OTHER_KEY),)),
+    )
+    fetch = reader.fetches.pop(0)
+    reader.handle(Fetched(fetch.fetch_id, Answer(parts, 2, True), reader.now))
+    assert reader.story == [0, (1, 1), (4, 4), 5]
+
+
 def test_what_one_cache_skipped_is_not_lost_while_another_errs() -> None:
     reader = Reader()
     reader.live(sample(0), sample(2))

@@ -32,6 +32,15 @@ class _Difference(NamedTuple):
     """0 is never."""
 
 
+class _Announced(NamedTuple):
+    """What a peer says of a view, and since when."""
+
+    root: Root
+    since_ns: int
+    since_slot: int
+    """The first slot that it said so of: a repetition tells of a later one."""
+
+
 class KnownDifferences:
     """Differences that were looked into and cannot be settled, in one lane with one peer.
 
@@ -134,8 +143,8 @@ class Peer:
         self.view: View | None = None
         self.same_class = False
         self.refused = ""
-        self.roots: dict[int, tuple[Root, int]] = {}
-        """What it announced of each view, and when that changed last."""
+        self.roots: dict[int, _Announced] = {}
+        """What it announced of each view."""
         self.due_ns: int | None = None
         """When to start the comparison that an unequal root calls for."""
         self.content_due_ns: int | None = None
@@ -164,25 +173,32 @@ class Peer:
 
     def announced(self, root: Root, now_ns: int, views_max: int) -> None:
         """Take an announcement; one that was overtaken on the way counts for nothing."""
-        before, since_ns = self.roots.get(root.view, (None, now_ns))
+        since_ns, since_slot = now_ns, root.slot
+        before = self.roots.get(root.view)
         if before is None:
             if len(self.roots) >= views_max:
                 self.roots.pop(next(iter(self.roots)))
-        elif before.slot > root.slot:
+        elif before.root.slot > root.slot:
             return
-        elif before.knowledge != root.knowledge:
-            since_ns = now_ns
-        self.roots[root.view] = (root, since_ns)
+        elif before.root.knowledge == root.knowledge:
+            since_ns = before.since_ns
+            if before.root.content == root.content:
+                since_slot = before.since_slot
+        self.roots[root.view] = _Announced(root, since_ns, since_slot)
 
     @property
     def root(self) -> Root | None:
         """What it announced last of the view in common."""
-        return self.roots[self.view.name][0] if self.view and self.view.name in self.roots else None
+        return None if self._announced is None else self._announced.root
 
     @property
     def root_at_ns(self) -> int:
         """When that changed."""
-        return self.roots[self.view.name][1] if self.view and self.view.name in self.roots else 0
+        return 0 if self._announced is None else self._announced.since_ns
+
+    @property
+    def _announced(self) -> _Announced | None:
+        return None if self.view is None else self.roots.get(self.view.name)
 
     @property
     def usable(self) -> bool:
@@ -191,10 +207,11 @@ class Peer:
 
     def unequal(self, lane: Lane, slot: int) -> bool:
         """Tell whether its root says that the trees differ, as far as our slots can tell."""
-        root, view = self.root, self.view
-        if root is None or view is None or not view.ready:
+        announced, view = self._announced, self.view
+        if announced is None or view is None or not view.ready:
             return False
-        if slot < root.slot <= slot + (view.ring.maxlen or 0):
+        root = announced.root
+        if slot < announced.since_slot <= slot + (view.ring.maxlen or 0):
             return False  # our own slot of that number is still to come
         node = view.tree.root
         mine = [(node.knowledge, node.content)]

@@ -281,6 +281,8 @@ class Numbering:
             return
         held = RangeSet.of(self.pending)
         self.passed.update(passed.difference(held))
+        for first, last in self.passed:  # what one cache removed another knows to be another key's
+            self.lost.remove(first, last)
         self.lost.update(lost.difference(held).difference(self.passed))
         self.top = max(self.top, passed.last or -1, lost.last or -1)
 

@@ -4,12 +4,16 @@ Each is a file or a table of its own, and any of them may be missing, another's,
 The index knows which journal its `drained` counts the entries of, and a journal's entries have ids
 without holes: so a stranger, and a journal or an index that is older than the other, show. Whether
 the backend is the one that the index tells of shows in a few samples, those recorded last among
-them: they are read, which costs the same whatever the backend holds.
+them, and in what the backend has of the same streams beyond them: that is read, which costs the
+same whatever the backend holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, Stream
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.storage.contract import Storage
 from durable_cache.storage.journaled.index import StreamIndex
@@ -17,58 +21,72 @@ from durable_cache.storage.journaled.journal import Journal
 
 __all__ = ["backend_finding", "journal_finding"]
 
+Waiting = Callable[[], Iterator[Sample]]
 _WITNESSES = 4
 """Streams looked at from each end of the index, besides those that were recorded last."""
 
 
-def journal_finding(journal: Journal, index: StreamIndex) -> tuple[str, bool]:
-    """Let the index count this journal's entries; return what is wrong and whether it is the index.
+def journal_finding(journal: Journal, index: StreamIndex) -> str:
+    """Let the index count this journal's entries; return what is wrong, else "".
 
     After a finding every entry that the journal holds is drained again, which changes nothing
-    where it was drained before.
+    where it was drained before. The index is read anew as well: two parts that do not belong
+    together show that one of them is another's or older, and not which.
     """
     first, last = journal.span()
     drained, known = index.drained(), index.journal()
-    finding, index_is_older = "", False
+    finding = ""
     if known is not None and known != journal.identity:
         finding = (
             f"journal {journal.path} is not the one that the stream index beside it was written "
-            "with: what only that one held is missing here and is asked of other caches"
+            "with: what only that one held is missing here and is asked of other caches; the "
+            "index is read anew from the backend"
         )
     elif drained > last:
         finding = (
             f"journal {journal.path} ends at entry {last} and entry {drained} was drained from it: "
-            "it is new or an older copy; what only a later one held is asked of other caches"
+            "it is new or an older copy; what only a later one held is asked of other caches, the "
+            "stream index is read anew from the backend"
         )
     elif first > drained + 1:
-        index_is_older = True
         finding = (
             f"the stream index beside {journal.path} is new or an older copy: it is read anew "
             "from the backend"
         )
-    index.adopt(journal.identity, first - 1 if finding else drained)
-    return finding, index_is_older
+    index.adopt(journal.identity, first - 1 if finding else drained, doubted=bool(finding))
+    return finding
 
 
-def backend_finding(index: StreamIndex, backend: Storage) -> str:
-    """Return what is wrong when the backend is not the one that the index tells of, else ""."""
+def backend_finding(index: StreamIndex, backend: Storage, waiting: Waiting) -> str:
+    """Return what is wrong when the backend is not the one that the index tells of, else "".
+
+    `waiting` yields what is on its way to the backend: that may be there already.
+    """
     if index.streams == 0:
         if next(iter(backend.held()), None) is None:
             return ""
         return "the stream index is empty and the backend is not: it is read anew from the backend"
     for stream, sn in index.witnesses(_WITNESSES):
-        selection = Selection(
-            KeyExpression(stream.key),
-            stream.source.zid,
-            stream.source.eid,
-            stream.epoch,
-            SnBounds(sn, sn),
-        )
-        if not len(backend.read(selection, 1).samples):
+        if not _first(backend, stream, SnBounds(sn, sn)):
             return (
                 f"the backend does not hold number {sn} of {stream.source} on {stream.key[:80]!r}, "
                 "which the stream index says it had: it is new, another one or an older copy; "
                 "the stream index is read anew from it, and what is missing is asked of other "
                 "caches"
             )
+        top = index.infos([stream])[stream].held.last or sn
+        beyond = _first(backend, stream, SnBounds(top + 1, None))
+        if beyond and not any(sample.identity == beyond[0].identity for sample in waiting()):
+            return (
+                f"the backend holds number {beyond[0].sn} of {stream.source} on "
+                f"{stream.key[:80]!r}, which neither the stream index nor the journal knows: they "
+                "are older copies; the stream index is read anew from the backend"
+            )
     return ""
+
+
+def _first(backend: Storage, stream: Stream, sns: SnBounds) -> tuple[Sample, ...]:
+    selection = Selection(
+        KeyExpression(stream.key), stream.source.zid, stream.source.eid, stream.epoch, sns
+    )
+    return tuple(backend.read(selection, 1).samples)

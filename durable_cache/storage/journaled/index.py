@@ -145,11 +145,21 @@ class StreamIndex:
         """Return the identity of the journal that `drained` counts the entries of."""
         return self._get("journal")
 
-    def adopt(self, journal: str, drained: int) -> None:
-        """Count the entries of this journal from now on."""
+    def adopt(self, journal: str, drained: int, *, doubted: bool) -> None:
+        """Count the entries of this journal from now on.
+
+        `doubted`: what is known here may be older than the backend, until it is read anew.
+        """
         with self._transaction() as database:
             set_meta(database, "journal", journal)
             set_meta(database, "drained", str(drained))
+            if doubted:
+                set_meta(database, "doubted", "1")
+
+    @property
+    def doubted(self) -> bool:
+        """Whether this is to be read anew from the backend, even if a start was broken off."""
+        return self._get("doubted") is not None
 
     def keep_copies(self, keeper: Keeper) -> None:
         """Keep a second copy of what no backend gives back, or take it from there when new."""
@@ -440,7 +450,7 @@ class StreamIndex:
             database.execute("DELETE FROM streams WHERE floor = 0 AND purged = 0")
             database.execute("UPDATE streams SET held = '[]'")
             database.execute("DELETE FROM numberings")
-            database.execute("DELETE FROM meta WHERE name = 'marks'")
+            database.execute("DELETE FROM meta WHERE name IN ('marks', 'doubted')")
             numberings = {
                 numbering: NumberingRuns(runs, RangeSet(), 0) for numbering, runs in removed.items()
             }

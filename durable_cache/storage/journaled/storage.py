@@ -124,7 +124,7 @@ class JournaledStorage:
         self._pace = Pace(self.options.drain_samples_max)
         self.level = min(level, storage.capabilities.durability)
         self.journal = journal
-        self._index_is_older = self._compared = False
+        self._compared = False
         self.wildcards = WildcardUpdates(
             self.options.wildcard_updates_max, self.options.wildcard_bytes_max
         )
@@ -154,7 +154,7 @@ class JournaledStorage:
         else:
             self.index.keep_copies(journal)
             unmet = self.index.journal() is None  # by this journal, or by any that keeps purges
-            finding, self._index_is_older = journal_finding(journal, self.index)
+            finding = journal_finding(journal, self.index)
             self._report(finding)
             self._purges = Purges(journal, journal.span()[0])
             if finding or unmet:
@@ -184,15 +184,22 @@ class JournaledStorage:
         """Compare the index with the backend, and read it anew where they differ; once."""
         if self._compared:
             return
-        finding = "" if self._index_is_older else backend_finding(self.index, self.backend)
+        doubted = self.index.doubted
+        finding = "" if doubted else backend_finding(self.index, self.backend, self._waiting)
         if finding and self.journal is not None:
             self._report(finding)
             # What the journal still has of drained entries may be what the backend lost.
-            self.index.adopt(self.journal.identity, self.journal.span()[0] - 1)
-        if finding or self._index_is_older:
+            self.index.adopt(self.journal.identity, self.journal.span()[0] - 1, doubted=True)
+        if finding or doubted:
             self.index.rebuild(self.backend)
             self._purge_again()
         self._compared = True
+
+    def _waiting(self) -> Iterator[Sample]:
+        """Yield what the journal holds and the index does not know to be in the backend."""
+        drained = self.index.drained()
+        for entry in () if self.journal is None else self.journal.replay():
+            yield from entry.batch.samples if entry.entry_id > drained else ()
 
     def _purge_again(self) -> None:
         """See to it that what was purged stays removed from parts that may have it again."""

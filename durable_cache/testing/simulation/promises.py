@@ -283,7 +283,9 @@ class SubscriberPromise:
         while wanted and self._is_too_large(wanted[-1]):
             wanted.pop()  # it was dropped as it came, and nothing after it shows that it was there
         if first is None:
-            if not numbering.ended and wanted:
+            # All that was published since this subscriber came may have been too large for it.
+            since_ns = 0 if self._subscriber is None else self._subscriber.since_ns
+            if not numbering.ended and wanted and wanted[-1].at_ns >= since_ns:
                 last = max(numbering.published)
                 self._fail(f"was given nothing of {Finding(numbering, last)}")
             return
