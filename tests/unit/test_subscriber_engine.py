@@ -216,6 +216,49 @@ def test_a_number_that_follows_the_run_before_is_the_next_runs_long_after_its_to
     assert reader.story == [0, 1, 2, 0, 1, 2, 3]
 
 
+def test_the_first_number_after_a_token_is_its_runs_though_the_run_before_put_nothing() -> None:
+    """The publisher's clock is behind: its time lies before the moment its token was seen."""
+    reader = Reader()
+    reader.declared(FRESH, "0000000a")
+    reader.seconds = 5
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(0), sample(1))
+    reader.answer(sample(0, FRESH), names=(Incarnation(SOURCE, FRESH, "0000000b"),))
+    reader.live(sample(2))
+    assert reader.story == [0, 1, 2]
+    assert reader.engine.gaps_open == 0
+
+
+RUNS = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+
+
+def test_a_last_sample_that_comes_after_the_next_token_goes_where_an_answer_names_it() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(2))
+    assert (reader.story, reader.wanted) == ([0, 1], [(2, None)])
+    reader.answer(sample(2, EPOCH), names=RUNS)
+    reader.live(sample(0, at=9))
+    assert reader.story == [0, 1, 2, 0]
+    assert reader.engine.gaps_open == 0
+
+
+def test_a_run_that_begins_asks_for_what_it_holds_too_for_it_may_be_of_the_run_before() -> None:
+    """Times go back: what the network overtook looks like the beginning of the next run."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(25, at=1), sample(21, at=5))
+    reader.declared(FRESH, "0000000b")
+    reader.answer(names=RUNS)
+    assert reader.wanted == [(0, 21)]
+    reader.answer(sample(21, EPOCH, at=5), names=RUNS)
+    reader.live(sample(0, at=9))
+    assert reader.story == [25, 0]
+    assert reader.engine.gaps_open == 0
+
+
 def test_two_restarts_in_one_batch_leave_nothing_out() -> None:
     reader = Reader()
     reader.live(sample(0), sample(1), sample(0, at=9), sample(1, at=9.1), sample(0, at=20))

@@ -230,7 +230,7 @@ class SubscriberEngine:
             if restarted is None:
                 return
             numbering = restarted
-        if self._is_beyond(numbering, sample):
+        if numbering.is_beyond(sample, self._options):
             self._park(numbering, sample)
         else:
             self._hold(numbering, sample)
@@ -250,9 +250,8 @@ class SubscriberEngine:
     ) -> Numbering | None:
         """Return the numbering that a number below the next one begins; None for a repeat."""
         wraps = False
-        reached = max(numbering.top, (numbering.next_sn or 0) - 1)
-        if reached >= SOURCE_SN_MODULUS // 2:
-            ahead = sn_distance(sample.sn, reached % SOURCE_SN_MODULUS)
+        if numbering.reached >= SOURCE_SN_MODULUS // 2:
+            ahead = sn_distance(sample.sn, numbering.reached % SOURCE_SN_MODULUS)
             wraps = 0 < ahead <= self._options.window_size_samples
         held = numbering.pending.get(sample.sn)
         newest = numbering.newest_ntp64 if held is None else held.ntp64
@@ -274,11 +273,6 @@ class SubscriberEngine:
             numbering.top = SOURCE_SN_MODULUS - 1
             numbering.end_known = True
         return begun
-
-    def _is_beyond(self, numbering: Numbering, sample: Sample) -> bool:
-        reached = max(numbering.top, (numbering.next_sn or 0) - 1)
-        begun = numbering.top >= 0 or numbering.next_sn != numbering.first_sn
-        return begun and sample.sn > reached + self._options.window_size_samples
 
     def _park(self, numbering: Numbering, sample: Sample) -> None:
         """Set aside a number far ahead until a second sample or an answer confirms it."""
@@ -319,7 +313,7 @@ class SubscriberEngine:
                 break
             followed.ended = followed.numberings.pop(0)
         if head is not None:
-            self._ask_missing(head, now_ns)
+            self._ask_missing(followed, head, now_ns)
         if head is not None and head.steady and len(followed.numberings) == 1:
             self._sources.steady[followed.source] = head
         else:
@@ -339,7 +333,7 @@ class SubscriberEngine:
             head.top, head.end_known = SOURCE_SN_MODULUS - 1, True
         head.advance(self._outputs, now_ns)
 
-    def _ask_missing(self, numbering: Numbering, now_ns: int) -> None:
+    def _ask_missing(self, followed: Followed, numbering: Numbering, now_ns: int) -> None:
         if (
             numbering.opened_ns is None
             or numbering.fetch is not None
@@ -354,7 +348,10 @@ class SubscriberEngine:
             numbering.asked_to = numbering.top
         else:
             span = max(numbering.span, self._options.request_samples_max)
-            numbering.asked_to = numbering.last_hole(span)
+            begins = followed.ended is not None and first == numbering.first_sn
+            # What is held of a run that begins may be of the one before: an answer names it.
+            held_to = min(numbering.top, first + span - 1)
+            numbering.asked_to = held_to if begins else numbering.last_hole(span)
             numbering.fetch = self._ask(numbering, first, numbering.asked_to)
 
     def _ask(self, numbering: Numbering, first: int, last: int | None) -> Fetch:
@@ -419,6 +416,7 @@ class SubscriberEngine:
         for part in answer.parts:
             names = part.names()
             followed.learn_names(part)
+            followed.put_right(part, self._options.pending_samples_max)
             for sample in part.samples:
                 if fetch.first <= sample.sn <= last and numbering.owns(sample, names, alone):
                     self._hold(numbering, sample)
@@ -449,7 +447,6 @@ class SubscriberEngine:
         stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
         if not followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
             return
-        followed.declared_ns = now.unix_ns
         self._sources.steady.pop(source, None)
         if self._history is not None and not self._history.active:
             self._history.ask_again(now.monotonic_ns)
@@ -464,8 +461,7 @@ class SubscriberEngine:
         numbering = followed.numberings[-1]
         if numbering.next_sn is None or not followed.live:
             return
-        reached = max(numbering.top, numbering.next_sn - 1)
-        ahead = event.source_sn - reached
+        ahead = event.source_sn - numbering.reached
         if 0 < ahead <= self._options.window_size_samples:
             numbering.top = event.source_sn
             self._settle(followed, event.now)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
-from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.subscriber.events import (
     AnswerPart,
     Deliver,
@@ -35,8 +34,6 @@ RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
 _INCARNATIONS_MAX = 16
 """Incarnations of a source that are remembered, so that a token that comes again is known."""
-_LATE_NS = 5 * _SECOND_NS
-"""The last samples of a run come at most so long after the token of the next one."""
 _EARLY_MAX = 1000
 """Samples kept that came before the token of their numbering; the rest is asked for."""
 
@@ -127,6 +124,16 @@ class Numbering:
             and not self.ending
         )
 
+    @property
+    def reached(self) -> int:
+        """The highest number that is known; -1 where none is."""
+        return max(self.top, (self.next_sn or 0) - 1)
+
+    def is_beyond(self, sample: Sample, options: DeliveryOptions) -> bool:
+        """Tell whether a number is so far ahead that it is confirmed first."""
+        begun = self.top >= 0 or self.next_sn != self.first_sn
+        return begun and sample.sn > self.reached + options.window_size_samples
+
     def could_be(self, epoch: int, incarnation: str) -> bool:
         """Tell whether a token may be the one that this numbering's samples were faster than."""
         return (
@@ -169,6 +176,20 @@ class Numbering:
         for gone in (self.passed, self.lost):
             if gone:
                 gone.remove(sn, sn)
+
+    def let_go(self, sample: Sample) -> Sample | None:
+        """Hold back a sample no more, and return it; None where it is not held."""
+        parked, held = self.parked, self.pending.get(sample.sn)
+        if parked is not None and _is_one(parked, sample):
+            self.parked = None
+            return parked
+        if held is None or not _is_one(held, sample):
+            return None
+        del self.pending[sample.sn]
+        if sample.sn == self.top:
+            gone = (self.passed.last or -1, self.lost.last or -1)
+            self.top = max((*self.pending, *gone, (self.next_sn or 0) - 1))
+        return held
 
     def advance(self, outputs: Outputs, now_ns: int) -> None:
         """Pass on everything whose turn has come, and open or close the gap."""
@@ -297,8 +318,6 @@ class Followed:
     """The numbering before the first, delivered to its end: what comes of it comes too late."""
     seen: dict[str, int] = field(default_factory=dict)
     """The incarnations its tokens named, and the epochs that we call them by."""
-    declared_ns: int = 0
-    """Unix time at which the last token was seen."""
     early: list[Sample] = field(default_factory=list)
     """What looks like the beginning of a numbering whose token is not here yet."""
     used: bool = True
@@ -388,6 +407,31 @@ class Followed:
                 numbering.incarnation = incarnation
                 self.remember(incarnation, epoch)
 
+    def put_right(self, part: AnswerPart, samples_max: int) -> None:
+        """Move what is held to the run that an answerer says it is of.
+
+        A number that comes soon after a token may be the last of the run before, one that comes
+        before a token may be the first of the next: nothing on the wire says which.
+        """
+        named = {epoch: name for source, epoch, name in part.incarnations if source == self.source}
+        doubtful = [n for n in self.numberings if n.incarnation and (n.pending or n.parked)]
+        if not self.early and not any(n.incarnation != x for n in doubtful for x in named.values()):
+            return
+        for sample in (*part.samples, *part.oversized):
+            name = named.get(sample.epoch, "") if sample.source == self.source else ""
+            if not name:
+                continue
+            held = [n.let_go(sample) for n in doubtful if n.incarnation != name]
+            if name in self.seen:
+                held += [one for one in self.early if _is_one(one, sample)]
+                self.early = [one for one in self.early if not _is_one(one, sample)]
+            right = next((n for n in self.numberings if n.incarnation == name), None)
+            for one in filter(None, held):
+                if right is not None:
+                    right.hold(one, samples_max)
+                elif name not in self.seen:
+                    self.keep_early(one)
+
     def had_before(self, incarnation: str, sample: Sample) -> bool:
         """Tell whether a sample repeats the run that ended before one whose token is known."""
         ended = self.ended
@@ -407,29 +451,19 @@ class Followed:
         return True
 
     def numbering_of(self, sample: Sample, options: DeliveryOptions) -> Numbering:
-        """Return the numbering a live sample is of: the newest, unless it fits the one before."""
+        """Return the numbering a live sample is taken to be of: the newest, but near a wrap.
+
+        Nothing on the wire says whose a number is that comes soon after a token. One that is the
+        last of the run before waits with the newest until an answer names its run (`put_right`).
+        """
         newest = self.numberings[-1]
         before = self.numberings[-2] if len(self.numberings) > 1 else self.ended
         if before is None or before.next_sn is None:
             return newest
         window = options.window_size_samples
-        reached = max(before.top, before.next_sn - 1)
         far = sample.sn - max(newest.top, newest.next_sn or 0) > window
-        if far and abs(sample.sn - reached) <= window:
+        if far and abs(sample.sn - before.reached) <= window:
             return before  # as after a wrap: near the one, far from the other
-        if before is self.ended:
-            return newest
-        follows = 0 <= sample.sn - before.next_sn <= window
-        seen = ntp64_from_ns(self.declared_ns) - RESTART_NTP64
-        if (
-            follows
-            and sample.received_ns < self.declared_ns + _LATE_NS
-            and not newest.next_sn
-            and not newest.pending
-            and not sample.stamped
-            and before.newest_ntp64 <= sample.ntp64 < seen
-        ):
-            return before
         return newest
 
     def wraps(self, options: DeliveryOptions) -> bool:
@@ -437,5 +471,10 @@ class Followed:
         ended, begun = self.numberings[0], self.numberings[1]
         if ended.incarnation and begun.incarnation:
             return begun.incarnation == incarnation_after(ended.incarnation)
-        reached = max(ended.top, (ended.next_sn or 0) - 1)
-        return reached >= SOURCE_SN_MODULUS - options.window_size_samples
+        return ended.reached >= SOURCE_SN_MODULUS - options.window_size_samples
+
+
+def _is_one(held: Sample, named: Sample) -> bool:
+    """Tell whether two are copies of one sample, whatever its run is called; payloads aside."""
+    published = held.key, held.sn, held.ntp64
+    return not held.stamped and published == (named.key, named.sn, named.ntp64)

@@ -63,7 +63,6 @@ class _Place:
     numberings: tuple[_Stood, ...]
     ended: _Stood | None
     seen: tuple[tuple[str, int], ...]
-    declared_ns: int
     live: bool
 
     @classmethod
@@ -72,7 +71,6 @@ class _Place:
             tuple(map(_Stood.of, followed.numberings)),
             None if followed.ended is None else _Stood.of(followed.ended),
             tuple(followed.seen.items()),
-            followed.declared_ns,
             followed.live,
         )
 
@@ -82,7 +80,6 @@ class _Place:
             [stood.numbering(source) for stood in self.numberings],
             None if self.ended is None else self.ended.numbering(source),
             dict(self.seen),
-            self.declared_ns,
             live=self.live,
         )
 
