@@ -305,7 +305,7 @@ def test_the_level_wanted_is_the_engines(level: Durability | str) -> None:
 def test_the_own_cache_answers_and_what_it_cannot_answer_is_counted(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import durable_cache.endpoints.publisher.publisher as shell
+    import durable_cache.endpoints.publisher.own_cache as shell
 
     def replies(selector: str) -> list[zenoh.Reply]:
         return list(session.get(selector, timeout=5))

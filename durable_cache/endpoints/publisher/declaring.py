@@ -9,7 +9,9 @@ from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.publisher.options import PublisherOptions, PublisherSettings
 from durable_cache.endpoints.publisher.publisher import ReliablePublisher
 from durable_cache.endpoints.publisher.receipts import Receipt
-from durable_cache.endpoints.session import IntoKeyExpr, Session
+from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session
+from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_kind
 
 __all__ = ["declare_reliable_publisher"]
 
@@ -64,8 +66,15 @@ def declare_reliable_publisher(
     `PublisherOptions` is a named argument; those given win over `options`. The default quality of
     service blocks rather than drops. Raises ConfigError on a bad argument.
     """
+    check_session(session)
     parsed = parse_key_expr(key_expr)
+    if options is not None:
+        check_kind("options", options, PublisherOptions, "durable_cache.PublisherOptions")
     chosen = replace(options or PublisherOptions(), **named)
     if acknowledgements is not None:
         chosen = replace(chosen, acknowledgements=acknowledgements)
+    if chosen.reliability is not None and not parsed.is_key:
+        raise ConfigError(
+            f"reliability: a publisher on {parsed} sends through its session; declare it on a key"
+        )
     return ReliablePublisher(session, parsed, chosen.checked())

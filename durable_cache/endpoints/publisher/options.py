@@ -6,8 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from durable_cache.endpoints.session import IntoEncoding, read_encoding
+from durable_cache.endpoints.publisher.heartbeats import Heartbeats
+from durable_cache.endpoints.session import (
+    CongestionControl,
+    IntoEncoding,
+    Locality,
+    Origins,
+    Priority,
+    Reliability,
+    read_encoding,
+    read_origins,
+    read_qos,
+    read_reliability,
+)
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_flag, check_number, check_text, refused
 from durable_cache.model.sample import Qos
 from durable_cache.protocol.publisher.events import EngineOptions
 from durable_cache.storage.contract import Durability
@@ -68,15 +81,33 @@ class PublisherOptions:
     """Caches, publishers and subscribers of one domain work together."""
     qos: Qos | None = None
     """Blocks rather than drops by default."""
+    congestion_control: CongestionControl | None = None
+    """By Zenoh's name; wins over `qos`, as the next two do."""
+    priority: Priority | None = None
+    express: bool | None = None
+    reliability: Reliability | None = None
+    """Which of Zenoh's links samples take, where there are both kinds; None leaves it to Zenoh. Not
+    for a publisher with wildcards, whose keys go through the session."""
+    allowed_destination: Origins | Locality = Origins.ANY
+    """Which sessions get samples as they are put; answers of its own cache go to everybody."""
+    heartbeat_seconds: float | None = None
+    """How often subscribers and caches are told the last number, so that a lost tail is noticed;
+    None says nothing."""
+    heartbeat_sporadic: bool = False
+    """Tell each number once."""
+    detectable: bool = False
+    """Show the publisher to programs that look for zenoh.ext's advanced publishers."""
     encoding: IntoEncoding | None = None
     """Of every put that names none."""
 
     def checked(self) -> PublisherOptions:
         """Return the options themselves; ConfigError names what no publisher can work with."""
-        if not isinstance(self.cache, bool):
-            raise ConfigError("cache is True or False; history=n sets how many samples it keeps")
-        if not isinstance(self.auto_dispose_unregistered_instances, bool):
-            raise ConfigError("auto_dispose_unregistered_instances is True or False")
+        cache: object = self.cache
+        if not isinstance(cache, bool):
+            raise refused("cache", cache, "True or False (history=n says how many samples)")
+        flags = ("auto_dispose_unregistered_instances", "heartbeat_sporadic", "detectable")
+        for name in flags:
+            check_flag(name, getattr(self, name))
         counts = (
             "history",
             "receipts_max",
@@ -90,24 +121,27 @@ class PublisherOptions:
             "unregistered_max",
         )
         for name in counts:
-            _check_number(name, getattr(self, name), 1, whole=True)
-        _check_number("acknowledgements", self.acknowledgements, 0, whole=True)
+            check_number(name, getattr(self, name), 1, whole=True)
+        check_number("acknowledgements", self.acknowledgements, 0, whole=True)
         seconds = (
             *("put_timeout_seconds", "epochs_timeout_seconds", "resend_delay_seconds"),
             *("resend_seconds_max", "resend_timeout_seconds"),
         )
         for name in seconds:
-            _check_number(name, getattr(self, name), 0, whole=False)
+            check_number(name, getattr(self, name), 0, whole=False)
         if self.unacknowledged_seconds_max is not None:
-            _check_number(
+            check_number(
                 "unacknowledged_seconds_max", self.unacknowledged_seconds_max, 0, whole=False
             )
-        if not isinstance(self.domain, str) or not self.domain:
-            raise ConfigError(f"domain: expected a name, got {self.domain!r}")
+        if self.heartbeat_seconds is not None:
+            check_number("heartbeat_seconds", self.heartbeat_seconds, 0.1, whole=False)
+        check_text("domain", self.domain)
+        if self.spool_dir is not None and not isinstance(self.spool_dir, (str, Path)):
+            raise refused("spool_dir", self.spool_dir, "a str or a Path")
         if self.spool_dir is not None and not self.acknowledgements:
             raise ConfigError("spool_dir: without acknowledgements nothing would ever leave it")
-        if self.qos is not None and not isinstance(self.qos, Qos):
-            raise ConfigError(f"qos: expected a durable_cache.Qos, got {type(self.qos).__name__}")
+        read_reliability(self.reliability)
+        self.quality, self.destination  # noqa: B018  # raise where they are none
         if self.encoding is not None:
             read_encoding(self.encoding)
         self.durability  # noqa: B018  # raises where the level is none
@@ -121,7 +155,23 @@ class PublisherOptions:
             return level
         if isinstance(level, str) and level.upper() in Durability.__members__:
             return Durability[level.upper()]
-        raise ConfigError(f"level {level!r}: write memory, process or disk")
+        raise refused("level", level, "memory, process or disk, or a Durability")
+
+    @property
+    def quality(self) -> Qos:
+        """The quality of service of every sample; ConfigError names what is none."""
+        return read_qos(self.qos, self.congestion_control, self.priority, self.express)
+
+    @property
+    def destination(self) -> Origins:
+        """Where samples are sent as they are put; ConfigError when it is nowhere."""
+        return read_origins(self.allowed_destination, "allowed_destination")
+
+    def heartbeats(self) -> Heartbeats | None:
+        """Return when to say the last number; None for never."""
+        if self.heartbeat_seconds is None:
+            return None
+        return Heartbeats(self.heartbeat_seconds, sporadic=self.heartbeat_sporadic)
 
     def engine_options(self) -> EngineOptions:
         """Return what the pure engine needs to know of these."""
@@ -139,13 +189,6 @@ class PublisherOptions:
             resend_samples_max=self.resend_samples_max,
             resend_bytes_max=self.resend_bytes_max,
         )
-
-
-def _check_number(name: str, value: object, least: int, *, whole: bool) -> None:
-    kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
-        what = "whole number" if whole else "number of seconds"
-        raise ConfigError(f"{name}: expected a {what} of at least {least}, got {value!r}")
 
 
 class PublisherSettings(TypedDict, total=False):
@@ -173,4 +216,12 @@ class PublisherSettings(TypedDict, total=False):
     unregistered_max: int
     domain: str
     qos: Qos | None
+    congestion_control: CongestionControl | None
+    priority: Priority | None
+    express: bool | None
+    reliability: Reliability | None
+    allowed_destination: Origins | Locality
+    heartbeat_seconds: float | None
+    heartbeat_sporadic: bool
+    detectable: bool
     encoding: IntoEncoding | None

@@ -16,15 +16,15 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, assert_never, cast
 
+from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.publisher.epochs import highest_epoch
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
 from durable_cache.endpoints.publisher.keys import OwnKeys
 from durable_cache.endpoints.publisher.options import PublisherOptions
+from durable_cache.endpoints.publisher.own_cache import OwnCache
 from durable_cache.endpoints.publisher.receipts import Receipt
-from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
 from durable_cache.endpoints.session import (
     IntoBytes,
     IntoEncoding,
@@ -33,20 +33,19 @@ from durable_cache.endpoints.session import (
     Session,
     Timestamp,
     ZenohSubscriber,
-    ZError,
     answer_at_once,
     beat,
     close_at_exit,
+    declare_native_token,
     declare_own_publisher,
     declare_token,
     hear_at_once,
     is_matched,
     new_timestamp,
-    query_parts,
     raw_timestamp,
     read_bytes,
     read_encoding,
-    reply_error,
+    read_stamp,
     send,
     source_of,
     start_thread,
@@ -64,8 +63,7 @@ from durable_cache.errors import (
 )
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Kind, Qos, Sample, SampleBatch, SourceId
-from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import (
     AckReceived,
@@ -97,14 +95,11 @@ from durable_cache.protocol.publisher.events import (
 )
 from durable_cache.protocol.wire import (
     INCARNATION_DIGITS,
-    Absence,
-    Incarnation,
     ack_key,
     decode_ack,
     own_key,
     publisher_token,
 )
-from durable_cache.storage.contract import Page
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.publisher.spool import Spool
@@ -115,17 +110,12 @@ ReceiptT_co = TypeVar("ReceiptT_co", bound=Receipt | None, covariant=True)
 """What `put` returns: a Receipt where acknowledgements are wanted, else None."""
 _log = logging.getLogger(__name__)
 _SENT = Sent()
-_BOUNDS = AnswerBounds(
-    samples_max=100_000, bytes_max=64 << 20, seconds_max=8.0, packed_bytes_max=1 << 20
-)
-_UNDER_WAY_SECONDS_MAX = 1.0
-"""How long an answer waits for the put that is under way: a congested link holds it up."""
 _JOIN_SECONDS_MAX = 1.0
 _LOOK_SECONDS = 0.1
 """How often it is looked which caches are in reach, and what is due to be sent once more."""
 
 
-class ReliablePublisher(Generic[ReceiptT_co]):
+class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     """A Zenoh publisher that stamps every sample with its source and number (RFC).
 
     Any thread may put. A context manager; close it before its session.
@@ -136,20 +126,17 @@ class ReliablePublisher(Generic[ReceiptT_co]):
     ) -> None:
         self._session = session
         self._options = options
-        qos = options.qos or Qos()
+        qos = options.quality
         self._qos = qos.pack()
+        self._destination = options.destination
         self._encoding = (
             "zenoh/bytes" if options.encoding is None else read_encoding(options.encoding)
         )
         self._sending = Lock()
         self._lock = Lock()
         self.changed = Condition(self._lock)
-        self._reading = 0
-        """Answers that wait for the put that is under way."""
         self.closed = False
         self.key_expr = key_expr
-        self.query_errors = 0
-        """Questions to this publisher's own cache that could not be answered."""
         self.callback_errors = 0
         """What the program's own callbacks raised."""
         self._callbacks: dict[Standing, list[tuple[Callable[[Receipt], object], Receipt]]] = {}
@@ -159,11 +146,19 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         bounds = options.engine_options()
         self._jobs_max = options.queries_waiting_max + bounds.unacknowledged_max
         self._caches = CachesInReach(options.domain, key_expr, bounds.acknowledgers_max)
+        self._heartbeats = options.heartbeats()
         self._tokens: ZenohSubscriber | None = None
         self._thread: Thread | None = None
         self._token: object = None
         self._declared: list[object] = []
-        self._publisher = declare_own_publisher(session, str(key_expr), qos, self._encoding)
+        self._publisher = declare_own_publisher(
+            session,
+            str(key_expr),
+            qos,
+            self._encoding,
+            reliability=options.reliability,
+            destination=self._destination,
+        )
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
         self._keys = OwnKeys(session, self.source, key_expr, options)
@@ -173,6 +168,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
             self._spool = _open_spool(options, key_expr)
             spooled = None if self._spool is None else self._spool.spooled
             self._engine = PublisherEngine(self.source, incarnation, bounds, spooled=spooled)
+            self._own_cache = OwnCache(self._engine, self.changed, str(key_expr))
             self._start(spooled or ())
         except BaseException:
             self.close()
@@ -192,7 +188,9 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         if options.cache:
             own = f"{self.source}/{self.key_expr}"
             self._declared.append(answer_at_once(session, own, self._asked))
-        if self._declared:
+        if options.detectable:
+            self._declared.append(declare_native_token(session, str(self.key_expr), self.source))
+        if self._declared or self._heartbeats:
             self._thread = start_thread(self._run, "dc-publisher")
 
     @property
@@ -216,6 +214,11 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         return self._engine.unacknowledged
 
     @property
+    def query_errors(self) -> int:
+        """Questions to this publisher's own cache that could not be answered."""
+        return self._own_cache.errors
+
+    @property
     def matched(self) -> bool:
         """Whether some subscriber or cache listens to this publisher now."""
         return is_matched(self._publisher)
@@ -227,21 +230,28 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         encoding: IntoEncoding | None = None,
         attachment: IntoBytes | None = None,
         key: IntoKeyExpr | None = None,
+        timestamp: Timestamp | None = None,
     ) -> ReceiptT_co:
         """Publish a value; returns a receipt when acknowledgements are wanted.
 
-        `key` names one key of a publisher with wildcards. Raises Closed; ConfigError on an argument
+        `key` names one key of a publisher with wildcards; `timestamp` stands for the session's own.
+        Raises Closed; ConfigError on an argument
         Zenoh cannot send; Unacknowledged when too many samples wait for acknowledgements; ZError
         from Zenoh when the sample did not leave. Its number is not used then.
         """
         chosen = self._encoding if encoding is None else read_encoding(encoding)
-        return self._publish(Kind.PUT, read_bytes(payload, "payload"), chosen, attachment, key)
+        read = read_bytes(payload, "payload")
+        return self._publish(Kind.PUT, read, chosen, attachment, key, timestamp)
 
     def delete(
-        self, *, attachment: IntoBytes | None = None, key: IntoKeyExpr | None = None
+        self,
+        *,
+        attachment: IntoBytes | None = None,
+        key: IntoKeyExpr | None = None,
+        timestamp: Timestamp | None = None,
     ) -> ReceiptT_co:
         """Publish that the key has no value any more; numbered and stored like a put."""
-        return self._publish(Kind.DELETE, b"", "zenoh/bytes", attachment, key)
+        return self._publish(Kind.DELETE, b"", "zenoh/bytes", attachment, key, timestamp)
 
     def flush(self, timeout_seconds: float | None = None) -> None:
         """Wait until as many caches as were wanted hold everything that was put before this call.
@@ -326,7 +336,9 @@ class ReliablePublisher(Generic[ReceiptT_co]):
         encoding: str,
         attached: IntoBytes | None,
         named: IntoKeyExpr | None,
+        timestamp: Timestamp | None,
     ) -> ReceiptT_co:
+        given = read_stamp(timestamp)
         attachment = None if attached is None else read_bytes(attached, "attachment")
         key = None if named is None else self._keys.read(named)
         if key is None and not self.key_expr.is_key:
@@ -337,7 +349,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
             with self._sending:
                 if self.closed:
                     raise Closed(f"the publisher on {self.key_expr} is closed")
-                stamp = new_timestamp(self._session)
+                stamp = given or new_timestamp(self._session)
                 raw = raw_timestamp(stamp)
                 event = Put(on, kind, payload, encoding, attachment, *raw, self._qos, _now())
                 outputs = self._tell(event) if self._jobs.qsize() <= self._jobs_max else []
@@ -377,7 +389,8 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                     kept = True
                 elif isinstance(output, Send):
                     standing = output.standing
-                    send(self._session, self._publisher, output.sample, key, stamp)
+                    sample, to = output.sample, self._destination
+                    send(self._session, self._publisher, sample, key, stamp, to)
                 else:
                     self._do((output,))
         except Exception as error:
@@ -397,7 +410,7 @@ class ReliablePublisher(Generic[ReceiptT_co]):
     def _ended(self, event: Sent | SendFailed) -> None:
         with self._lock:
             self._engine.handle(event)
-            if self._reading or isinstance(event, SendFailed):
+            if self._own_cache.reading or isinstance(event, SendFailed):
                 self.changed.notify_all()
 
     def _tell(self, event: Event) -> list[Output]:
@@ -450,7 +463,14 @@ class ReliablePublisher(Generic[ReceiptT_co]):
 
     def _look_around(self) -> None:
         """See which caches are in reach and do what is due."""
-        if self._tokens is None or self.closed:
+        if self.closed:
+            return
+        if self._heartbeats is not None:
+            with self._lock:
+                last_sn = self._heartbeats.due(self._engine.next_sn, time.monotonic())
+            if last_sn is not None:
+                beat(self._session, str(self.key_expr), self.source, last_sn)
+        if self._tokens is None:
             return
         for event in self._caches.changes(take_token_changes(self._tokens)):
             self._tell(event)
@@ -499,12 +519,12 @@ class ReliablePublisher(Generic[ReceiptT_co]):
 
     def _asked(self, query: Query) -> None:
         if self._jobs.qsize() >= self._options.queries_waiting_max:
-            self.query_errors += 1
+            self._own_cache.errors += 1
             return  # without an answer: whoever asks knows, and asks again
-        self._jobs.put(partial(self._answer, query))
+        self._jobs.put(partial(self._own_cache.answer, query))
 
     def _run(self) -> None:
-        pause = None if self._tokens is None else _LOOK_SECONDS
+        pause = _LOOK_SECONDS if self._tokens or self._heartbeats else None
         looked = 0.0
         while True:
             try:
@@ -520,40 +540,6 @@ class ReliablePublisher(Generic[ReceiptT_co]):
                     self._look_around()
             except Exception:
                 _log.exception("a task of the publisher on %s failed", self.key_expr)
-
-    def _answer(self, query: Query) -> None:
-        with query:
-            try:
-                asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
-                answer(query, asked, self._read, _BOUNDS, self._absences, self._incarnations)
-            except Refused as error:
-                reply_error(query, str(error))
-            except ZError:
-                return  # the asker is gone
-            except Exception:
-                # One question that cannot be answered must not end recovery for all others.
-                self.query_errors += 1
-                _log.exception("a query to the publisher on %s failed", self.key_expr)
-
-    def _read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
-        with self.changed:
-            # Who asks after a sample left must find it: wait for the put that is under way.
-            if (sending := self._engine.under_way) is not None:
-                self._reading += 1
-                self.changed.wait_for(
-                    lambda: self._engine.under_way is not sending, _UNDER_WAY_SECONDS_MAX
-                )
-                self._reading -= 1
-            samples, after = self._engine.read(selection, limit, cursor)
-        return Page(SampleBatch(samples), after)
-
-    def _incarnations(self, _: Iterable[SourceId]) -> tuple[Incarnation, ...]:
-        with self._lock:
-            return self._engine.incarnations()
-
-    def _absences(self, selection: Selection) -> tuple[Absence, ...]:
-        with self._lock:
-            return self._engine.absences(selection)
 
     def close(self) -> None:
         """Undeclare everything; idempotent. Receipts still open stay unknown."""
@@ -574,17 +560,6 @@ class ReliablePublisher(Generic[ReceiptT_co]):
             self._spool.close()
 
     undeclare = close
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _open_spool(options: PublisherOptions, key_expr: KeyExpression) -> Spool | None:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import lru_cache
 from typing import TypeAlias
 
 import zenoh
+from zenoh import CongestionControl, Locality, Priority, Reliability, Session, Timestamp
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_flag, check_kind, refused
+from durable_cache.model.sample import Qos
 
-__all__ = ["IntoBytes", "IntoEncoding", "IntoKeyExpr", "read_bytes", "read_encoding", "read_text"]
+__all__ = [
+    "CONGESTION",
+    "PRIORITY",
+    "IntoBytes",
+    "IntoEncoding",
+    "IntoKeyExpr",
+    "Origins",
+    "check_session",
+    "read_bytes",
+    "read_encoding",
+    "read_origins",
+    "read_qos",
+    "read_reliability",
+    "read_stamp",
+    "read_text",
+    "zenoh_qos",
+]
 
 IntoBytes: TypeAlias = "bytes | bytearray | memoryview | str | zenoh.ZBytes"
 IntoEncoding: TypeAlias = "str | zenoh.Encoding"
@@ -35,9 +55,7 @@ def read_bytes(value: object, name: str) -> bytes:
         case bytearray() | memoryview():
             return bytes(value)
         case _:
-            raise ConfigError(
-                f"{name}: expected bytes, str or zenoh.ZBytes, got {type(value).__name__}"
-            )
+            raise refused(name, value, "bytes, str or zenoh.ZBytes")
 
 
 def read_encoding(value: object) -> str:
@@ -48,9 +66,7 @@ def read_encoding(value: object) -> str:
         case zenoh.Encoding():
             return str(value)
         case _:
-            raise ConfigError(
-                f"encoding: expected a str or a zenoh.Encoding, got {type(value).__name__}"
-            )
+            raise refused("encoding", value, "a str or a zenoh.Encoding")
 
 
 @lru_cache(maxsize=_ENCODINGS_CACHED)
@@ -70,4 +86,102 @@ def read_text(value: object, name: str) -> str:
         return value
     if isinstance(value, zenoh.KeyExpr):
         return str(value)
-    raise ConfigError(f"{name}: expected a str or a zenoh.KeyExpr, got {type(value).__name__}")
+    raise refused(name, value, "a str or a zenoh.KeyExpr")
+
+
+CONGESTION = {
+    0: CongestionControl.DROP,
+    1: CongestionControl.BLOCK,
+    2: CongestionControl.BLOCK_FIRST,
+}
+"""Zenoh's by the numbers of `Qos.congestion`."""
+
+
+PRIORITY = dict(
+    enumerate(
+        (
+            Priority.REAL_TIME,
+            Priority.INTERACTIVE_HIGH,
+            Priority.INTERACTIVE_LOW,
+            Priority.DATA_HIGH,
+            Priority.DATA,
+            Priority.DATA_LOW,
+            Priority.BACKGROUND,
+        ),
+        start=1,
+    )
+)
+"""Zenoh's by the numbers of `Qos.priority`."""
+
+
+class Origins(Enum):
+    """From where samples are taken, or where they are sent, as Zenoh's Locality."""
+
+    ANY = "any"
+    SESSION_LOCAL = "session_local"
+    REMOTE = "remote"
+
+    @property
+    def locality(self) -> Locality:
+        match self:
+            case Origins.ANY:
+                return Locality.ANY
+            case Origins.SESSION_LOCAL:
+                return Locality.SESSION_LOCAL
+            case Origins.REMOTE:
+                return Locality.REMOTE
+
+
+def read_origins(value: object, name: str) -> Origins:
+    """Return a Locality as ours; ConfigError where it is neither."""
+    if isinstance(value, Origins):
+        return value
+    if isinstance(value, Locality):
+        return next(origins for origins in Origins if origins.locality == value)
+    raise refused(name, value, "a durable_cache.Origins or a zenoh.Locality")
+
+
+def read_qos(given: object, congestion_control: object, priority: object, express: object) -> Qos:
+    """Return the quality of service that `given` and Zenoh's own words, which win, ask for.
+
+    Raises ConfigError that names the argument which is none.
+    """
+    qos = Qos() if given is None else check_kind("qos", given, Qos, "a durable_cache.Qos")
+    if qos.priority not in PRIORITY or qos.congestion not in CONGESTION:
+        raise refused("qos", qos, "a priority from 1 to 7 and a congestion from 0 to 2")
+    if congestion_control is not None:
+        kind = "a zenoh.CongestionControl"
+        check_kind("congestion_control", congestion_control, CongestionControl, kind)
+        number = next(at for at, one in CONGESTION.items() if one == congestion_control)
+        qos = qos._replace(congestion=number)
+    if priority is not None:
+        check_kind("priority", priority, Priority, "a zenoh.Priority")
+        qos = qos._replace(priority=next(at for at, one in PRIORITY.items() if one == priority))
+    if express is not None:
+        check_flag("express", express)
+        qos = qos._replace(express=bool(express))
+    return qos
+
+
+def zenoh_qos(qos: Qos) -> tuple[CongestionControl, Priority]:
+    """Return Zenoh's words for a quality of service."""
+    return CONGESTION[qos.congestion], PRIORITY[qos.priority]
+
+
+def read_reliability(value: object) -> Reliability | None:
+    """Return it; ConfigError where it is none of Zenoh's."""
+    if value is None:
+        return None
+    return check_kind("reliability", value, Reliability, "a zenoh.Reliability")
+
+
+def read_stamp(value: object) -> Timestamp | None:
+    """Return it; ConfigError where it is none of Zenoh's."""
+    if value is None:
+        return None
+    return check_kind("timestamp", value, Timestamp, "a zenoh.Timestamp")
+
+
+def check_session(value: object) -> Session:
+    """Return it; ConfigError where it is none of Zenoh's."""
+    return check_kind("session", value, Session, "a zenoh.Session")

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 import zenoh
-from zenoh import Publisher, Query, Session, ZError, handlers
+from zenoh import Publisher, Query, Reliability, Session, ZError, handlers
 
+from durable_cache.endpoints.session.arguments import CONGESTION, PRIORITY, Origins
 from durable_cache.endpoints.session.decoding import PUT
 from durable_cache.endpoints.session.leaving import start_thread
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
 
 __all__ = [
     "Listening",
-    "Origins",
     "Queryable",
     "Token",
+    "TokenSample",
     "ZenohSubscriber",
     "answer_at_once",
     "beat",
     "declare_heartbeats",
     "declare_heartbeats_polled",
+    "declare_native_token",
     "declare_own_publisher",
     "declare_queryable",
     "declare_subscriber",
@@ -33,7 +34,6 @@ __all__ = [
     "hear_queries",
     "hear_at_once",
     "is_matched",
-    "is_zenoh_channel",
     "put_own",
     "receive",
     "receive_query",
@@ -45,6 +45,7 @@ __all__ = [
     "tokens_for_certain",
     "tokens_now",
     "undeclare",
+    "watch_samples",
     "watch_tokens",
     "watch_tokens_polled",
 ]
@@ -58,6 +59,9 @@ Queryable: TypeAlias = "zenoh.Queryable[zenoh.handlers.Handler[Query]]"
 Token: TypeAlias = zenoh.LivelinessToken
 
 
+TokenSample: TypeAlias = zenoh.Sample
+
+
 _ItemT = TypeVar("_ItemT")
 _log = logging.getLogger(__name__)
 _CHANGES_KEPT_MAX = 16_384
@@ -66,47 +70,6 @@ _EVENTS_WAITING_MAX = 4096
 """Tokens, heartbeats or acknowledgements between Zenoh and us; a full channel holds Zenoh up."""
 _GONE = (ZError, RuntimeError)
 """What a channel raises when it was undeclared; the second while it is being undeclared."""
-
-
-_CONGESTION = {
-    0: zenoh.CongestionControl.DROP,
-    1: zenoh.CongestionControl.BLOCK,
-    2: zenoh.CongestionControl.BLOCK_FIRST,
-}
-
-
-_PRIORITY = dict(
-    enumerate(
-        (
-            zenoh.Priority.REAL_TIME,
-            zenoh.Priority.INTERACTIVE_HIGH,
-            zenoh.Priority.INTERACTIVE_LOW,
-            zenoh.Priority.DATA_HIGH,
-            zenoh.Priority.DATA,
-            zenoh.Priority.DATA_LOW,
-            zenoh.Priority.BACKGROUND,
-        ),
-        start=1,
-    )
-)
-
-
-class Origins(Enum):
-    """From where a cache takes samples, as Zenoh's Locality."""
-
-    ANY = "any"
-    SESSION_LOCAL = "session_local"
-    REMOTE = "remote"
-
-    @property
-    def locality(self) -> zenoh.Locality:
-        match self:
-            case Origins.ANY:
-                return zenoh.Locality.ANY
-            case Origins.SESSION_LOCAL:
-                return zenoh.Locality.SESSION_LOCAL
-            case Origins.REMOTE:
-                return zenoh.Locality.REMOTE
 
 
 def declare_subscriber(
@@ -139,6 +102,13 @@ def declare_token(session: Session, key: str) -> Token:
     return session.liveliness().declare_token(key)
 
 
+def declare_native_token(
+    session: Session, key_expr: str, source: SourceId, kind: str = "pub"
+) -> Token:
+    """Show a publisher or a subscriber of ours to programs that look for zenoh.ext's."""
+    return declare_token(session, f"{key_expr}/@adv/{kind}/{source.zid}/{source.eid}/_")
+
+
 def watch_tokens(
     session: Session, key_expr: str, callback: Callable[[str, bool], None]
 ) -> ZenohSubscriber:
@@ -150,6 +120,19 @@ def watch_tokens(
     channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
     watch = session.liveliness().declare_subscriber(key_expr, channel, history=True)
     _hand_on(watch.handler, changed)
+    return watch
+
+
+def watch_samples(
+    session: Session, key_expr: str, callback: Callable[[TokenSample], None], *, history: bool
+) -> ZenohSubscriber:
+    """Call `callback` for each change of a token, as Zenoh says it, on a thread of its own.
+
+    With `history`, for each token that there is already, too.
+    """
+    channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
+    watch = session.liveliness().declare_subscriber(key_expr, channel, history=history)
+    _hand_on(watch.handler, callback)
     return watch
 
 
@@ -341,15 +324,23 @@ class Listening:
 
 
 def declare_own_publisher(
-    session: Session, key_expr: str, qos: Qos, encoding: str | None
+    session: Session,
+    key_expr: str,
+    qos: Qos,
+    encoding: str | None,
+    *,
+    reliability: Reliability | None = None,
+    destination: Origins = Origins.ANY,
 ) -> Publisher:
     """Declare a publisher with our names for its quality of service."""
     return session.declare_publisher(
         key_expr,
         encoding=encoding,
-        congestion_control=_CONGESTION[qos.congestion],
-        priority=_PRIORITY[qos.priority],
+        congestion_control=CONGESTION[qos.congestion],
+        priority=PRIORITY[qos.priority],
         express=qos.express,
+        reliability=reliability,
+        allowed_destination=destination.locality,
     )
 
 
@@ -358,8 +349,8 @@ def is_matched(publisher: Publisher) -> bool:
     return bool(getattr(publisher.matching_status, "matching", False))
 
 
-def source_of(publisher: Publisher) -> SourceId:
-    """Return a publisher's source_id."""
+def source_of(publisher: Publisher | ZenohSubscriber) -> SourceId:
+    """Return the global id of a publisher, its source_id, or of a subscriber."""
     return SourceId(str(publisher.id.zid), publisher.id.eid)
 
 
@@ -369,11 +360,12 @@ def send(
     sample: Sample,
     key: str | None,
     stamp: zenoh.Timestamp,
+    destination: Origins = Origins.ANY,
 ) -> None:
     """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
     info = zenoh.SourceInfo(publisher.id, sample.sn)
     if key is not None:
-        _send_on(session, key, sample, stamp, info)
+        _send_on(session, key, sample, stamp, info, destination.locality)
     elif sample.kind is Kind.PUT:
         publisher.put(
             sample.payload,
@@ -386,8 +378,13 @@ def send(
         publisher.delete(attachment=sample.attachment, timestamp=stamp, source_info=info)
 
 
-def _send_on(
-    session: Session, key: str, sample: Sample, stamp: zenoh.Timestamp, info: zenoh.SourceInfo
+def _send_on(  # as Zenoh's own call has it
+    session: Session,
+    key: str,
+    sample: Sample,
+    stamp: zenoh.Timestamp,
+    info: zenoh.SourceInfo,
+    destination: zenoh.Locality,
 ) -> None:
     qos = Qos.unpack(sample.qos)
     if sample.kind is Kind.PUT:
@@ -395,30 +392,30 @@ def _send_on(
             key,
             sample.payload,
             encoding=sample.encoding,
-            congestion_control=_CONGESTION[qos.congestion],
-            priority=_PRIORITY[qos.priority],
+            congestion_control=CONGESTION[qos.congestion],
+            priority=PRIORITY[qos.priority],
             express=qos.express,
             attachment=sample.attachment,
             timestamp=stamp,
+            allowed_destination=destination,
             source_info=info,
         )
     else:
         session.delete(
             key,
-            congestion_control=_CONGESTION[qos.congestion],
-            priority=_PRIORITY[qos.priority],
+            congestion_control=CONGESTION[qos.congestion],
+            priority=PRIORITY[qos.priority],
             express=qos.express,
             attachment=sample.attachment,
             timestamp=stamp,
+            allowed_destination=destination,
             source_info=info,
         )
 
 
 def put_own(session: Session, key: str, payload: bytes) -> None:
     """Publish a message of ours."""
-    session.put(
-        key, payload, encoding="application/octet-stream", congestion_control=_CONGESTION[1]
-    )
+    session.put(key, payload, encoding="application/octet-stream", congestion_control=CONGESTION[1])
 
 
 def hear(
@@ -441,15 +438,6 @@ def hear_polled(session: Session, key_expr: str) -> ZenohSubscriber:
 def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
     """Return each message since the last call as (key, payload), at once."""
     return [(str(sample.key_expr), sample.payload.to_bytes()) for sample in _drain(subscriber)]
-
-
-def is_zenoh_channel(handler: object) -> str | None:
-    """Return "fifo" or "ring" for one of zenoh's own channel types."""
-    if isinstance(handler, handlers.RingChannel):
-        return "ring"
-    if isinstance(handler, (handlers.FifoChannel, handlers.DefaultHandler)):
-        return "fifo"
-    return None
 
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:

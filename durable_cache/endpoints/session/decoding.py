@@ -122,7 +122,7 @@ def raw_timestamp(stamp: zenoh.Timestamp) -> tuple[int, str]:
 def build_timestamp(ntp64: int, stamp_id: str) -> zenoh.Timestamp | None:
     """Return zenoh's form of a stamp; None where zenoh cannot hold it.
 
-    Exact for stamps a Zenoh clock made (architecture, section 9); our envelope is always exact.
+    Zenoh's Python makes stamps of whole nanoseconds: up to one too late. Our envelope is exact.
     """
     seconds, fraction = ntp64 >> 32, ntp64 & 0xFFFFFFFF
     nanoseconds = -(-fraction * 1_000_000_000 >> 32)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
-from durable_cache.endpoints.session import is_zenoh_channel
+from durable_cache.endpoints.session import Session, is_fifo, read_callback, ring_capacity
 from durable_cache.errors import Closed, ConfigError
+from durable_cache.model.arguments import check_number, refused
 
 __all__ = [
     "Callback",
@@ -46,8 +47,7 @@ class Channel(Generic[_ItemT]):
     """A bounded queue; the base of the two kinds. Any thread."""
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise ConfigError("a channel holds at least one sample")
+        check_number("capacity", capacity, 1, whole=True)
         self._capacity = capacity
         self._items: deque[_ItemT] = deque()
         self._changed = Condition()
@@ -128,8 +128,10 @@ class RingChannel(Channel[_ItemT]):
 class Callback(Generic[_ItemT]):
     """Calls the user's function for each item, on the subscriber's own thread."""
 
-    def __init__(self, callback: Callable[[_ItemT], object]) -> None:
-        self._callback = callback
+    def __init__(
+        self, callback: Callable[[_ItemT], object], drop: Callable[[], object] | None = None
+    ) -> None:
+        self._callback, self._drop = callback, drop
         self.errors = 0
         """How often the function raised."""
 
@@ -145,7 +147,15 @@ class Callback(Generic[_ItemT]):
                     _log.exception("a callback raised (%d times so far)", self.errors)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Nothing more will come: say so once to who wanted to know."""
+        drop, self._drop = self._drop, None
+        if drop is None:
+            return
+        try:
+            drop()
+        except BaseException:
+            self.errors += 1
+            _log.exception("a callback's drop raised")
 
 
 Sink = FifoChannel[_ItemT] | RingChannel[_ItemT] | Callback[_ItemT]
@@ -183,26 +193,45 @@ class Listener(Generic[_ItemT]):
         return self._sink
 
 
-def sink_of(handler: object, item_type: type[_ItemT]) -> tuple[Sink[_ItemT], object]:
+def sink_of(
+    handler: object,
+    item_type: type[_ItemT],  # noqa: ARG001  # what is delivered, for who reads and type checkers
+    session: Session,
+) -> tuple[Sink[_ItemT], object]:
     """Return where to deliver items of a type, and what the user receives them from.
 
     Takes what zenoh-python takes: None (a FIFO of 1,024), a channel of ours, a channel of zenoh's
-    (ours of the same kind stands for it), a callable, or ``(callback, handler)``, whose handler
-    is handed out again. Raises ConfigError for anything else.
+    (ours of the same kind stands for it, a ring of the same capacity), a callable, a
+    ``zenoh.handlers.Callback``, or ``(callback, handler)``, whose handler is handed out again.
+    Raises ConfigError for anything else.
     """
-    if handler is None:
-        channel: FifoChannel[_ItemT] | RingChannel[_ItemT] = FifoChannel()
+    channel: FifoChannel[_ItemT] | RingChannel[_ItemT]
+    if handler is None or is_fifo(handler):
+        channel = FifoChannel()
     elif isinstance(handler, (FifoChannel, RingChannel)):
         channel = handler
-    elif (kind := is_zenoh_channel(handler)) is not None:
-        channel = RingChannel() if kind == "ring" else FifoChannel()
-    elif isinstance(handler, tuple) and len(handler) == 2 and callable(handler[0]):
-        return Callback(handler[0]), handler[1]
-    elif callable(handler):
-        return Callback(handler), None
+    elif (capacity := ring_capacity(session, handler)) is not None:
+        channel = RingChannel(capacity)
     else:
-        raise ConfigError(
-            f"{handler!r:.100} takes no {item_type.__name__.lower()}: give a callable, a "
-            "FifoChannel or RingChannel, or (callable, handler)"
-        )
+        called, given = handler, None
+        if isinstance(handler, tuple) and len(handler) == 2:
+            called, given = handler
+        callback: Callback[_ItemT] | None = _callback_of(called)
+        if callback is None:
+            raise refused("handler", handler, _ACCEPTED)
+        return callback, given
     return channel, channel
+
+
+_ACCEPTED = (
+    "something that takes samples or misses: give a callable, a FifoChannel or RingChannel of "
+    "durable_cache's or zenoh.handlers', or (callable, handler)"
+)
+
+
+def _callback_of(handler: object) -> Callback[_ItemT] | None:
+    given = read_callback(handler)
+    if given is not None:
+        return Callback(*given)
+    # A class is callable too: who hands in zenoh.handlers.FifoChannel itself forgot to make one.
+    return Callback(handler) if callable(handler) and not isinstance(handler, type) else None

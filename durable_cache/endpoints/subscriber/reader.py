@@ -144,7 +144,7 @@ class ReliableReader(ReliableSubscriber):
         Takes what a subscriber takes, as `sample_miss_listener` does; raises ConfigError at once
         for what cannot be told.
         """
-        sink, given = sink_of(handler, SampleLost)
+        sink, given = sink_of(handler, SampleLost, self._session)
         self._kept.listeners.append(sink)
         return Listener(sink, given, self._kept.listeners.remove)
 

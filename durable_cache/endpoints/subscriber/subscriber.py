@@ -14,20 +14,23 @@ from dataclasses import dataclass, replace
 from queue import Empty, Full, Queue
 from threading import Event as Flag
 from threading import Thread, current_thread
-from types import TracebackType
-from typing import Any, NamedTuple, Self, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.session import (
     NO_SOURCE,
     Decoder,
     Origins,
     Session,
+    Token,
     ZError,
     close_at_exit,
     declare_heartbeats_polled,
+    declare_native_token,
     declare_subscriber,
     receive,
+    source_of,
     start_thread,
     take_heartbeats,
     take_token_changes,
@@ -71,6 +74,8 @@ __all__ = ["Miss", "MissListener", "ReliableSubscriber", "SubscriberOptions"]
 _log = logging.getLogger(__name__)
 _TOKENS_SECONDS_MAX = 1.0
 """How long routers are waited for that say which caches there are; they answer within a trip."""
+_LISTED_SECONDS = 2.0
+"""How long after our start tokens that come may be of publishers that were there before us."""
 _IDLE_SECONDS = 0.1
 """How often tokens and heartbeats are looked at while nothing else comes."""
 
@@ -109,9 +114,15 @@ class SubscriberOptions:
     """How long a slow consumer may hold up Zenoh; then samples are dropped and recovered."""
     events_max: int = 256
     """Batches and answers between the threads."""
+    allowed_origin: Origins = Origins.ANY
+    """Whose samples are taken as they are published; history and recovery ask everybody."""
+    joins_late: bool = False
+    """What publishers that are there already put before is not awaited, however recent it is."""
+    detectable: bool = False
+    """Show the subscriber to programs that look for zenoh.ext's advanced subscribers."""
 
 
-class ReliableSubscriber:
+class ReliableSubscriber(Closing):
     """A running subscriber (RFC, "The ReliableSubscriber"); a context manager and iterable.
 
     Samples are ours (`durable_cache.Sample`). A callback runs on the subscriber's own thread, never
@@ -126,10 +137,13 @@ class ReliableSubscriber:
         options: SubscriberOptions,
     ) -> None:
         history, domain = options.history, options.domain
+        self._session = session
         self._sink, self._handler = self._open(handler)
         self.key_expr = key_expr
         self._domain = domain
         self._overrun_seconds = options.overrun_seconds
+        listed_seconds = _LISTED_SECONDS if options.joins_late else 0.0
+        self._listed_until_seconds = time.monotonic() + listed_seconds
         self._miss_sinks: list[Sink[Miss]] = []
         self._engine = SubscriberEngine(options.delivery, history=history is not None)
         own_zid = zid_of(session)
@@ -151,14 +165,16 @@ class ReliableSubscriber:
         self._threads: list[Thread] = []
         self._warned = False
         self._publishers = watch_tokens_polled(session, own_key(domain, "pub", "**"))
-        self._session = session
         self._caches = watch_tokens_polled(session, own_key(domain, "history", "**"))
         self._known_caches: set[str] = set()
         """The tokens of the caches that were there when history was first asked for."""
         self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
         self._subscriber = declare_subscriber(
-            session, str(key_expr), Origins.ANY, options.channel_samples
+            session, str(key_expr), options.allowed_origin, options.channel_samples
         )
+        self._shown: Token | None = None
+        if options.detectable:
+            self._shown = declare_native_token(session, str(key_expr), self.source, "sub")
         self._spawn("ask", self._questions.run)
         self._spawn("deliver", self._run)
         self._spawn("receive", self._run_receive)
@@ -166,7 +182,12 @@ class ReliableSubscriber:
 
     def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
         """Return where to deliver, and what the user receives samples from."""
-        return sink_of(handler, Sample)
+        return sink_of(handler, Sample, self._session)
+
+    @property
+    def source(self) -> SourceId:
+        """The subscriber's own EntityGlobalId."""
+        return source_of(self._subscriber)
 
     @property
     def missed(self) -> int:
@@ -225,7 +246,7 @@ class ReliableSubscriber:
         Takes what a subscriber takes; misses are received from the returned listener where it is
         a channel. Raises ConfigError at once for what cannot be told.
         """
-        sink, given = sink_of(handler, Miss)
+        sink, given = sink_of(handler, Miss, self._session)
         self._miss_sinks.append(sink)
         return MissListener(sink, given, self._miss_sinks.remove)
 
@@ -300,7 +321,8 @@ class ReliableSubscriber:
             self._note_publisher(key, alive=alive)
             token = parse_publisher_token(key, self._domain)
             if alive and token is not None and token.key_expr.intersects(self.key_expr):
-                yield Declared(token.source, token.epoch, token.incarnation, _now())
+                listed = time.monotonic() < self._listed_until_seconds
+                yield Declared(token.source, token.epoch, token.incarnation, _now(), listed)
         for key, alive in take_token_changes(self._caches):
             if not alive:
                 self._known_caches.discard(key)
@@ -373,6 +395,8 @@ class ReliableSubscriber:
         self._stopped.set()
         for declared in (self._subscriber, self._publishers, self._caches, self._heartbeats):
             undeclare(declared)
+        if self._shown is not None:
+            undeclare(self._shown)
         self._questions.stop()
         for sink in (self._sink, *self._miss_sinks):
             sink.close()
@@ -388,17 +412,6 @@ class ReliableSubscriber:
             raise error
 
     undeclare = close
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _now() -> Moment:

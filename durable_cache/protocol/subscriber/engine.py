@@ -443,7 +443,7 @@ class SubscriberEngine:
             self._crowd.declare(event)
             return
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
-        fresh = epoch >= frame(since_ns)
+        fresh = not event.listed and epoch >= frame(since_ns)
         stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
         if not followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
             return

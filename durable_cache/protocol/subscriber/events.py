@@ -117,6 +117,8 @@ class Declared:
     epoch: int
     incarnation: str
     now: Moment
+    listed: bool = False
+    """It was there before us: what it published until now is history, and not awaited."""
 
 
 @dataclass(frozen=True, slots=True)

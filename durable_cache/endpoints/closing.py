@@ -1,0 +1,45 @@
+"""How what was declared is closed at the end of a `with` block, an asynchronous one too."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Closing"]
+
+
+class Closing:
+    """Something with a `close`, as a context manager of both kinds."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Undeclare everything; idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close on a thread of the loop's own pool: what is awaited there holds up nobody here."""
+        import asyncio
+
+        # Who is cancelled here leaves with everything closed all the same.
+        await asyncio.shield(asyncio.to_thread(self.close))

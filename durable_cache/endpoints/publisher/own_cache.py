@@ -1,0 +1,71 @@
+"""How a publisher answers from the samples it keeps itself (RFC: its own ReliabilityCache)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from threading import Condition
+
+from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
+from durable_cache.endpoints.session import Query, ZError, query_parts, reply_error
+from durable_cache.model.sample import SampleBatch, SourceId
+from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.publisher.engine import PublisherEngine
+from durable_cache.protocol.wire import Absence, Incarnation
+from durable_cache.storage.contract import Page
+
+__all__ = ["OwnCache"]
+
+_log = logging.getLogger(__name__)
+_BOUNDS = AnswerBounds(
+    samples_max=100_000, bytes_max=64 << 20, seconds_max=8.0, packed_bytes_max=1 << 20
+)
+_UNDER_WAY_SECONDS_MAX = 1.0
+"""How long an answer waits for the put that is under way: a congested link holds it up."""
+
+
+class OwnCache:
+    """Answers queries on the publisher's thread; `changed` guards the engine."""
+
+    def __init__(self, engine: PublisherEngine, changed: Condition, key_expr: str) -> None:
+        self._engine, self._changed, self._key_expr = engine, changed, key_expr
+        self.reading = 0
+        """Answers that wait for the put that is under way."""
+        self.errors = 0
+        """Queries that could not be answered."""
+
+    def answer(self, query: Query) -> None:
+        """Answer one query, whatever comes of it."""
+        with query:
+            try:
+                asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
+                answer(query, asked, self._read, _BOUNDS, self._absences, self._incarnations)
+            except Refused as error:
+                reply_error(query, str(error))
+            except ZError:
+                return  # the asker is gone
+            except Exception:
+                # One question that cannot be answered must not end recovery for all others.
+                self.errors += 1
+                _log.exception("a query to the publisher on %s failed", self._key_expr)
+
+    def _read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
+        with self._changed:
+            # Who asks after a sample left must find it: wait for the put that is under way.
+            if (sending := self._engine.under_way) is not None:
+                self.reading += 1
+                self._changed.wait_for(
+                    lambda: self._engine.under_way is not sending, _UNDER_WAY_SECONDS_MAX
+                )
+                self.reading -= 1
+            samples, after = self._engine.read(selection, limit, cursor)
+        return Page(SampleBatch(samples), after)
+
+    def _incarnations(self, _: Iterable[SourceId]) -> tuple[Incarnation, ...]:
+        with self._changed:
+            return self._engine.incarnations()
+
+    def _absences(self, selection: Selection) -> tuple[Absence, ...]:
+        with self._changed:
+            return self._engine.absences(selection)
