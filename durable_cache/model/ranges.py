@@ -43,7 +43,11 @@ class RangeSet:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         for first, last in runs:
-            self.add(first, last)
+            if self._lasts and first <= self._lasts[-1] + 1:
+                self.add(first, last)
+            elif first <= last:  # the usual case: rising, with room between them
+                self._firsts.append(first)
+                self._lasts.append(last)
 
     @classmethod
     def of(cls, sns: Iterable[int]) -> RangeSet:
@@ -100,14 +104,18 @@ class RangeSet:
 
     def update(self, other: RangeSet) -> None:
         """Include every run of `other`."""
-        for first, last in other:
+        if not self._firsts:
+            self._firsts[:], self._lasts[:] = other._firsts, other._lasts
+            return
+        for first, last in zip(other._firsts, other._lasts, strict=True):
             self.add(first, last)
 
     def difference(self, other: RangeSet) -> RangeSet:
         """Return what is here and not in `other`, as a new set."""
         left = self.copy()
-        for first, last in other:
-            left.remove(first, last)
+        if left._firsts:
+            for first, last in zip(other._firsts, other._lasts, strict=True):
+                left.remove(first, last)
         return left
 
     def intersection(self, other: RangeSet) -> RangeSet:

@@ -60,6 +60,7 @@ class TimeBounds(NamedTuple):
         return self.first <= ntp64 <= self.last
 
 
+ANY_SN, ANY_TIME = SnBounds(), TimeBounds()
 NO_TIME = TimeBounds(1, 0)
 """Bounds that no timestamp is within."""
 
@@ -76,11 +77,22 @@ class Selection:
     eid: int | None = None
     """Only with `zid`."""
     epoch: int | None = None
-    sns: SnBounds = SnBounds()
-    times: TimeBounds = TimeBounds()
+    sns: SnBounds = ANY_SN
+    times: TimeBounds = ANY_TIME
     newest: int | None = None
     """At most so many per key, the newest by `Sample.time_order`; still returned oldest first."""
     order: Order = Order.IDENTITY
+
+    @property
+    def asks_numbers(self) -> bool:
+        """Whether it asks for numbers of one source, and for them all."""
+        return (
+            self.zid is not None
+            and self.eid is not None
+            and self.newest is None
+            and self.times == ANY_TIME
+            and self.sns != ANY_SN
+        )
 
     def has_numbering(self, source: SourceId, epoch: int) -> bool:
         """Tell whether the selection may hold samples of a source's epoch, the key aside."""

@@ -206,14 +206,15 @@ class Ledger:
         if not self.slot or due < self.slot - self.options.ring_max:
             self._begin(due)
         left = self.options.streams_per_tick_max
-        for slot in sorted(at for at in self._pending if at <= due):
+        for slot in sorted([at for at in self._pending if at <= due]) if self._pending else ():
             left = self._apply(slot, left)
             if self.applying:
                 return
         if due > self.slot:
             self.slot = due
         for view in self.views.values():
-            self._build(view)
+            if view.building is not None:
+                self._build(view)
             if view.touched and view.ready:
                 view.remember(self.slot)
                 view.touched = False

@@ -13,14 +13,13 @@ after a wrap, or the acknowledgements of an earlier run of a pinned zid, are nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.selection import Cursor, Selection, SnBounds
+from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
 from durable_cache.protocol.publisher.events import (
     AckReceived,
@@ -153,12 +152,10 @@ class PublisherEngine:
         Only where numbers of this source are asked for, at most 1,000 runs. What is not kept is not
         called trimmed: a cache may have it.
         """
-        asked = Selection(selection.key_expr, *self._source, sns=selection.sns)
-        if self._history is None or replace(selection, order=asked.order) != asked:
+        of_this = (selection.zid, selection.eid, selection.epoch) == (*self._source, None)
+        if self._history is None or not (of_this and selection.asks_numbers):
             return ()
-        if asked.sns == SnBounds():
-            return ()
-        runs = self._history.other_keys(asked)[:ABSENCES_MAX]
+        runs = self._history.other_keys(selection)[:ABSENCES_MAX]
         reason = AbsenceReason.OTHER_KEY
         return tuple(
             Absence(self._source, epoch, run.first, run.last, reason) for epoch, run in runs

@@ -9,6 +9,7 @@ said ends a wait.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +21,7 @@ from durable_cache.model.selection import Selection
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.wire import ABSENCES_MAX, Absence, AbsenceReason
 
-__all__ = ["HeldStream", "absences", "may_hold_others"]
+__all__ = ["HeldStream", "absences"]
 
 _SN_END = 1 << 36
 
@@ -45,18 +46,6 @@ class _Numbering:
     floor: int = 0
 
 
-def may_hold_others(selection: Selection) -> bool:
-    """Tell whether a question is of the kind that absences answer: numbers of one source."""
-    bounds = selection.sns
-    return (
-        selection.zid is not None
-        and selection.eid is not None
-        and selection.newest is None
-        and selection.times == Selection().times
-        and (bounds.first is not None or bounds.last is not None)
-    )
-
-
 def absences(
     selection: Selection,
     states: Sequence[NumberingState],
@@ -69,7 +58,7 @@ def absences(
     `states` and `streams` are of the one source that the selection names; `samples_max` is the
     history beyond which a reader is not shown what retention has yet to remove.
     """
-    if not may_hold_others(selection):
+    if not selection.asks_numbers:
         return ()
     known = _gather(selection, states, aliases, streams or (), samples_max)
     source = SourceId(selection.zid or "", selection.eid or 0)
@@ -90,12 +79,12 @@ def _gather(
     samples_max: int | None,
 ) -> dict[int, _Numbering]:
     names = {alias.stored: alias for alias in aliases}
-    known: dict[int, _Numbering] = {}
+    known: dict[int, _Numbering] = defaultdict(_Numbering)
     for state in states:
         for epoch, runs in _renamed(names, state.epoch, state.held):
-            known.setdefault(epoch, _Numbering()).held.update(runs)
+            known[epoch].held.update(runs)
         for epoch, runs in _renamed(names, state.epoch, state.skipped):
-            known.setdefault(epoch, _Numbering()).skipped.update(runs)
+            known[epoch].skipped.update(runs)
     for stream, held, removed_below in streams:
         asked_for = selection.key_expr.concerns(stream.key)
         shown, floor = held, removed_below
@@ -103,7 +92,7 @@ def _gather(
             floor = max(floor, held.nth_last(samples_max) or 0)
             shown = held.clip(floor, _SN_END)
         for epoch, runs in _renamed(names, stream.epoch, shown):
-            numbering = known.setdefault(epoch, _Numbering())
+            numbering = known[epoch]
             (numbering.given if asked_for else numbering.others).update(runs)
             if asked_for:
                 numbering.floor = max(numbering.floor, floor)

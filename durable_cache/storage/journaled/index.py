@@ -73,15 +73,7 @@ class StreamIndex:
         self._cache: OrderedDict[Stream, StreamInfo] = OrderedDict()
         self._db: sqlite3.Connection | None = None
         try:
-            self._db = sqlite3.connect(
-                ":memory:" if path is None else path,
-                timeout=10,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(SCHEMA)
+            self._connect()
         except sqlite3.Error as error:
             self.close()
             raise sqlite_error(error, f"stream index {path}") from error
@@ -90,6 +82,17 @@ class StreamIndex:
         self.generation = self._once("generation")
         """Changes when the state directory is lost: what peers know of this cache is void then."""
         self.cache_id = self._once("cache_id")
+
+    def _connect(self) -> None:
+        self._db = database = sqlite3.connect(
+            ":memory:" if self._path is None else self._path,
+            timeout=10,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.executescript(SCHEMA)
 
     def record(self, batch: SampleBatch, skips: Sequence[Skip] = (), drained: int = 0) -> None:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""

@@ -45,8 +45,12 @@ class MergedReading:
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page as `Storage.read` does, of backend and backlog together."""
-        waiting = self._backlog.matching(selection) if self._backlog.samples else iter(())
+        waiting = self._backlog.matching(selection) if self._backlog.samples else None
         updates = self._updates(selection)
+        if waiting is None:
+            if not updates:
+                return self._backend.read(selection, limit, cursor)
+            waiting = iter(())
         if selection.newest is None:
             return self._read_all(selection, chain(waiting, updates), limit, cursor)
         recent = _newest_of_keys(chain(waiting, updates), selection.newest)
@@ -84,7 +88,7 @@ class MergedReading:
             for at in (place(sample),)
             if end is None or at <= end
         )
-        places = heapq.nsmallest(limit + 1, fitting)
+        places = sorted(fitting)[: limit + 1]
         chosen = places[:limit]
         more = len(places) > limit or end is not None
         return Page(SampleBatch(fitting[at] for at in chosen), chosen[-1] if more else None)

@@ -39,7 +39,7 @@ from durable_cache.storage.contract import (
     Retention,
     Storage,
 )
-from durable_cache.storage.journaled.absences import HeldStream, absences, may_hold_others
+from durable_cache.storage.journaled.absences import HeldStream, absences
 from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.belonging import backend_finding, journal_finding
 from durable_cache.storage.journaled.index import StreamIndex
@@ -423,7 +423,7 @@ class JournaledStorage:
         Only where it asks for numbers of one source; `samples_max` is the history shown per key.
         Bounded work: of a source on very many keys only one key's question is answered.
         """
-        if not may_hold_others(selection):
+        if not selection.asks_numbers:
             return ()
         source = SourceId(selection.zid or "", selection.eid or 0)
         # What is on its way is looked at before the index each time: never in neither of both.

@@ -21,7 +21,12 @@ from durable_cache.storage.contract import Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.testing.simulation.aligning import CacheToken
 from durable_cache.testing.simulation.composition import Composition
-from durable_cache.testing.simulation.media import BackendState, JournalState, Medium
+from durable_cache.testing.simulation.media import (
+    BackendState,
+    IndexMedium,
+    JournalState,
+    Medium,
+)
 from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
 from durable_cache.testing.simulation.publishers import (
     ForeignPublisher,
@@ -77,7 +82,7 @@ class SimCache(Listener):
         super().__init__(world, network, plan.name)
         self.truth, self.plan, self.key_expr = truth, plan, plan.key_expr
         self.journal = Medium(world, f"{plan.name} journal", JournalState(), JournalState.copy)
-        self.index = Medium(world, f"{plan.name} index", b"", bytes)
+        self.index = IndexMedium(world, f"{plan.name} index")
         self.backend = Medium(world, f"{plan.name} backend", BackendState(), BackendState.copy)
         self.process: Composition | None = None
         self.held_ns: dict[Publication, int] = {}

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from durable_cache.errors import StorageFull, StorageUnavailable
 from durable_cache.model.ranges import RangeSet
@@ -29,7 +30,7 @@ from durable_cache.storage.contract import (
     Retention,
 )
 from durable_cache.storage.journaled.index import StreamIndex
-from durable_cache.storage.journaled.index_rows import set_meta
+from durable_cache.storage.journaled.index_rows import SCHEMA, set_meta
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.simulation.world import Crash, World
@@ -38,6 +39,7 @@ __all__ = [
     "FAULTS",
     "BackendState",
     "JournalState",
+    "IndexMedium",
     "Medium",
     "SimBackend",
     "SimIndex",
@@ -342,26 +344,47 @@ class SimBackend(MemoryStorage):
         """The server goes on without us."""
 
 
+class IndexMedium(Medium[bytes]):
+    """The file of an index, with the database that is open on it where none needs opening."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name, b"", bytes)
+        self._open: tuple[bytes, sqlite3.Connection] | None = None
+
+    def leave(self, database: sqlite3.Connection) -> None:
+        """Keep what a process that ends leaves, and the database that holds just that."""
+        self.state = database.serialize()
+        self._open = self.state, database
+
+    def take_database(self) -> sqlite3.Connection | None:
+        """Return the database that was left, unless the file is another one since."""
+        left, self._open = self._open, None
+        return left[1] if left is not None and left[0] is self.state else None
+
+
 class SimIndex(StreamIndex):
     """The real stream index, in memory, with the faults of a medium at its transactions."""
 
-    def __init__(self, medium: Medium[bytes], random: Random) -> None:
-        self._medium: Medium[bytes] | None = None
-        self._random = random
+    def __init__(self, medium: IndexMedium, random: Random) -> None:
+        self._medium: IndexMedium | None = None
+        self._names = [f"{random.getrandbits(64):016x}" for _ in range(2)]
+        """What it calls itself where its file says nothing."""
+        self._file = medium
+        self._read: dict[tuple[str, tuple[object, ...]], list[tuple[Any, ...]]] | None = {}
+        """What was read since the last transaction; none while one is under way."""
         super().__init__(None)
-        if medium.state:
-            database = self._open()
-            database.deserialize(medium.state)
-            self._cache.clear()
-            self.streams = int(self._rows("SELECT count(*) FROM streams")[0][0])
-            self.generation = self._once("generation")
-            self.cache_id = self._once("cache_id")
         self._medium = medium
+
+    def _connect(self) -> None:
+        self._db = self._file.take_database()
+        if self._db is None:
+            self._db = sqlite3.connect(":memory:", isolation_level=None)
+            self._db.deserialize(self._file.state or _empty_index())
 
     def _once(self, name: str) -> str:
         value = self._get(name)
         if value is None:
-            value = f"{self._random.getrandbits(64):016x}"
+            value = self._names.pop(0)
             with self._transaction() as database:
                 set_meta(database, name, value)
         return value
@@ -369,21 +392,40 @@ class SimIndex(StreamIndex):
     def save(self) -> None:
         """Leave what the file holds to the next process."""
         if self._medium is not None and self._db is not None:
-            self._medium.state = self._db.serialize()
+            self._medium.leave(self._db)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         medium = self._medium
-        if medium is None:
+        if medium is not None:
+            medium.begin(lambda: self._open().serialize())
+        self._read = None
+        try:
             with super()._transaction() as database:
                 yield database
-            return
-        medium.begin(lambda: self._open().serialize())
-        with super()._transaction() as database:
-            yield database
-        medium.end()
+        finally:
+            self._read = {}
+        if medium is not None:
+            medium.end()
+
+    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        if self._read is None:
+            return super()._rows(statement, values)
+        asked = statement, tuple(values)
+        found = self._read.get(asked)
+        if found is None:
+            found = self._read[asked] = super()._rows(statement, values)
+        return found
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
         if self._medium is not None:
             self._medium.read()
         return super().load(source)
+
+
+@cache
+def _empty_index() -> bytes:
+    """Return the file of an index in which nothing is: made once, for it takes its time."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(SCHEMA)
+        return database.serialize()

@@ -65,13 +65,7 @@ class Node:
 
     def later(self, delay_seconds: float, action: Callable[[], None]) -> None:
         """Do something after so much time, in this process."""
-        life = self.life
-
-        def guarded() -> None:
-            if self.running and self.life == life:
-                self.guard(action)
-
-        self.world.at(delay_seconds, guarded)
+        self.world.at(delay_seconds, action, self)
 
     def guard(self, action: Callable[[], None]) -> None:
         """Do something of this process: a crash ends the process, an error the promise."""

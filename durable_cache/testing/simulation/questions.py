@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
@@ -13,7 +14,12 @@ __all__ = ["Question", "holds"]
 
 def holds(key_expr: KeyExpression, key: str) -> bool:
     """Tell whether what is published on `key`, a wildcard update too, concerns an expression."""
-    return key_expr.matches(key) if "*" not in key else key_expr.intersects(KeyExpression(key))
+    return _holds(key_expr.text, key)
+
+
+@lru_cache(maxsize=1024)
+def _holds(text: str, key: str) -> bool:
+    return KeyExpression(text).concerns(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +39,11 @@ class Question:
     """So many at most; the rest is for the next page."""
     native: bool = False
     """It goes to foreign publishers' own caches."""
+    selection: Selection = field(init=False, repr=False, compare=False)
 
-    @property
-    def selection(self) -> Selection:
+    def __post_init__(self) -> None:
         source = self.source
-        return Selection(
+        selection = Selection(
             key_expr=self.key_expr,
             zid=None if source is None else source.zid,
             eid=None if source is None else source.eid,
@@ -45,6 +51,7 @@ class Question:
             newest=self.newest,
             order=Order.TIME if self.in_time else Order.IDENTITY,
         )
+        object.__setattr__(self, "selection", selection)  # asked of several, page by page
 
     def names(self, sample: Sample) -> bool:
         """Tell whether a sample is asked for, `newest` and `after` aside."""

@@ -50,6 +50,7 @@ class Truth:
 
     def __init__(self) -> None:
         self.publications: list[Publication] = []
+        self._marked: dict[bytes | None, Publication] = {}
         self.numberings: dict[SourceId, list[Numbering]] = defaultdict(list)
         self.incarnations: dict[str, Numbering] = {}
 
@@ -77,16 +78,16 @@ class Truth:
             numbering.offset = sample.sn
         numbering.published[sample.sn] = publication
         self.publications.append(publication)
+        self._marked[b"%d" % publication.at] = publication
         return publication
 
     def of(self, sample: Sample) -> Publication | None:
         """Return the publication that a sample is of; None where nobody published it so."""
-        mark = sample.attachment
-        if mark is None or not mark.isdigit() or int(mark) >= len(self.publications):
+        publication = self._marked.get(sample.attachment)
+        if publication is None:
             return None
-        publication = self.publications[int(mark)]
         genuine = publication.sample
-        same = (
+        same = sample is genuine or (
             sample.key == genuine.key
             and sample.source == genuine.source
             and sample.sn == genuine.sn

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
+from typing import Protocol
 
 from durable_cache.model.clock import Moment
 
@@ -22,6 +23,16 @@ _STEPS_MAX = 60_000
 
 class Crash(BaseException):
     """A process ends here, between two steps of its own; nothing in the process may catch it."""
+
+
+class Process(Protocol):
+    """What an action belongs to; it is left out when that has ended."""
+
+    running: bool
+    life: int
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Do something of this process."""
 
 
 class World:
@@ -42,25 +53,30 @@ class World:
         """What broke the promise, in the order it was seen."""
         self.trace: list[str] = []
         self.tracing = tracing
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._queue: list[tuple[int, int, Callable[[], None], Process | None, int]] = []
         self._serial = 0
 
-    def at(self, delay_seconds: float, action: Callable[[], None]) -> None:
-        """Do something after so much virtual time."""
-        self.at_ns(self.now_ns + round(delay_seconds * SECOND_NS), action)
-
-    def at_ns(self, when_ns: int, action: Callable[[], None]) -> None:
-        """Do something at a moment; one that is over is now."""
-        self._serial += 1
-        heapq.heappush(self._queue, (max(when_ns, self.now_ns), self._serial, action))
+    def at(
+        self, delay_seconds: float, action: Callable[[], None], process: Process | None = None
+    ) -> None:
+        """Do something after so much virtual time, in a process if that lives on until then."""
+        self._serial = serial = self._serial + 1
+        when_ns = self.now_ns
+        if delay_seconds > 0:
+            when_ns += round(delay_seconds * SECOND_NS)
+        life = 0 if process is None else process.life
+        heappush(self._queue, (when_ns, serial, action, process, life))
 
     def run(self, seconds: float) -> None:
         """Let so much virtual time pass."""
         end_ns = self.now_ns + round(seconds * SECOND_NS)
         queue = self._queue
         while queue and queue[0][0] <= end_ns:
-            self.now_ns, _, action = heapq.heappop(queue)
-            action()
+            self.now_ns, _, action, process, life = heappop(queue)
+            if process is None:
+                action()
+            elif process.running and process.life == life:
+                process.guard(action)
             self.steps += 1
             if self.steps > _STEPS_MAX:
                 self.fail("never comes to rest")
