@@ -222,3 +222,64 @@ def test_a_sample_that_history_brought_with_the_run_before_is_not_taken_for_the_
     assert reader.story == [0, 1, 2, 0, 1]
     reader.live(sample(2, at=3))
     assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
+def test_of_a_run_that_began_while_history_was_read_all_is_ours() -> None:
+    """Its first samples were lost on the way to us and have not reached the caches either."""
+    for heard in ((), (sample(9, EPOCH, at=0),)):
+        reader = Reader(history=True)
+        reader.declared(EPOCH, "aaaaaaaa")
+        reader.live(*heard)
+        reader.seconds = 5
+        reader.declared(FRESH, "bbbbbbbb")
+        reader.live(sample(3, at=7))
+        names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+        reader.page([sample(sn, FRESH, at=6) for sn in (2, 3)], names=names)
+        assert reader.wanted == [(0, 1)]
+        reader.answer(sample(0, FRESH, at=5), sample(1, FRESH, at=5), names=names)
+        assert reader.story == [0, 1, 2, 3]
+
+
+def test_a_run_that_history_shows_again_behind_its_successor_is_over() -> None:
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0))
+    one, two = sample(0, EPOCH), sample(0, EPOCH + 1, at=1)
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH + 1, "bbbbbbbb"))
+    reader.page([one], cut_after=one, names=names)
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([two], names=names)
+    reader.page([one, two], names=names)
+    reader.declared(EPOCH + 1, "bbbbbbbb")
+    reader.live(sample(1, at=2))
+    assert reader.story == [0, 0, 1]
+
+
+def test_two_runs_that_answerers_call_by_one_epoch_are_two() -> None:
+    """A restart within one time frame: the publisher's own cache knows of no run before."""
+    reader = Reader(history=True)
+    first = [sample(sn, 5, at=sn) for sn in range(3)]
+    second = [sample(sn, 5, at=10 + sn) for sn in range(2)]
+    own = AnswerPart(second, (), (Incarnation(SOURCE, 5, "bbbbbbbb"),))
+    cache = AnswerPart(
+        first, (), (Incarnation(SOURCE, 4, "99999999"), Incarnation(SOURCE, 5, "aaaaaaaa"))
+    )
+    answer = Answer((own, cache), 2)
+    reader.handle(HistoryPage(reader.asked.pop().question_id, answer, reader.now))
+    assert reader.story == [0, 1, 2, 0, 1]
+    reader.declared(5, "bbbbbbbb")
+    reader.live(sample(3, at=13))
+    reader.answer(sample(2, 5, at=12), names=(Incarnation(SOURCE, 5, "bbbbbbbb"),))
+    assert reader.story == [0, 1, 2, 0, 1, 2, 3]
+
+
+def test_what_is_absent_is_known_by_its_run_whatever_its_answerer_calls_it() -> None:
+    reader = Reader(history=True)
+    cache = AnswerPart([sample(0, 6), sample(2, 6)], (), (Incarnation(SOURCE, 6, "bbbbbbbb"),))
+    reader.handle(HistoryPage(reader.asked.pop().question_id, Answer((cache,), 1), reader.now))
+    other_key = absent(1, 1, AbsenceReason.OTHER_KEY, 5)
+    reader.answer(absent=(other_key,), names=(Incarnation(SOURCE, 5, "aaaaaaaa"),))
+    assert reader.story == []
+    reader.wait(1)
+    reader.answer(absent=(other_key,), names=(Incarnation(SOURCE, 5, "bbbbbbbb"),))
+    assert reader.story == [0, 2]

@@ -51,6 +51,7 @@ from durable_cache.protocol.subscriber.following import (
     Numbering,
     Outputs,
 )
+from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History, Reading
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 
@@ -76,8 +77,7 @@ class SubscriberEngine:
         self._history: History | None = None
         if history:
             self._history = History(self._options, self._ids, self._outputs, self._reading_of)
-        self._held: list[Sample | Declared] = []
-        self._held_of: set[SourceId] = set()
+        self._held = Held()
         self._crowd = Crowd()
         self._began_ns, self._answerers_known = 0, False
         self._duplicates = self._dropped = self.beyond = 0
@@ -195,8 +195,7 @@ class SubscriberEngine:
     def _hold_back(self, sample: Sample) -> None:
         """Keep a sample until history is read; of what does not fit, where each source stands."""
         if len(self._held) < self._options.pending_samples_max:
-            self._held.append(sample)
-            self._held_of.add(sample.source)
+            self._held.add(sample)
             return
         self._crowd_in(sample)
 
@@ -435,16 +434,18 @@ class SubscriberEngine:
 
     def _declared(self, event: Declared) -> None:
         source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
-        if self.reads_history and source in self._held_of:
-            self._held.append(event)  # behind the samples that came before it
+        since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
+        fresh = not event.listed and epoch >= frame(since_ns)
+        stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
+        if self.reads_history and source in self._held:
+            followed = self._sources.known(source)
+            before = self._held.has_tokens(source) or (followed is not None and followed.seen)
+            self._held.declare(event, begun=fresh or (bool(before) and not stale))
             return
         followed = self._sources.follow(source)
         if followed is None:
             self._crowd.declare(event)
             return
-        since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
-        fresh = not event.listed and epoch >= frame(since_ns)
-        stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
         if not followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
             return
         self._sources.steady.pop(source, None)
@@ -486,17 +487,17 @@ class SubscriberEngine:
             self._history.ask_again(now.monotonic_ns)
 
     def _reading_of(self, source: SourceId, epoch: int, incarnation: str) -> Reading | None:
-        """Return from where on history of a numbering that is followed already is ours."""
+        """Return from where on history of a numbering is ours that is followed, or began here."""
         followed = self._sources.known(source)
-        head = None if followed is None else followed.head
-        if followed is None or head is None or head.next_sn is None:
-            return None
-        for numbering in followed.numberings:
-            if numbering.is_called(epoch, incarnation):
-                first, following = numbering.first_sn or 0, numbering.next_sn or 0
-                numbering_live = numbering if followed.live else None
-                return Reading(first, following, numbering=numbering_live)
-        return Reading(0, 0, late=True) if followed.live and epoch < head.epoch else None
+        for numbering in () if followed is None else followed.numberings:
+            if numbering.next_sn is not None and numbering.is_called(epoch, incarnation):
+                numbering_live = numbering if followed is not None and followed.live else None
+                return Reading(numbering.first_sn or 0, numbering.next_sn, numbering=numbering_live)
+        if self._held.has_begun(source, incarnation):
+            return Reading(0, 0)
+        return (
+            Reading(0, 0, late=True) if followed is not None and followed.is_past(epoch) else None
+        )
 
     def _after_history(self, now: Moment) -> None:
         """Follow the sources that history brought, and pass on what waited for it."""
@@ -517,9 +518,9 @@ class SubscriberEngine:
         if history.active:
             return
         for (source, epoch), reading in history.take_readings():
-            if reading.late:
-                continue
             followed = self._sources.follow(source) or self._sources.look(source)
+            if reading.late and followed.is_past(epoch):
+                continue
             name = history.incarnations.get((source, epoch), "")
             numbering = followed.resume(epoch, name)
             numbering.first_sn, numbering.next_sn = reading.first_sn, reading.next_sn
@@ -528,9 +529,9 @@ class SubscriberEngine:
                 self._settle(followed, now)
             else:
                 self._sources.rest(followed)
-        held = self._sources.without_repeats(self._held)
-        self._duplicates += len(self._held) - len(held)
-        self._held, self._held_of = [], set()
+        count = len(self._held)
+        held = self._held.take(self._sources)
+        self._duplicates += count - len(held)
         for one in held:
             if isinstance(one, Declared):
                 self._declared(one)

@@ -82,6 +82,14 @@ class AnswerPart:
         """Return the incarnation of each (source, epoch) that is named."""
         return {(source, epoch): name for source, epoch, name in self.incarnations}
 
+    def called(self, key: tuple[SourceId, int], incarnation: str) -> tuple[SourceId, int] | None:
+        """Return the (source, epoch) by which a run goes here; None where another one does."""
+        source, _ = key
+        for named, epoch, name in self.incarnations if incarnation else ():
+            if named == source and name == incarnation:
+                return source, epoch
+        return None if incarnation and key in self.names() else key
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -337,6 +337,11 @@ class Followed:
     def highest_epoch(self) -> int:
         return max((n.epoch for n in self.numberings), default=EPOCH_UNKNOWN)
 
+    def is_past(self, epoch: int) -> bool:
+        """Tell whether a later numbering is delivered already, so that nothing comes in order."""
+        head = self.head
+        return self.live and head is not None and head.next_sn is not None and epoch < head.epoch
+
     def remember(self, incarnation: str, epoch: int) -> None:
         """Know an incarnation when its token comes again."""
         if incarnation:

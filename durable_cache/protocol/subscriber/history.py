@@ -19,6 +19,7 @@ delivered before what follows; what can no longer be delivered in order is repor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
@@ -287,14 +288,25 @@ class History:
             self._deliver(now_ns)
 
     def _agree(self, answer: Answer) -> None:
-        """Choose how runs are called that answerers call differently: as whoever knows most."""
+        """Choose how runs are called: as whoever knows most calls them, and no two alike.
+
+        A publisher's own cache knows of no run before, and may call its run as a cache calls that.
+        """
         fresh: dict[tuple[SourceId, str], int] = {}
+        told: Counter[tuple[SourceId, str]] = Counter()
         for part in answer.parts:
+            runs = Counter(source for source, _, _ in part.incarnations)
             for source, epoch, name in part.incarnations:
                 fresh[source, name] = max(epoch, fresh.get((source, name), epoch))
-        for (source, name), epoch in fresh.items():
-            called = self._called.setdefault((source, name), epoch)
-            self.incarnations[source, called] = name
+                told[source, name] = max(runs[source], told[source, name])
+        for run in sorted(fresh, key=lambda run: -told[run]):
+            source, name = run
+            if run not in self._called:
+                epoch = fresh[run]
+                if self.incarnations.get((source, epoch), name) != name:
+                    epoch = 1 + max(taken for of, taken in self.incarnations if of == source)
+                self._called[run] = epoch
+            self.incarnations[source, self._called[run]] = name
         self._shorten(self._called)
         self._shorten(self._reached)
         self._shorten(self.incarnations)
@@ -357,26 +369,24 @@ class History:
         self._outputs.ask(fetch)
 
     def _fill(self, key: _Key, group: _Group, answer: Answer) -> None:
-        source, _ = key
         group.whole &= answer.whole
         heard = group.whole and answer.cut_after is None
         name = self.incarnations.get(key, "")
         for part in answer.parts:
-            names = part.names()
+            called = part.called(key, name)
             for samples in (part.samples, part.oversized):
                 for sample in samples:
-                    read = (sample.source, sample.epoch)
-                    same = names[read] == name if name and read in names else read == key
-                    if not same or sample.source != source or sample.sn not in group.missing:
+                    if (sample.source, sample.epoch) != called or sample.sn not in group.missing:
                         continue
                     group.missing.remove(sample.sn, sample.sn)
                     if samples is part.samples:
                         group.samples.append(_under(sample, key[1]))
                         self._in_order = None
         for part in answer.parts:
+            called = part.called(key, name)
             for absence in part.absent:
                 skipped = absence.reason is AbsenceReason.SKIPPED
-                if (absence.source, absence.epoch) != key or (skipped and not heard):
+                if (absence.source, absence.epoch) != called or (skipped and not heard):
                     continue
                 for run in group.missing.clip(absence.first, absence.last):
                     group.missing.remove(run.first, run.last)

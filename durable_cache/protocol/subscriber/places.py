@@ -9,7 +9,6 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
@@ -123,24 +122,6 @@ class Sources:
         elif rested is not None:
             self._places[source] = rested
         return followed
-
-    def without_repeats(self, held: Sequence[Sample | Declared]) -> list[Sample | Declared]:
-        """Leave out of what waited for history what it delivered with runs that have ended since.
-
-        They came before the token of a run that history brought. Of a publisher whose times go back
-        it may be one of that run: then its number is missing there, and is asked for.
-        """
-        tokens = {one.source: (at, one) for at, one in enumerate(held) if isinstance(one, Declared)}
-        kept: list[Sample | Declared] = []
-        for at, one in enumerate(held):
-            behind, token = tokens.get(one.source, (0, None))
-            if token is None or at >= behind or not isinstance(one, Sample):
-                kept.append(one)
-                continue
-            followed = self.known(one.source)
-            if followed is None or not followed.had_before(token.incarnation, one):
-                kept.append(one)
-        return kept
 
     def look(self, source: SourceId) -> Followed:
         """Return a source as it stands, not followed; to be put back with `rest`."""

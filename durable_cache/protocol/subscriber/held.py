@@ -1,0 +1,68 @@
+"""What waits while history is read: live samples of sources that are not followed yet, and tokens.
+
+A token waits behind the samples that came before it. What it says counts at once: of a run that
+began while we looked, history is ours from its first number on.
+"""
+
+from __future__ import annotations
+
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.subscriber.events import Declared
+from durable_cache.protocol.subscriber.places import Sources
+
+__all__ = ["Held"]
+
+
+class Held:
+    """Samples and tokens as they came; bounded by its owner."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Sample | Declared] = []
+        self._begun: dict[SourceId, dict[str, bool]] = {}
+        """The sources that wait, with the incarnations that their tokens name, and whether each
+        began while we looked."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, source: SourceId) -> bool:
+        return source in self._begun
+
+    def add(self, sample: Sample) -> None:
+        """Keep a sample."""
+        self._waiting.append(sample)
+        self._begun.setdefault(sample.source, {})
+
+    def declare(self, token: Declared, *, begun: bool) -> None:
+        """Keep a token of a source that waits."""
+        self._waiting.append(token)
+        self._begun[token.source].setdefault(token.incarnation, begun)
+
+    def has_tokens(self, source: SourceId) -> bool:
+        """Tell whether a token of a source waits."""
+        return bool(self._begun.get(source))
+
+    def has_begun(self, source: SourceId, incarnation: str) -> bool:
+        """Tell whether the token of a run waits that began while we looked."""
+        return bool(incarnation) and self._begun.get(source, {}).get(incarnation, False)
+
+    def take(self, sources: Sources) -> list[Sample | Declared]:
+        """Return what waited, once, without what history delivered with runs that have ended since.
+
+        Such samples came before the token of a run that history brought. Of a publisher whose times
+        go back one may be of that run: then its number is missing there, and is asked for.
+        """
+        waiting, self._waiting, self._begun = self._waiting, [], {}
+        tokens = {
+            one.source: (at, one) for at, one in enumerate(waiting) if isinstance(one, Declared)
+        }
+        kept: list[Sample | Declared] = []
+        for at, one in enumerate(waiting):
+            behind, token = tokens.get(one.source, (0, None))
+            if token is None or at >= behind or not isinstance(one, Sample):
+                kept.append(one)
+                continue
+            followed = sources.known(one.source)
+            if followed is None or not followed.had_before(token.incarnation, one):
+                kept.append(one)
+        return kept
