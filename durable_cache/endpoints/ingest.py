@@ -131,8 +131,8 @@ class Ingest:
         self._refused: dict[SourceId, RangeSet] = {}
         self._began_ns = time.time_ns()
         self._busy = False
-        self._live_since_ns = 0
-        """When the live samples that are being handled came; 0 when none are."""
+        self._heard_ns = 0
+        """When the samples that are being handled came from their publisher; 0: from others."""
         self.stopped = Event()
         self.counts = self._core.counts
         self.received = self.appended = self.commits = 0
@@ -300,9 +300,9 @@ class Ingest:
                 self._busy = False
 
     def _handle(self, event: CoreEvent) -> None:
-        self._live_since_ns = 0
-        if isinstance(event, Arrived) and event.origin is Origin.LIVE:
-            self._live_since_ns = event.batch.samples[0].received_ns
+        self._heard_ns = 0
+        if isinstance(event, Arrived) and event.origin in (Origin.LIVE, Origin.NATIVE):
+            self._heard_ns = event.batch.samples[0].received_ns
         self._carry_out(self._core.handle(event))
 
     def _next(self) -> CoreEvent | None:
@@ -464,10 +464,10 @@ class Ingest:
         self.append_seconds += time.monotonic() - begun
         self.commits += 1
         self.appended += len(append.batch) - append.moved
-        if self._live_since_ns:
-            waited_ns = time.time_ns() - self._live_since_ns
+        if self._heard_ns:
+            waited_ns = time.time_ns() - self._heard_ns
             self.delays.observe(waited_ns / 1e9, len(append.batch))
-            self._live_since_ns = 0
+            self._heard_ns = 0
         self.error = self.commit_error = ""
         for listener in self.on_committed:
             listener(append.batch)

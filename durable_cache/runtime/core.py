@@ -89,6 +89,7 @@ from durable_cache.protocol.cache.questions import (
     Unanswered,
     answer_of,
 )
+from durable_cache.runtime.behind_tokens import BehindTokens
 from durable_cache.runtime.effects import (
     Answered,
     Arrived,
@@ -176,8 +177,7 @@ class CacheCore:
         self._busy_live = self._busy_given = self._busy_moving = False
         self._ids = count(1)
         self._effects: list[Effect] = []
-        self._tokens: dict[SourceId, EpochDeclared] = {}
-        """The last token of each source whose samples wait for a look-up."""
+        self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
         self._retry_live_ns = self._move_ns = 0
         self._now = Moment(0, 0)
         self.counts = self._engine.counts
@@ -211,7 +211,7 @@ class CacheCore:
     @property
     def doubtful(self) -> int:
         """How many live samples wait for a look-up."""
-        return self._engine.doubtful
+        return self._engine.doubtful + self._behind_tokens.held
 
     @property
     def moving(self) -> int:
@@ -238,7 +238,7 @@ class CacheCore:
                 self._engine_takes(event)
             case Verified():
                 self._engine_takes(event)
-                self._take_tokens()
+                self._live.extendleft(reversed(self._released(event.now)))
             case Arrived(_, origin, _, _) if origin in _OTHERS:
                 self._given.append(event)
             case FetchEnded() | Inquired() | ResendArrived():
@@ -258,7 +258,9 @@ class CacheCore:
             _, talk = self._paused.popleft()
             self._advance(talk, partial(talk.talk.send, Done()))
         while self._live and not self._busy_live and now_ns >= self._retry_live_ns:
-            event = self._live.popleft()
+            event = self._behind_tokens.hold_back(self._live.popleft())
+            if event is None:
+                continue
             self._busy_live = True
             self._begin(self._take_live(event), partial(self._live_failed, event), urgent=True)
         while self._given and not self._busy_given:
@@ -270,11 +272,9 @@ class CacheCore:
             self._busy_moving = True
             self._begin(self._move(alias), partial(self._move_later, alias))
 
-    def _take_tokens(self) -> None:
-        """Let tokens go on that waited behind samples of their source."""
-        doubted = self._engine.doubted
-        for source in [source for source in self._tokens if source not in doubted]:
-            self._live.append(self._tokens.pop(source))
+    def _released(self, now: Moment) -> list[CoreEvent]:
+        """Return the tokens that may go on, with what came behind them."""
+        return self._behind_tokens.released(self._engine.doubted, now)
 
     def _begin(
         self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool = False
@@ -333,7 +333,7 @@ class CacheCore:
                 if self._engine.known(source).doubt is None:
                     yield from self._declare(event)
                 else:  # of which run the samples before it are is not known yet
-                    self._tokens[source] = event
+                    self._behind_tokens.begin(event)
             case HeartbeatReceived(source):
                 yield from self._load((source,))
                 self._engine_takes(event)

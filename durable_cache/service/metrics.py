@@ -157,7 +157,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         _PREFIX + "ack_delay_seconds",
         "histogram",
-        "From the reception of a live sample to its commit, when it is acknowledged.",
+        "From a sample's reception from its publisher to its commit, when it is acknowledged.",
         _delays,
     ),
     Metric(

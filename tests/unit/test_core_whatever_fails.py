@@ -61,6 +61,7 @@ class Whatever(RuleBasedStateMachine):
         ]
         self.handed_in: set[Sample] = set()
         self.missed: dict[SourceId, RangeSet] = {}
+        """What was reported: as missed, or as another sample under a number that is stored."""
         self.crashed = False
         """Samples went with a process, so that nothing here shows where their run began."""
 
@@ -113,8 +114,9 @@ class Whatever(RuleBasedStateMachine):
         publisher = self.publishers[at]
         if not publisher.run:
             return
-        # A run of which nothing is here gives no sign that the next began before its token.
-        late = late and any((sent.source, sent.payload) in self.stored() for sent in publisher.run)
+        # Before its token only a number that is here already gives a sign that a run began.
+        first = publisher.run[0]
+        late = late and (first.source, first.payload) in self.stored()
         self.cache.wait(1)
         publisher.runs.append([])
         if not late:
@@ -178,6 +180,9 @@ class Whatever(RuleBasedStateMachine):
     def forget_effects(self) -> None:
         for miss in self.cache.misses:
             self.missed.setdefault(miss.source, RangeSet()).add(miss.first, miss.last)
+        for conflict in self.cache.conflicts:
+            offered = conflict.offered
+            self.missed.setdefault(offered.source, RangeSet()).add(offered.sn, offered.sn)
         self.cache.effects = list(self.cache.fetches)
 
     @invariant()

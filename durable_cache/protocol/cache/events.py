@@ -85,8 +85,8 @@ class EngineOptions:
     gap_timeout_seconds: float = 60.0
     """How long a gap is awaited; restarts of a publisher's host take less."""
     doubtful_samples_max: int = 20_000
-    """Live samples held, in all, behind numbers that are being looked up; later ones are refused
-    and recovered."""
+    """Live samples held, in all, behind numbers that are being looked up, and as many again behind
+    tokens that wait for them; later ones are refused and recovered."""
     verify_retry_seconds: float = 0.25
     """The first pause after a look-up that failed; doubles up to `fetch_retry_seconds_max`."""
     append_retry_seconds: float = 0.2

@@ -1,0 +1,122 @@
+"""What waits behind a token: a source's later events, while its earlier samples are looked up.
+
+A token begins a run. It waits for the look-up of the samples before it, for those are of the run
+before. What comes after it belongs to the new run and must not be judged by the old one's window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.cache.events import (
+    BatchRefused,
+    EpochDeclared,
+    HeartbeatReceived,
+    Origin,
+)
+from durable_cache.runtime.effects import Arrived, CoreEvent
+
+__all__ = ["BehindTokens"]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One token and what came after it."""
+
+    token: EpochDeclared
+    samples: list[Sample] = field(default_factory=list)
+    refused: RangeSet = field(default_factory=RangeSet)
+    heartbeat: HeartbeatReceived | None = None
+
+    @property
+    def shown(self) -> bool:
+        return bool(self.samples or self.refused)
+
+    def events(self, now: Moment) -> list[CoreEvent]:
+        events: list[CoreEvent] = [self.token]
+        if self.samples:
+            events.append(Arrived(SampleBatch(self.samples), Origin.LIVE, now))
+        if self.refused:
+            source = self.token.source
+            events.append(BatchRefused(tuple((source, run) for run in self.refused), now))
+        if self.heartbeat is not None:
+            events.append(self.heartbeat)
+        return events
+
+
+class BehindTokens:
+    """The tokens that wait, by source, with the live events behind each; at most `samples_max`.
+
+    Samples beyond it are let go, their numbers awaited. A token counts as a sample; where there is
+    no room, one whose run has shown nothing gives its place to the next.
+    """
+
+    def __init__(self, samples_max: int) -> None:
+        self._samples_max = samples_max
+        self._runs: dict[SourceId, list[_Run]] = {}
+        self.held = 0
+        """How many samples and tokens wait here."""
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def begin(self, token: EpochDeclared) -> None:
+        """Let a token wait, behind those of its source that wait already."""
+        runs = self._runs.setdefault(token.source, [])
+        if runs and self.held >= self._samples_max and not runs[-1].shown:
+            runs[-1].token = token
+        else:
+            runs.append(_Run(token))
+            self.held += 1
+
+    def hold_back(self, event: CoreEvent) -> CoreEvent | None:
+        """Keep what of a live event comes behind a token; return the rest, None: nothing is left.
+
+        What a publisher's own cache gave passes: while its run is not known it is left out anyway.
+        """
+        match event:
+            case Arrived(batch, Origin.LIVE, now, names):
+                rest = [sample for sample in batch if not self._keeps(sample)]
+                return Arrived(SampleBatch(rest), Origin.LIVE, now, names) if rest else None
+            case BatchRefused(refused, now):
+                left = tuple(run for run in refused if not self._awaits(*run))
+                return BatchRefused(left, now) if left else None
+            case EpochDeclared(source) if source in self._runs:
+                self.begin(event)
+                return None
+            case HeartbeatReceived(source) if source in self._runs:
+                self._runs[source][-1].heartbeat = event
+                return None
+            case _:
+                return event
+
+    def released(self, doubted: Container[SourceId], now: Moment) -> list[CoreEvent]:
+        """Take out, in their order, the events of sources that are not `doubted` any more."""
+        released: list[CoreEvent] = []
+        for source in [source for source in self._runs if source not in doubted]:
+            for run in self._runs.pop(source):
+                self.held -= 1 + len(run.samples)
+                released += run.events(now)
+        return released
+
+    def _keeps(self, sample: Sample) -> bool:
+        runs = self._runs.get(sample.source)
+        if runs is None:
+            return False
+        if self.held < self._samples_max:
+            runs[-1].samples.append(sample)
+            self.held += 1
+        else:
+            runs[-1].refused.add(sample.sn, sample.sn)
+        return True
+
+    def _awaits(self, source: SourceId, refused: SnRange) -> bool:
+        runs = self._runs.get(source)
+        if runs is None:
+            return False
+        runs[-1].refused.add(*refused)
+        return True
