@@ -131,8 +131,6 @@ class Ingest:
         self._refused: dict[SourceId, RangeSet] = {}
         self._began_ns = time.time_ns()
         self._busy = False
-        self._heard_ns = 0
-        """When the samples that are being handled came from their publisher; 0: from others."""
         self.stopped = Event()
         self.counts = self._core.counts
         self.received = self.appended = self.commits = 0
@@ -290,7 +288,7 @@ class Ingest:
             self._busy = True
             try:
                 if event is not None:
-                    self._handle(event)
+                    self._carry_out(self._core.handle(event))
                 if self._refused:
                     self._carry_out(self._core.handle(self._take_refused()))
                 wake = self._core.wake_ns()
@@ -298,12 +296,6 @@ class Ingest:
                     self._carry_out(self._core.handle(Tick(_now())))
             finally:
                 self._busy = False
-
-    def _handle(self, event: CoreEvent) -> None:
-        self._heard_ns = 0
-        if isinstance(event, Arrived) and event.origin in (Origin.LIVE, Origin.NATIVE):
-            self._heard_ns = event.batch.samples[0].received_ns
-        self._carry_out(self._core.handle(event))
 
     def _next(self) -> CoreEvent | None:
         wake = self._core.wake_ns()
@@ -464,10 +456,8 @@ class Ingest:
         self.append_seconds += time.monotonic() - begun
         self.commits += 1
         self.appended += len(append.batch) - append.moved
-        if self._heard_ns:
-            waited_ns = time.time_ns() - self._heard_ns
-            self.delays.observe(waited_ns / 1e9, len(append.batch))
-            self._heard_ns = 0
+        if append.heard:
+            self.delays.observe((time.time_ns() - append.heard_since_ns) / 1e9, append.heard)
         self.error = self.commit_error = ""
         for listener in self.on_committed:
             listener(append.batch)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.protocol.cache.events import BatchRefused, EngineOptions, HeartbeatReceived
+from durable_cache.protocol.cache.events import (
+    Append,
+    BatchRefused,
+    EngineOptions,
+    HeartbeatReceived,
+)
 from durable_cache.runtime.core import CoreOptions
 from tests.unit.driven import DrivenCache
 from tests.unit.test_core import EPOCH, ONE, TWO, answer_fetches, of_run, run_of, token
@@ -71,6 +78,18 @@ def test_what_was_refused_and_what_a_heartbeat_says_waits_as_well() -> None:
     cache.give(HeartbeatReceived(ONE, 4, cache.now))
     cache.answer_all()
     assert missed_in_the_end(cache, EPOCH + 1) == [(1, 4)]
+
+
+def test_what_waited_counts_as_heard_since_it_came() -> None:
+    """Its delay to the acknowledgement is counted though it was committed on another occasion."""
+    cache = doubting()
+    came = cache.now.unix_ns
+    late = [msgspec.structs.replace(s, received_ns=came) for s in run_of(ONE, 0, 5, run=1)]
+    cache.take(late)
+    cache.wait(3)
+    cache.answer_all()
+    heard = [(e.heard, e.heard_since_ns) for e in cache.effects if isinstance(e, Append)]
+    assert (6, came) in heard
 
 
 def test_where_there_is_no_room_a_token_that_showed_nothing_gives_its_place_to_the_next() -> None:

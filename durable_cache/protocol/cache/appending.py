@@ -1,13 +1,16 @@
-"""What a cache's engine remembers of the append that is not answered yet."""
+"""What a cache's engine remembers of the append that comes next, and of the unanswered one."""
 
 from __future__ import annotations
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SourceId
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.cache.events import BatchReceived, Event, Origin, Verified
 from durable_cache.protocol.cache.gaps import Gap
 from durable_cache.protocol.cache.numbering import Numbering
 
-__all__ = ["Appending"]
+__all__ = ["Appending", "Coming"]
+
+_FROM_ITS_PUBLISHER = (Origin.LIVE, Origin.NATIVE, Origin.RESENT)
 
 
 class Appending:
@@ -20,3 +23,31 @@ class Appending:
     ) -> None:
         self.numberings = numberings
         self.gaps = gaps
+
+
+class Coming:
+    """Where the samples of the next `Append` come from."""
+
+    __slots__ = ("heard", "heard_since_ns", "moved")
+
+    def __init__(self) -> None:
+        self.moved = 0
+        """So many are stored under another epoch."""
+        self.heard = 0
+        """So many came from their publisher."""
+        self.heard_since_ns = 0
+        """When the first of those was received; 0: none was."""
+
+    def count(self, event: Event, accepted: list[Sample], before: int) -> None:
+        """Count what an event has put behind the first `before` of `accepted`."""
+        match event:
+            case Verified():
+                heard = True
+            case BatchReceived(_, origin):
+                heard = origin in _FROM_ITS_PUBLISHER
+                self.moved += (origin is Origin.REFILED) * (len(accepted) - before)
+            case _:
+                return
+        if heard and len(accepted) > before:
+            self.heard += len(accepted) - before
+            self.heard_since_ns = self.heard_since_ns or accepted[before].received_ns

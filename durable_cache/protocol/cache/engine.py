@@ -29,7 +29,7 @@ from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
-from durable_cache.protocol.cache.appending import Appending
+from durable_cache.protocol.cache.appending import Appending, Coming
 from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -86,7 +86,7 @@ class CacheEngine:
         self._sources: OrderedDict[SourceId, KnownSource] = OrderedDict()
         self._gaps = Gaps(self._options)
         self._accepted: list[Sample] = []
-        self._moved = 0
+        self._coming = Coming()
         self._given_up: tuple[Gap, ...] = ()
         self._appending: Appending | None = None
         self._give_up_from_ns = 0
@@ -137,7 +137,10 @@ class CacheEngine:
 
     def handle(self, event: Event) -> list[Output]:
         """Take one event and return what to do, in order."""
-        return self._take(event) + self._outgoing()
+        before = len(self._accepted)
+        outputs = self._take(event)
+        self._coming.count(event, self._accepted, before)
+        return outputs + self._outgoing()
 
     def _take(self, event: Event) -> list[Output]:
         match event:
@@ -200,9 +203,7 @@ class CacheEngine:
             if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
                 self._recovered(known, samples, foreign=True)
             elif event.origin is Origin.REFILED:
-                before = len(accepted)
                 known.refile(samples, accepted)
-                self._moved += len(accepted) - before
             elif event.origin is Origin.RESENT:
                 self._resent(known, samples, event.now)
             elif event.origin is Origin.NATIVE:
@@ -326,7 +327,7 @@ class CacheEngine:
 
     def _append(self) -> Append:
         accepted, self._accepted = self._accepted, []
-        moved, self._moved = self._moved, 0
+        coming, self._coming = self._coming, Coming()
         gaps, self._given_up = self._given_up, ()
         batch = SampleBatch(accepted)
         touched: dict[tuple[SourceId, int], list[int]] = {}
@@ -342,7 +343,7 @@ class CacheEngine:
             for first, last in gap.awaited()
         )
         self._appending = Appending(numberings, gaps)
-        return Append(batch, skips, moved)
+        return Append(batch, skips, coming.moved, coming.heard, coming.heard_since_ns)
 
     def _appended(self) -> list[Output]:
         done, self._appending = self._appending, None

@@ -301,6 +301,10 @@ class Append:
     skips: tuple[Skip, ...] = ()
     moved: int = 0
     """So many of the batch are stored here already, under another epoch."""
+    heard: int = 0
+    """So many came from their publisher."""
+    heard_since_ns: int = 0
+    """When the first of those was received."""
 
 
 @dataclass(frozen=True, slots=True)
