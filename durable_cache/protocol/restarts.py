@@ -11,7 +11,7 @@ from __future__ import annotations
 from durable_cache.model.sample import Sample, sample_digest
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 
-__all__ = ["RESTART_NTP64", "has_wrapped", "is_later", "is_restart"]
+__all__ = ["RESTART_NTP64", "has_wrapped", "is_later", "is_restart", "precedes_wrap"]
 
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
@@ -23,6 +23,11 @@ def has_wrapped(sn: int, top: int, span: int) -> bool:
     """Tell whether `sn`, at or below `top`, is the u32 counter beginning again at 0."""
     ahead = sn_distance(sn, top % SOURCE_SN_MODULUS)
     return top >= SOURCE_SN_MODULUS // 2 and 0 < ahead <= span
+
+
+def precedes_wrap(sn: int, top: int, span: int) -> bool:
+    """Tell whether `sn`, far above `top`, is of before the u32 counter began again at 0."""
+    return sn - top > SOURCE_SN_MODULUS // 2 and -span <= sn_distance(sn, top) < 0
 
 
 def is_later(sample: Sample, newest_ntp64: int) -> bool:

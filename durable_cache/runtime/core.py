@@ -359,7 +359,7 @@ class CacheCore:
         """
         known = {source: self._engine.known(source) for source in {s.source for s in batch}}
         return SampleBatch(
-            msgspec.structs.replace(sample, epoch=known[sample.source].current)
+            msgspec.structs.replace(sample, epoch=known[sample.source].epoch_of(sample))
             for sample in batch
             if known[sample.source].doubt is None
         )

@@ -7,7 +7,7 @@ import msgspec
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
-from durable_cache.model.sequence import frame
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.cache.agreement import Agreement
 from durable_cache.protocol.cache.events import (
     Alias,
@@ -162,6 +162,21 @@ def test_a_time_that_a_cache_gave_says_nothing() -> None:
     own = msgspec.structs.replace(samples(3, epoch=LATE)[0], stamped=True)
     assert cache.given(own) == 1
     assert cache.agreed == []
+
+
+def test_samples_without_an_epoch_from_either_side_of_a_wrap_are_of_two_runs() -> None:
+    ended = [
+        msgspec.structs.replace(one, sn=SOURCE_SN_MODULUS - 3 + at)
+        for at, one in enumerate(samples(1, 2, 3))
+    ]
+    begun = samples(*range(10, 13))
+    begun = [msgspec.structs.replace(one, sn=at) for at, one in enumerate(begun)]
+    for held, given in ((ended, begun), (begun, ended)):
+        cache = Cache()
+        cache.live(*held)
+        assert cache.given(*given) == 0
+        cache.now = 100.0
+        assert cache.given(*given) == 0
 
 
 def test_numbers_apart_say_nothing() -> None:

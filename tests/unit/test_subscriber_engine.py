@@ -268,6 +268,15 @@ def test_two_restarts_in_one_batch_leave_nothing_out() -> None:
     assert reader.story == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_what_came_before_a_wrap_is_no_number_far_ahead() -> None:
+    reader = Reader()
+    reader.live(sample(0, at=1.0))
+    reader.live(sample(SOURCE_SN_MODULUS - 2, at=0.8), sample(SOURCE_SN_MODULUS - 1, at=0.9))
+    reader.live(sample(1, at=1.1))
+    assert reader.story == [0, 1]
+    assert reader.fetches == []
+
+
 def test_after_a_wrap_the_rest_is_asked_for_to_the_last_number() -> None:
     top = SOURCE_SN_MODULUS - 1
     reader = Reader(DeliveryOptions(gap_timeout_seconds=1))

@@ -28,7 +28,7 @@ import msgspec
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
-from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
@@ -65,6 +65,7 @@ _IN_COMMON_MAX = 1_000
 """So many numbers next to those that others give are asked for, to see whether they are of one run:
 what both caches heard before they were parted is among them."""
 _SN_END = 1 << 36
+_HALF = SOURCE_SN_MODULUS // 2
 _NEIGHBOURS_MAX = 16
 """One number may be stored under several keys, where somebody forged it; a few tell enough."""
 _Pair = tuple[SourceId, int, int]
@@ -243,6 +244,8 @@ class Agreement:
             return same
         held = ours.window.held
         lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
+        if highest.sn - (held.first or 0) > _HALF or (held.last or 0) - lowest.sn > _HALF:
+            return False  # the numbers wrapped between them
         in_order = not (yield from self._out_of_order(held, lowest))
         if in_order and not (yield from self._out_of_order(held, highest)):
             return True

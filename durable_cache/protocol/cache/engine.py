@@ -18,10 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import count
 from typing import assert_never
-
-import msgspec
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
@@ -30,7 +27,7 @@ from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.cache.appending import Appending, Coming
-from durable_cache.protocol.cache.doubts import Doubt
+from durable_cache.protocol.cache.doubts import Doubts
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
     Append,
@@ -90,9 +87,7 @@ class CacheEngine:
         self._given_up: tuple[Gap, ...] = ()
         self._appending: Appending | None = None
         self._give_up_from_ns = 0
-        self._doubts: dict[int, Doubt] = {}
-        self._doubtful = 0
-        self._ids = count(1)
+        self._doubts = Doubts(self._options)
         self.counts = EngineCounts()
 
     @property
@@ -107,21 +102,20 @@ class CacheEngine:
     @property
     def doubted(self) -> set[SourceId]:
         """The sources whose live samples wait for a look-up."""
-        return {doubt.source for doubt in self._doubts.values()}
+        return {doubt.source for doubt in self._doubts}
 
     @property
     def doubtful(self) -> int:
         """How many live samples wait for a look-up; at most `doubtful_samples_max`."""
-        return self._doubtful
+        return self._doubts.held
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time at which the next `Tick` is of use, or None."""
         wake = self._gaps.wake_ns()
         if wake is not None and self._give_up_from_ns > wake:
             wake = self._give_up_from_ns
-        again = (doubt.due_ns for doubt in self._doubts.values() if not doubt.asked)
-        first = min(again, default=None)
-        return first if wake is None else wake if first is None else min(wake, first)
+        times = (wake, self._doubts.wake_ns())
+        return min((time for time in times if time is not None), default=None)
 
     def unknown(self, sources: Iterable[SourceId]) -> list[SourceId]:
         """Return the sources that must be loaded before a batch with them is handed in."""
@@ -155,7 +149,8 @@ class CacheEngine:
             case Verified():
                 return self._verified(event)
             case VerifyFailed(verify_id, now):
-                return self._verify_failed(verify_id, now)
+                self._doubts.failed(verify_id, now.monotonic_ns)
+                return []
             case FetchEnded():
                 self._gaps.ended(event.fetch_id, event.now.monotonic_ns, failed=event.failed)
                 return []
@@ -182,10 +177,7 @@ class CacheEngine:
         outputs: list[Output] = []
         if self._accepted or self._given_up:
             outputs.append(self._append())
-        for doubt in self._doubts.values():
-            if not doubt.asked and not doubt.due_ns:
-                doubt.asked = True
-                outputs.append(Verify(doubt.verify_id, doubt.samples))
+        outputs += [Verify(doubt.verify_id, doubt.samples) for doubt in self._doubts.to_ask()]
         return outputs
 
     def _received(self, event: BatchReceived) -> list[Output]:
@@ -207,14 +199,14 @@ class CacheEngine:
             elif event.origin is Origin.RESENT:
                 self._resent(known, samples, event.now)
             elif event.origin is Origin.NATIVE:
-                self._recovered(known, samples, foreign=False)
+                outputs += self._native(known, samples, event.now)
             else:
                 outputs += self._live(known, samples, event.now)
         return outputs
 
     def _live(self, known: KnownSource, samples: list[Sample], now: Moment) -> list[Output]:
         if known.doubt is not None:
-            self._hold_behind(known.doubt, samples)
+            self._doubts.hold_behind(known.doubt, samples)
             return []
         numbering = known.live
         window = numbering.window
@@ -231,7 +223,7 @@ class CacheEngine:
         outputs: list[Output] = []
         for at, sample in enumerate(samples):
             if self._is_doubtful(known, sample, now, outputs):
-                self._doubt(known, samples[at:])
+                known.doubt = self._doubts.begin(known.source, known.live.epoch, samples[at:])
                 break
         return outputs
 
@@ -239,7 +231,7 @@ class CacheEngine:
         self, known: KnownSource, sample: Sample, now: Moment, outputs: list[Output]
     ) -> bool:
         """Take one live sample, unless it must be looked up before it counts."""
-        before = known.left_behind(sample.sn)
+        before = known.left_behind(sample)
         if before is not None:
             if before.window.verdict(sample.sn) is Verdict.NEW:
                 self._advance(known.source, before, sample, now)
@@ -254,6 +246,9 @@ class CacheEngine:
                 numbering = known.restart(sample, now.unix_ns)
             elif numbering.doubtful(sample):
                 return True
+        elif numbering.follows_wrap(sample.sn):
+            self.counts.beyond += 1  # of a run that nothing here is known of
+            return False
         elif window.verdict(sample.sn) is Verdict.BEYOND:
             parked = numbering.parked
             if parked is None or not 0 < sample.sn - parked.sn <= window.span:
@@ -273,33 +268,33 @@ class CacheEngine:
         window.accept(sample.sn, sample.sn)
         numbering.take((sample,), self._accepted)
 
-    def _doubt(self, known: KnownSource, samples: list[Sample]) -> None:
-        """Hold a number that may be a repeat, and what follows it, until it is looked up."""
-        room = max(1, self._options.doubtful_samples_max - self._doubtful)
-        epoch = known.live.epoch
-        looked_up = tuple(msgspec.structs.replace(s, epoch=epoch) for s in samples[:room])
-        doubt = Doubt(next(self._ids), known.source, looked_up)
-        doubt.refused.update(RangeSet.of(sample.sn for sample in samples[room:]))
-        known.doubt = self._doubts[doubt.verify_id] = doubt
-        self._doubtful += doubt.held
-
-    def _hold_behind(self, doubt: Doubt, samples: list[Sample]) -> None:
-        room = max(0, self._options.doubtful_samples_max - self._doubtful)
-        doubt.behind += samples[:room]
-        self._doubtful += min(room, len(samples))
-        doubt.refused.update(RangeSet.of(sample.sn for sample in samples[room:]))
-
     def _recovered(self, known: KnownSource, samples: list[Sample], *, foreign: bool) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
             numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
             if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
                 self.counts.duplicates += 1
                 continue
+            if numbering.follows_wrap(sample.sn):
+                self.counts.beyond += 1
+                continue
             numbering.foreign |= foreign
             if numbering.parked is not None and numbering.parked.sn == sample.sn:
                 numbering.parked = None
             numbering.window.accept(sample.sn, sample.sn)
             numbering.take((sample,), self._accepted)
+
+    def _native(self, known: KnownSource, samples: list[Sample], now: Moment) -> list[Output]:
+        """Take what a publisher's own cache gave, which may know of a run that nothing showed yet.
+
+        Then it is judged as live samples are.
+        """
+        live = known.live
+        current = [sample for sample in samples if sample.epoch == live.epoch]
+        if not any(live.shows_restart(sample) for sample in current):
+            self._recovered(known, samples, foreign=False)
+            return []
+        self._recovered(known, [s for s in samples if s.epoch != live.epoch], foreign=False)
+        return self._live(known, sorted(current, key=lambda sample: sample.sn), now)
 
     def _resent(self, known: KnownSource, samples: list[Sample], now: Moment) -> None:
         for sample in sorted(samples, key=lambda sample: sample.sn):
@@ -412,7 +407,9 @@ class CacheEngine:
         verdict = window.verdict(last)
         if verdict in (Verdict.DUPLICATE, Verdict.OLD):
             return []
-        if verdict is Verdict.BEYOND:  # one far number moves nothing: does anybody know it?
+        if verdict is Verdict.BEYOND or numbering.wrapped(last):
+            # One far number moves nothing, and without its time one behind a wrap begins nothing:
+            # does anybody know it?
             return [self._gaps.single(known.source, numbering.epoch, last)]
         window.begin(first)
         start = max(window.start or 0, min(window.top + 1, first))
@@ -431,29 +428,17 @@ class CacheEngine:
         )
 
     def _tick(self, now: Moment) -> list[Output]:
-        for doubt in self._doubts.values():
-            if not doubt.asked and 0 < doubt.due_ns <= now.monotonic_ns:
-                doubt.due_ns = 0  # `_outgoing` asks
+        self._doubts.tick(now.monotonic_ns)
         if self._appending is None and now.monotonic_ns >= self._give_up_from_ns:
             self._given_up = tuple(self._gaps.expired(now.monotonic_ns))
         return [*self._gaps.due(now.monotonic_ns, self._given_up)]
 
-    def _verify_failed(self, verify_id: int, now: Moment) -> list[Output]:
-        doubt = self._doubts.get(verify_id)
-        if doubt is not None:
-            first_ns = round(self._options.verify_retry_seconds * _SECOND_NS)
-            most_ns = round(self._options.fetch_retry_seconds_max * _SECOND_NS)
-            doubt.pause_ns = min(max(first_ns, 2 * doubt.pause_ns), most_ns)
-            doubt.asked, doubt.due_ns = False, now.monotonic_ns + doubt.pause_ns
-        return []
-
     def _verified(self, event: Verified) -> list[Output]:
-        doubt = self._doubts.pop(event.verify_id, None)
+        doubt = self._doubts.take(event.verify_id)
         if doubt is None:
             return []
         known, now = self.known(doubt.source), event.now
         known.doubt = None
-        self._doubtful -= doubt.held
         outputs: list[Output] = []
         again: list[Sample] = []
         for found in event.found:
@@ -581,10 +566,14 @@ class CacheEngine:
             return []
         first, last = window.top + 1, max(0, window.top) + ahead
         if window.verdict(last) is Verdict.BEYOND:  # four forged bytes must not raise a window
-            return [self._gaps.single(event.source, numbering.epoch, last)]
+            return [self._gaps.single(event.source, numbering.epoch, event.source_sn)]
+        outputs: list[Output] = []
+        if last >= SOURCE_SN_MODULUS:  # it began again at 0: what it gives shows when
+            outputs.append(self._gaps.single(event.source, numbering.epoch, event.source_sn))
+            last = SOURCE_SN_MODULUS - 1
         window.expect(last)
         self._await(event.source, numbering, first, last, event.now)
-        return []
+        return outputs
 
     def _evict(self) -> None:
         """Forget the windows not used for longest; the stream index gives them back."""

@@ -14,7 +14,7 @@ from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EngineOptions, NumberingState
-from durable_cache.protocol.restarts import has_wrapped, is_later, is_restart
+from durable_cache.protocol.restarts import has_wrapped, is_later, is_restart, precedes_wrap
 
 __all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
@@ -72,6 +72,11 @@ class Numbering:
         """Tell whether `sn`, at or below the top, is the u32 counter beginning again at 0."""
         return has_wrapped(sn, self.window.top, self.window.span)
 
+    def follows_wrap(self, sn: int) -> bool:
+        """Tell whether `sn` is of before the u32 counter began again with this numbering."""
+        held = bool(self.window.held)
+        return held and precedes_wrap(sn, self.newest_held, self.window.span)
+
     def continued_by(self, sample: Sample) -> bool:
         """Tell whether a sample comes after everything of this numbering, not far after."""
         ahead = sample.sn - self.newest_held
@@ -92,6 +97,14 @@ class Numbering:
             window.verdict(sample.sn) is not Verdict.NEW
             or (window.start is not None and sample.sn < window.start)
             or (not self.incarnation and is_later(sample, self.newest_ntp64))
+        )
+
+    def shows_restart(self, sample: Sample) -> bool:
+        """Tell whether a sample that a publisher's own cache gave is of a run that began since."""
+        return (
+            not self.incarnation
+            and sample.sn <= self.newest_held
+            and (self.wrapped(sample.sn) or is_later(sample, self.newest_ntp64))
         )
 
     def restarted(self, sample: Sample, stored: Sample | None) -> bool:
@@ -173,9 +186,13 @@ class KnownSource:
 
         It is the declared one, unless that belongs to another incarnation or lies below one: a
         publisher with a pinned Zenoh id may restart within one time frame, or with its clock set
-        back, and an epoch is never used twice.
+        back, and an epoch is never used twice. What was named here, of samples that came before
+        this token, counts for nothing: it is to be called as the others call it.
         """
-        highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
+        known = {self.current, *self.numberings}
+        if self.can_adopt(declared, declared):
+            known.discard(self.current)
+        highest = max(known, default=EPOCH_UNKNOWN)
         taken = self.numberings.get(declared)
         if declared > highest or (declared == highest and not (taken and taken.incarnation)):
             return declared
@@ -215,6 +232,8 @@ class KnownSource:
                 new.window.accept(*run)
             for run in old.window.skipped:
                 new.window.skip(*run)
+            if old.window.start is not None:
+                new.window.begin(old.window.start)
             new.newest_ntp64 = max(new.newest_ntp64, old.newest_ntp64)
             new.rejected = max(new.rejected, old.rejected)
             new.parked = old.parked or new.parked
@@ -250,18 +269,27 @@ class KnownSource:
                     return numbering
         return live
 
-    def left_behind(self, sn: int) -> Numbering | None:
+    def left_behind(self, sample: Sample) -> Numbering | None:
         """Return the numbering before the live one where a number is far from this, near to that.
 
         A token overtakes samples: the last before a wrap come after the token of what follows it.
+        Without one they come after what follows them where the network changes the order, or when
+        they are asked for; no later time is stamped on them then.
         """
-        live = self.live
-        if len(self.numberings) == 1 or not live.declared or live.is_near(sn):
+        live, sn = self.live, sample.sn
+        if len(self.numberings) == 1 or live.is_near(sn):
+            return None
+        if not live.declared and is_later(sample, live.newest_ntp64):
             return None
         before = max((epoch for epoch in self.numberings if epoch < self.current), default=None)
         if before is None or not self.numberings[before].is_near(sn):
             return None
         return self.numberings[before]
+
+    def epoch_of(self, sample: Sample) -> int:
+        """Return the epoch of a sample that its publisher's own cache gave, as far as it shows."""
+        before = self.left_behind(sample)
+        return self.current if before is None else before.epoch
 
     def restart(self, sample: Sample, unix_ns: int) -> Numbering:
         """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited.

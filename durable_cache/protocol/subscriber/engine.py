@@ -30,6 +30,7 @@ from durable_cache.model.sequence import (
     next_epoch,
     sn_distance,
 )
+from durable_cache.protocol.restarts import precedes_wrap
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     Declared,
@@ -224,6 +225,9 @@ class SubscriberEngine:
             return
         if numbering.next_sn is None:
             numbering.begin(sample.sn)
+        elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
+            self._duplicates += 1  # it came before all that is ours
+            return
         elif sample.sn < numbering.next_sn or sample.sn in numbering.pending:
             restarted = self._restarted(followed, numbering, sample, now)
             if restarted is None:

@@ -1,0 +1,116 @@
+"""A foreign source's numbers begin again at 0: what of it comes in which order, by which way."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
+from durable_cache.protocol.cache.events import (
+    BatchRefused,
+    EpochDeclared,
+    FetchEnded,
+    HeartbeatReceived,
+    Origin,
+)
+from durable_cache.runtime.effects import Arrived
+from tests.unit.driven import BEGAN_NS, DrivenCache
+from tests.unit.test_core import ONE, of_run, run_of, sample, token
+
+END = SOURCE_SN_MODULUS - 1
+
+
+def last(count: int) -> list[Sample]:
+    """Return the last numbers before the wrap, each a millisecond after the one before."""
+    return [
+        msgspec.structs.replace(one, sn=END - count + 1 + at)
+        for at, one in enumerate(run_of(ONE, 0, count - 1))
+    ]
+
+
+def wrapped(first: int, to: int) -> list[Sample]:
+    """Return the numbers after it."""
+    return run_of(ONE, first, to, seconds=1, run=1)
+
+
+def fetched(cache: DrivenCache) -> list[tuple[int, int | None]]:
+    return [(fetch.first, fetch.last) for fetch in cache.fetches]
+
+
+def test_what_a_publisher_gives_of_before_the_wrap_fills_the_run_before() -> None:
+    cache = DrivenCache()
+    ended = last(5)
+    cache.take([ended[0], ended[4]])
+    cache.take(wrapped(0, 2))
+    cache.take(ended[1:4], Origin.NATIVE)
+    assert of_run(cache, ONE, 0) == {0: RangeSet([SnRange(END - 4, END)])}
+    assert [*of_run(cache, ONE, 1).values()] == [RangeSet([SnRange(0, 2)])]
+    cache.wait(200, 1)
+    assert cache.misses == []
+
+
+def test_a_late_number_of_before_the_wrap_is_of_the_run_before() -> None:
+    cache = DrivenCache()
+    ended = last(5)
+    cache.take(ended[:4])
+    cache.take(wrapped(0, 2))
+    cache.take(ended[4:])
+    assert of_run(cache, ONE, 0) == {0: RangeSet([SnRange(END - 4, END)])}
+
+
+def test_a_number_of_before_the_wrap_raises_nothing_where_its_run_is_not_known() -> None:
+    cache = DrivenCache()
+    cache.take(wrapped(0, 2))
+    cache.take(last(5))
+    cache.take(last(5), Origin.RECOVERED)
+    cache.take(wrapped(3, 5))
+    cache.wait(200, 1)
+    assert cache.misses == []
+    assert [*of_run(cache, ONE, 1).values()] == [RangeSet([SnRange(0, 5)])]
+
+
+def test_a_refused_number_behind_the_wrap_is_asked_for_and_begins_the_run_when_it_comes() -> None:
+    cache = DrivenCache()
+    cache.take(last(5))
+    cache.give(BatchRefused(((ONE, SnRange(0, 0)),), cache.now))
+    assert fetched(cache) == [(0, 0)]
+    (fetch,) = cache.fetches
+    cache.give(
+        Arrived(SampleBatch(wrapped(0, 0)), Origin.NATIVE, cache.now),
+        FetchEnded(fetch.fetch_id, cache.now),
+    )
+    cache.wait(200, 1)
+    assert cache.misses == []
+    assert [*of_run(cache, ONE, 1).values()] == [RangeSet([SnRange(0, 0)])]
+
+
+def test_a_heartbeat_of_behind_the_wrap_awaits_the_last_numbers_and_asks_for_its_own() -> None:
+    cache = DrivenCache()
+    cache.take(last(5)[:3])
+    cache.give(HeartbeatReceived(ONE, 7, cache.now))
+    cache.wait(0.1)
+    assert fetched(cache) == [(7, 7), (END - 1, END)]
+
+
+def test_a_restart_that_only_the_publishers_own_cache_shows_begins_a_run() -> None:
+    """The first of the new run were lost; what came looked like the rest of the old one."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 4))
+    cache.take(run_of(ONE, 7, 7, seconds=0.01))
+    began = run_of(ONE, 0, 5, seconds=5, run=1)
+    cache.take(began, Origin.NATIVE)
+    epoch = frame(BEGAN_NS + 5 * 10**9)
+    assert of_run(cache, ONE, 1) == {epoch: RangeSet([SnRange(0, 5)])}
+    assert of_run(cache, ONE, 0) == {0: RangeSet([SnRange(0, 4), SnRange(7, 7)])}
+
+
+def test_a_name_given_here_before_the_token_came_raises_no_epoch() -> None:
+    """A publisher's clock may be behind: all caches call its run as its token says."""
+    cache = DrivenCache()
+    declared = frame(BEGAN_NS) - 2
+    cache.give(EpochDeclared(ONE, declared - 10, False, cache.now, "0a0a0a0a"))
+    cache.take(last(5))
+    cache.take([sample(ONE, 0, seconds=1, run=1)])
+    token(cache, ONE, declared, "0b0b0b0b", fresh=False)
+    assert of_run(cache, ONE, 1) == {declared: RangeSet([SnRange(0, 0)])}
