@@ -40,15 +40,21 @@ from durable_cache.endpoints.replies import (
 from durable_cache.endpoints.resends import TakingResends
 from durable_cache.endpoints.session import (
     Decoder,
+    IntoKeyExpr,
+    KeyExpr,
+    Locality,
     Origins,
     Query,
     Session,
     ZenohSubscriber,
+    check_session,
     close_at_exit,
     declare_subscriber,
     declare_token,
     hear_queries,
     query_parts,
+    read_origins,
+    read_text,
     receive,
     undeclare,
     watch_tokens,
@@ -57,6 +63,7 @@ from durable_cache.endpoints.session import (
 from durable_cache.endpoints.status import CacheStatus, status_of
 from durable_cache.endpoints.workers import Lane, Loops, Pool
 from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.arguments import check_kind, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
@@ -410,13 +417,13 @@ class ReliabilityCache:
 
 def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     session: Session,
-    key_expr: str | Sequence[str],
+    key_expr: IntoKeyExpr | Sequence[IntoKeyExpr],
     *,
-    exclude: Sequence[str] = (),
+    exclude: Sequence[IntoKeyExpr] = (),
     backend: str | Storage = "memory",
     backend_options: Mapping[str, object] | None = None,
     history: int | None = None,
-    allowed_origin: Origins | None = None,
+    allowed_origin: Origins | Locality | None = None,
     resources_limit: int | None = None,
     source: str | None = None,
     state_dir: Path | str | None = None,
@@ -433,29 +440,58 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     `pool` gives it threads that it shares with other caches; None gives it its own.
     Raises ConfigError, BackendNotFound, BackendNotInstalled, StorageLocked and other StorageErrors.
     """
+    check_session(session)
+    if options is not None:
+        check_kind("options", options, CacheOptions, "a durable_cache.CacheOptions")
+    if pool is not None:
+        check_kind("pool", pool, Pool, "a Pool")
     chosen = options or CacheOptions()
     if history is not None:
+        check_number("history", history, 1, whole=True)
         chosen = replace(chosen, retention=replace(chosen.retention, samples_max=history))
     if allowed_origin is not None:
-        chosen = replace(chosen, allowed_origin=allowed_origin)
+        chosen = replace(chosen, allowed_origin=read_origins(allowed_origin, "allowed_origin"))
     if resources_limit is not None:
         chosen = replace(chosen, resources_limit=resources_limit)
     if source is not None:
         chosen = replace(chosen, source=source)
     if state_dir is not None:
+        if not isinstance(state_dir, (str, Path)):
+            raise refused("state_dir", state_dir, "a str or a Path")
         chosen = replace(chosen, state_dir=Path(state_dir))
-    if isinstance(backend, str):
-        named, storage = backend, open_storage(backend, chosen.name, backend_options)
-    else:
-        named, storage = type(backend).__name__, backend
-    key_exprs = [key_expr] if isinstance(key_expr, str) else list(key_expr)
     try:
-        for text in (*key_exprs, *exclude):
-            parse_key_expr(text)
-        chosen.check_source()
+        chosen.check()
+        key_exprs = _texts("key_expr", [key_expr] if _is_one(key_expr) else key_expr)
+        excluded = _texts("exclude", exclude)
     except ConfigError:
-        storage.close()
+        if isinstance(backend, Storage):
+            backend.close()
         raise
+    named, storage = _open(backend, chosen.name, backend_options)
     return ReliabilityCache(
-        session, key_exprs, storage, chosen, exclude=exclude, backend=named, pool=pool
+        session, key_exprs, storage, chosen, exclude=excluded, backend=named, pool=pool
     )
+
+
+def _is_one(key_expr: object) -> bool:
+    return isinstance(key_expr, (str, KeyExpr))
+
+
+def _texts(name: str, given: object) -> list[str]:
+    """Return key expressions as text, each of which is one."""
+    if isinstance(given, (bytes, bytearray, memoryview)) or not isinstance(given, Sequence):
+        raise refused(name, given, "a key expression, as a str or a zenoh.KeyExpr, or a list of")
+    texts = [read_text(one, name) for one in given]
+    for text in texts:
+        parse_key_expr(text)
+    return texts
+
+
+def _open(backend: object, name: str, backend_options: object) -> tuple[str, Storage]:
+    """Return what the backend is called, and its open storage."""
+    if backend_options is not None and not isinstance(backend_options, Mapping):
+        raise refused("backend_options", backend_options, "a mapping")
+    if isinstance(backend, Storage):
+        return type(backend).__name__, backend
+    named = check_kind("backend", backend, str, "a backend's name or an open Storage")
+    return named, open_storage(named, name, backend_options)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from durable_cache.endpoints.session import Origins
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_fields, check_text
 from durable_cache.model.selection import Selection, parse_source
 from durable_cache.protocol.alignment import (
     AlignerOptions,
@@ -93,6 +94,13 @@ class CacheOptions:
     asked for again."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     journal: JournalOptions = field(default_factory=JournalOptions)
+
+    def check(self) -> None:
+        """ConfigError names what no cache can work with."""
+        check_fields(self)
+        check_text("domain", self.domain)
+        check_text("name", self.name)
+        self.check_source()
 
     def check_source(self) -> None:
         """ConfigError where `source` is none, or stands beside `align`."""

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TypeVar
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from durable_cache.errors import ConfigError
 
-__all__ = ["check_flag", "check_kind", "check_number", "check_text", "refused", "shown"]
+__all__ = [
+    "check_callable",
+    "check_fields",
+    "check_flag",
+    "check_kind",
+    "check_number",
+    "check_text",
+    "check_timeout",
+    "refused",
+    "shown",
+]
 
 _ValueT = TypeVar("_ValueT")
 _SHOWN_MAX = 40
@@ -57,3 +71,70 @@ def check_number(name: str, value: object, least: float, *, whole: bool) -> None
     if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
         what = "whole number" if whole else "number of seconds"
         raise refused(name, value, f"a {what} of at least {least:g}")
+
+
+def check_timeout(value: object, name: str = "timeout_seconds") -> None:
+    """ConfigError where a value is neither None, for ever, nor a number of seconds from 0 on."""
+    if value is not None:
+        check_number(name, value, 0, whole=False)
+
+
+def check_callable(name: str, value: object) -> None:
+    """ConfigError where a value cannot be called."""
+    if not callable(value) or isinstance(value, type):
+        raise refused(name, value, "something to call")
+
+
+def check_fields(options: object) -> None:
+    """ConfigError that names the first field of some options whose value is not of its type.
+
+    Options within options are looked at too, under their own names.
+    """
+    kind: Any = type(options)
+    for name, hint in _hints(kind):
+        value = getattr(options, name)
+        if not _fits(value, hint):
+            raise refused(name, value, " or ".join(_said(hint)))
+        if is_dataclass(value) and not isinstance(value, type):
+            check_fields(value)
+
+
+@lru_cache(maxsize=64)
+def _hints(options: Any) -> tuple[tuple[str, Any], ...]:
+    hints = get_type_hints(options)
+    return tuple((field.name, hints[field.name]) for field in fields(options))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint in (Any, object) or isinstance(hint, TypeVar):
+        return True
+    if hint in (int, float):
+        kinds = int if hint is int else (int, float)
+        return isinstance(value, kinds) and not isinstance(value, (bool, Enum))
+    return isinstance(value, origin or hint)
+
+
+_PLAIN: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a str",
+    NoneType: "None",
+    Callable: "something to call",
+}
+
+
+def _said(hint: Any) -> list[str]:
+    """Return what fits a type, in words."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return [said for part in get_args(hint) for said in _said(part)]
+    if origin is Literal:
+        return [repr(choice) for choice in get_args(hint)]
+    kind = origin or hint
+    return [_PLAIN.get(kind) or f"a {kind.__name__}"]

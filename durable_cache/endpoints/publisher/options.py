@@ -17,10 +17,9 @@ from durable_cache.endpoints.session import (
     read_encoding,
     read_origins,
     read_qos,
-    read_reliability,
 )
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_flag, check_number, check_text, refused
+from durable_cache.model.arguments import check_fields, check_number, check_text, refused
 from durable_cache.model.sample import Qos
 from durable_cache.protocol.publisher.events import EngineOptions
 from durable_cache.storage.contract import Durability
@@ -105,9 +104,7 @@ class PublisherOptions:
         cache: object = self.cache
         if not isinstance(cache, bool):
             raise refused("cache", cache, "True or False (history=n says how many samples)")
-        flags = ("auto_dispose_unregistered_instances", "heartbeat_sporadic", "detectable")
-        for name in flags:
-            check_flag(name, getattr(self, name))
+        check_fields(self)
         counts = (
             "history",
             "receipts_max",
@@ -136,11 +133,8 @@ class PublisherOptions:
         if self.heartbeat_seconds is not None:
             check_number("heartbeat_seconds", self.heartbeat_seconds, 0.1, whole=False)
         check_text("domain", self.domain)
-        if self.spool_dir is not None and not isinstance(self.spool_dir, (str, Path)):
-            raise refused("spool_dir", self.spool_dir, "a str or a Path")
         if self.spool_dir is not None and not self.acknowledgements:
             raise ConfigError("spool_dir: without acknowledgements nothing would ever leave it")
-        read_reliability(self.reliability)
         self.quality, self.destination  # noqa: B018  # raise where they are none
         if self.encoding is not None:
             read_encoding(self.encoding)

@@ -61,6 +61,7 @@ from durable_cache.errors import (
     RemoteProtocolError,
     Unacknowledged,
 )
+from durable_cache.model.arguments import check_timeout
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
@@ -260,6 +261,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         is nothing to wait for. Raises Closed, or OutcomeUnknown when the time is over, here or for
         some sample: it may be stored all the same.
         """
+        check_timeout(timeout_seconds)
         if not self._options.acknowledgements:
             return
         before = self._engine.unknown
@@ -283,6 +285,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         wait. Raises ConfigError where no
         acknowledgements are wanted.
         """
+        check_timeout(timeout_seconds)
         if not self._options.acknowledgements:
             raise ConfigError("acknowledgements=0: nothing is acknowledged to this publisher")
         before = self._engine.unknown

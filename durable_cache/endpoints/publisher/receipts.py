@@ -7,6 +7,7 @@ from threading import Condition
 from typing import Protocol
 
 from durable_cache.errors import OutcomeUnknown
+from durable_cache.model.arguments import check_callable, check_timeout
 from durable_cache.protocol.publisher.events import Standing
 from durable_cache.storage.contract import Durability
 
@@ -75,6 +76,7 @@ class Receipt:
 
         The outcome is unknown then.
         """
+        check_timeout(timeout_seconds)
         standing, owner = self._standing, self._owner
         if standing.done:
             return True
@@ -103,4 +105,5 @@ class Receipt:
         What it raises is logged and counted. A put in it that finds no room raises at once: the
         room is made on the same thread.
         """
+        check_callable("callback", callback)
         self._owner.call_when_done(self, callback)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import zenoh
-from zenoh import CongestionControl, Locality, Priority, Reliability, Session, Timestamp
+from zenoh import CongestionControl, Locality, Priority, Session, Timestamp
 
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_flag, check_kind, refused
@@ -25,15 +25,14 @@ __all__ = [
     "read_encoding",
     "read_origins",
     "read_qos",
-    "read_reliability",
     "read_stamp",
     "read_text",
     "zenoh_qos",
 ]
 
-IntoBytes: TypeAlias = "bytes | bytearray | memoryview | str | zenoh.ZBytes"
-IntoEncoding: TypeAlias = "str | zenoh.Encoding"
-IntoKeyExpr: TypeAlias = "str | zenoh.KeyExpr"
+IntoBytes: TypeAlias = bytes | bytearray | memoryview | str | zenoh.ZBytes
+IntoEncoding: TypeAlias = str | zenoh.Encoding
+IntoKeyExpr: TypeAlias = str | zenoh.KeyExpr
 
 _ENCODINGS_CACHED = 256
 _ENCODING_BYTES_MAX = 1024
@@ -166,13 +165,6 @@ def read_qos(given: object, congestion_control: object, priority: object, expres
 def zenoh_qos(qos: Qos) -> tuple[CongestionControl, Priority]:
     """Return Zenoh's words for a quality of service."""
     return CONGESTION[qos.congestion], PRIORITY[qos.priority]
-
-
-def read_reliability(value: object) -> Reliability | None:
-    """Return it; ConfigError where it is none of Zenoh's."""
-    if value is None:
-        return None
-    return check_kind("reliability", value, Reliability, "a zenoh.Reliability")
 
 
 def read_stamp(value: object) -> Timestamp | None:

@@ -11,6 +11,7 @@ import zenoh
 from zenoh import Config, Session, ZError
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import refused
 
 __all__ = [
     "close_session",
@@ -46,13 +47,15 @@ def zenoh_reason(error: ZError) -> str:
     return f"Zenoh: {inner[1]}" if inner else text.strip()
 
 
-def open_session(settings: Mapping[str, object] | None = None) -> Session:
-    """Open a session with Zenoh's own settings, by top-level key, values as JSON would hold them.
+def open_session(settings: Mapping[str, object] | Config | None = None) -> Session:
+    """Open a session with Zenoh's own settings: a Config, or by top-level key as JSON has them.
 
     Raises ConfigError when Zenoh does not take a setting or cannot open with it. The caller closes
     the session explicitly: a process can hang at exit otherwise.
     """
-    config = read_config(settings)
+    if settings is not None and not isinstance(settings, (Mapping, Config)):
+        raise refused("settings", settings, "a mapping or a zenoh.Config")
+    config = settings if isinstance(settings, Config) else read_config(settings)
     try:
         return zenoh.open(config)
     except ZError as error:

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from durable_cache.endpoints.session import Session, is_fifo, read_callback, ring_capacity
 from durable_cache.errors import Closed, ConfigError
-from durable_cache.model.arguments import check_number, refused
+from durable_cache.model.arguments import check_number, check_timeout, refused
 
 __all__ = [
     "Callback",
@@ -55,6 +55,8 @@ class Channel(Generic[_ItemT]):
 
     def recv(self, timeout_seconds: float | None = None) -> _ItemT:
         """Wait for the next item; Closed when none will come, TimeoutError when time is over."""
+        if timeout_seconds is not None:
+            check_timeout(timeout_seconds)
         with self._changed:
             ready = self._changed.wait_for(lambda: self._items or self._closed, timeout_seconds)
             if not ready:
@@ -218,7 +220,7 @@ def sink_of(
             called, given = handler
         callback: Callback[_ItemT] | None = _callback_of(called)
         if callback is None:
-            raise refused("handler", handler, _ACCEPTED)
+            raise refused("handler", called, _ACCEPTED)
         return callback, given
     return channel, channel
 

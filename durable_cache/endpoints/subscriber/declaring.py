@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import overload
 
 from durable_cache.endpoints.key_expressions import parse_key_expr
-from durable_cache.endpoints.session import Session
+from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session
 from durable_cache.endpoints.subscriber.reader import ReliableReader
 from durable_cache.endpoints.subscriber.subscriber import ReliableSubscriber, SubscriberOptions
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_kind, refused
 from durable_cache.protocol.reader.profile import Profile, Reliability, find_profile
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 
@@ -19,7 +20,7 @@ __all__ = ["declare_reliable_subscriber"]
 @overload
 def declare_reliable_subscriber(
     session: Session,
-    key_expr: str,
+    key_expr: IntoKeyExpr,
     handler: object = None,
     *,
     profile: None = None,
@@ -39,7 +40,7 @@ def declare_reliable_subscriber(
 @overload
 def declare_reliable_subscriber(
     session: Session,
-    key_expr: str,
+    key_expr: IntoKeyExpr,
     handler: None = None,
     *,
     profile: Profile | str,
@@ -56,7 +57,7 @@ def declare_reliable_subscriber(
 
 def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has it
     session: Session,
-    key_expr: str,
+    key_expr: IntoKeyExpr,
     handler: object = None,
     *,
     profile: Profile | str | None = None,
@@ -84,7 +85,10 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
     one waits up to `history_timeout_seconds` for the token of a cache that stores the key
     expression. Raises ConfigError on a bad argument, and where that cache is not there.
     """
+    check_session(session)
     parsed = parse_key_expr(key_expr)
+    if options is not None:
+        check_kind("options", options, DeliveryOptions, "a DeliveryOptions")
     chosen = options or DeliveryOptions()
     read = None if profile is None else find_profile(profile)
     if read is not None:
@@ -102,15 +106,12 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
         chosen = replace(chosen, gap_timeout_seconds=gap_timeout_seconds)
     if history_timeout_seconds is not None:
         chosen = replace(chosen, history_timeout_seconds=history_timeout_seconds)
-    period = chosen.periodic_queries_seconds
-    if period is not None and period <= 0:
-        raise ConfigError("periodic_queries is a number of seconds above 0")
-    if not isinstance(history, bool) and history < 1:
-        raise ConfigError("history is True, False or a number of samples per key above 0")
+    if not isinstance(history, bool) and (not isinstance(history, int) or history < 1):
+        raise refused("history", history, "True, False or a number of samples per key above 0")
     asked = None if history is False else "" if history is True else f"_max={history}"
     settings = SubscriberOptions(
         asked, chosen, domain, query_timeout_seconds, channel_samples, payload_bytes_max
-    )
+    ).checked()
     if read is not None:
         return ReliableReader(session, parsed, read, settings)
     return ReliableSubscriber(session, parsed, handler, settings)

@@ -33,6 +33,7 @@ from durable_cache.endpoints.subscriber.subscriber import (
     SubscriberOptions,
 )
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_kind, check_timeout
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
@@ -101,6 +102,7 @@ class ReliableReader(ReliableSubscriber):
         instance_states: InstanceState = _ANY_INSTANCE,
     ) -> list[InstanceSample]:
         """Return what is in all of these states, at once: by instance, oldest first; it stays."""
+        _check_states(sample_states, view_states, instance_states)
         return self._kept.collect(
             lambda cache: cache.read(sample_states, view_states, instance_states)
         )
@@ -115,6 +117,7 @@ class ReliableReader(ReliableSubscriber):
 
         By source timestamp nothing of an instance that is older than what was taken comes after it.
         """
+        _check_states(sample_states, view_states, instance_states)
         return self._kept.collect(
             lambda cache: cache.take(sample_states, view_states, instance_states)
         )
@@ -124,6 +127,7 @@ class ReliableReader(ReliableSubscriber):
 
         False when the time is over, and where the reader is closed before.
         """
+        check_timeout(timeout_seconds)
         return self._kept.wait(timeout_seconds)
 
     def sample_lost_status(self) -> SampleLost:
@@ -187,6 +191,12 @@ class ReliableReader(ReliableSubscriber):
             sink.close()
 
     undeclare = close
+
+
+def _check_states(sample: object, view: object, instance: object) -> None:
+    check_kind("sample_states", sample, SampleState, "SampleStates")
+    check_kind("view_states", view, ViewState, "ViewStates")
+    check_kind("instance_states", instance, InstanceState, "InstanceStates")
 
 
 class _Kept:

@@ -49,6 +49,7 @@ from durable_cache.endpoints.subscriber.channels import (
 )
 from durable_cache.endpoints.subscriber.questions import Questions
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
@@ -120,6 +121,17 @@ class SubscriberOptions:
     """What publishers that are there already put before is not awaited, however recent it is."""
     detectable: bool = False
     """Show the subscriber to programs that look for zenoh.ext's advanced subscribers."""
+
+    def checked(self) -> SubscriberOptions:
+        """Return the options themselves; ConfigError names what no subscriber can work with."""
+        check_fields(self)
+        check_text("domain", self.domain)
+        for name in ("channel_samples", "payload_bytes_max", "events_max"):
+            check_number(name, getattr(self, name), 1, whole=True)
+        for name in ("query_timeout_seconds", "overrun_seconds"):
+            check_number(name, getattr(self, name), 0, whole=False)
+        self.delivery.check()
+        return self
 
 
 class ReliableSubscriber(Closing):
@@ -390,6 +402,7 @@ class ReliableSubscriber(Closing):
         Threads that do not end in time, as in a callback that never returns, are named in the log.
         Raises the error of a thread that failed.
         """
+        check_timeout(timeout_seconds)
         if self._stopped.is_set():
             return
         self._stopped.set()

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Self
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import refused, shown
 
 __all__ = [
     "PROFILES",
@@ -78,8 +79,8 @@ class Profile:
         for name in ("instances_max", "writers_max"):
             _check_bound(name, getattr(self, name), may_lack=False)
         for name, kind in _KINDS.items():
-            if not isinstance(getattr(self, name), kind):
-                raise ConfigError(f"profile: {name} is one of {_members(kind)}")
+            if not isinstance(value := getattr(self, name), kind):
+                raise ConfigError(f"profile: {name} is one of {_members(kind)}, not {shown(value)}")
         depth, per_instance = self.depth, self.samples_max_per_instance
         if depth is None and per_instance is None and self.samples_max is None:
             raise ConfigError(
@@ -156,7 +157,7 @@ def _check_bound(name: str, value: object, *, may_lack: bool) -> None:
     if value is None and may_lack:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"profile: {name} is a whole number above 0, not {value!r}")
+        raise ConfigError(f"profile: {name} is a whole number above 0, not {shown(value)}")
 
 
 _EVENTUALLY_CONSISTENT = Profile(
@@ -179,6 +180,8 @@ def find_profile(given: Profile | str) -> Profile:
     """Return a profile by its name, or as it is; ConfigError names those there are."""
     if isinstance(given, Profile):
         return given
+    if not isinstance(given, str):
+        raise refused("profile", given, f"a Profile or one of {', '.join(PROFILES)}")
     if (found := PROFILES.get(given)) is None:
         raise ConfigError(f"profile {given!r}: write a Profile or one of {', '.join(PROFILES)}")
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from durable_cache.model.arguments import check_fields, check_number, refused
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.wire import Absence, Incarnation
@@ -33,6 +34,10 @@ __all__ = [
     "Received",
     "TimePassed",
 ]
+
+
+def _is_above_zero(value: object) -> bool:
+    return isinstance(value, (int, float)) and value > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,15 @@ class DeliveryOptions:
     history_timeout_seconds: float = 10.0
     """How long live samples wait for history that nobody answers whole: a link comes up and a
     cache restarts within seconds. Each page that comes begins the wait anew."""
+
+    def check(self) -> None:
+        """ConfigError names what no subscriber can work with, by the name of its argument."""
+        period = self.periodic_queries_seconds
+        if period is not None and (isinstance(period, bool) or not _is_above_zero(period)):
+            raise refused("periodic_queries", period, "a number of seconds above 0")
+        check_fields(self)
+        for name in ("gap_timeout_seconds", "history_timeout_seconds"):
+            check_number(name, getattr(self, name), 0, whole=False)
 
 
 @dataclass(frozen=True, slots=True)
