@@ -33,6 +33,7 @@ from durable_cache.service.building import check_all
 from durable_cache.service.changes import Changes, Weight
 from durable_cache.service.config import Settings
 from durable_cache.service.http import HttpServer
+from durable_cache.service.identity import FILE_NAME, kept_zid
 from durable_cache.service.logs import CHANGES
 from durable_cache.service.report import ServiceReport, Timeline
 from durable_cache.storage.journaled.locks import DirectoryLock
@@ -72,7 +73,7 @@ class Service:
             undo.callback(self._lock.release)
             self._pool = Pool("service", threads=_pool_threads(options.values()))
             undo.callback(self._pool.close, 1.0)
-            self.session = _open(settings)
+            self.session = _open(_with_id(settings.zenoh, directory))
             undo.callback(self.session.close)
             for name, chosen in options.items():
                 self.caches[name] = self._declare(name, chosen)
@@ -184,7 +185,8 @@ class Service:
 def _remove_empty(directory: Path) -> None:
     """Remove a state directory that a start which failed has made, unless something is in it."""
     try:
-        (directory / "lock").unlink(missing_ok=True)
+        for name in ("lock", FILE_NAME):
+            (directory / name).unlink(missing_ok=True)
         directory.rmdir()
     except OSError as error:
         _log.debug("a state directory is left", extra={"reason": str(error)})
@@ -210,9 +212,14 @@ def _within(close: Callable[[], None], seconds: float) -> None:
     start_thread(close, "dc-close-session").join(seconds)
 
 
-def _open(settings: Settings) -> Session:
+def _with_id(zenoh: Mapping[str, object], directory: Path) -> Mapping[str, object]:
+    """Return Zenoh's settings with the id that they name, or else the one of `directory`."""
+    return zenoh if "id" in zenoh else {**zenoh, "id": kept_zid(directory)}
+
+
+def _open(zenoh: Mapping[str, object]) -> Session:
     try:
-        return open_session(settings.zenoh)
+        return open_session(zenoh)
     except ConfigError as error:
         remedy = (
             "is the other side running, is --connect right?"
