@@ -40,3 +40,6 @@ def test_a_payload_above_the_limit_is_a_reported_miss_at_once(network: LocalNetw
         wait_until(lambda: 2 in sns(inbox.samples), 8, "what follows")
         assert sns(inbox.samples) == [0, 2]
         assert [(miss.first, miss.last) for miss in misses] == [(1, 1)]
+        numbered.put(3, bytes(50_000))
+        wait_until(lambda: len(misses) == 2, 8, "the last sample, which nothing follows")
+        assert (misses[1].first, misses[1].last) == (3, 3)

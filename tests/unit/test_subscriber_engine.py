@@ -23,6 +23,8 @@ from durable_cache.protocol.subscriber.events import (
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
 
+RUNS = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+
 # Gaps
 
 
@@ -154,25 +156,6 @@ def test_what_one_cache_skipped_is_not_lost_while_another_errs() -> None:
     assert reader.story == [0, 1, 2]
 
 
-def test_a_payload_above_the_limit_ends_the_gap_after_one_try() -> None:
-    reader = Reader()
-    reader.live(sample(0), sample(2))
-    reader.answer(oversized=(sample(1),))
-    assert reader.story == [0, (1, 1), 2]
-
-
-def test_a_payload_above_the_limit_says_nothing_of_the_same_number_of_another_run() -> None:
-    reader = Reader()
-    reader.declared(EPOCH, "aaaaaaaa")
-    reader.live(sample(0), sample(2))
-    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH - 1, "bbbbbbbb"))
-    reader.answer(names=names, oversized=(sample(1, EPOCH - 1),))
-    assert reader.story == [0]
-    reader.wait(1)
-    reader.answer(sample(1, EPOCH), names=names, oversized=(sample(1, EPOCH - 1),))
-    assert reader.story == [0, 1, 2]
-
-
 # Restarts, wraps and tokens
 
 
@@ -227,9 +210,6 @@ def test_the_first_number_after_a_token_is_its_runs_though_the_run_before_put_no
     reader.live(sample(2))
     assert reader.story == [0, 1, 2]
     assert reader.engine.gaps_open == 0
-
-
-RUNS = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
 
 
 def test_a_last_sample_that_comes_after_the_next_token_goes_where_an_answer_names_it() -> None:

@@ -47,11 +47,17 @@ class Decoder:
         self.oversized = 0
 
     def decode(
-        self, samples: list[zenoh.Sample], received_ns: int, *, keep_plain: bool = False
+        self,
+        samples: list[zenoh.Sample],
+        received_ns: int,
+        *,
+        keep_plain: bool = False,
+        left_out: list[Sample] | None = None,
     ) -> list[Sample]:
         """Return our samples, epoch 0; those without source_info only with `keep_plain`.
 
-        A payload over the bound is counted in `oversized` and left out.
+        One whose payload is over the bound is counted in `oversized` and left out; where it has a
+        number it is added to `left_out`, without its payload and attachment.
         """
         decoded: list[Sample] = []
         for sample in samples:
@@ -65,23 +71,25 @@ class Decoder:
                     continue
                 source, sn = NO_SOURCE, 0
             payload = sample.payload
-            if len(payload) > self._payload_bytes_max:
+            whole = len(payload) <= self._payload_bytes_max
+            if not whole:
                 self.oversized += 1
-                continue
-            attachment = sample.attachment
+                if left_out is None or info is None:
+                    continue
+            attachment = sample.attachment if whole else None
             stamp = sample.timestamp
             if stamp is not None:
                 raw, _, stamp_id = str(stamp).partition("/")
                 ntp64, stamped = int(raw), False
             else:
                 ntp64, stamp_id, stamped = ntp64_from_ns(received_ns), self._own_zid, True
-            decoded.append(
+            (decoded if whole or left_out is None else left_out).append(
                 Sample(
                     str(sample.key_expr),
                     source,
                     0,
                     sn,
-                    payload.to_bytes(),
+                    payload.to_bytes() if whole else b"",
                     Kind.PUT if sample.kind == PUT else Kind.DELETE,
                     str(sample.encoding),
                     None if attachment is None else attachment.to_bytes(),

@@ -277,9 +277,13 @@ class ReliableSubscriber(Closing):
 
     def _run_receive(self) -> None:
         while taken := receive(self._subscriber, 2000):
-            samples = self._decoder.decode(taken, time.time_ns(), keep_plain=True)
+            oversized: list[Sample] = []
+            samples = self._decoder.decode(
+                taken, time.time_ns(), keep_plain=True, left_out=oversized
+            )
+            received = Received(samples, _now(), oversized)
             try:
-                self._events.put(Received(samples, _now()), timeout=self._overrun_seconds)
+                self._events.put(received, timeout=self._overrun_seconds)
             except Full:
                 self.overrun += len(samples)
                 self._overrun.update((sample.source, sample) for sample in samples)

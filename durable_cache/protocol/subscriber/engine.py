@@ -130,8 +130,13 @@ class SubscriberEngine:
     def handle(self, event: Event) -> list[Output]:
         """Take what happened and return what is to be done, in order."""
         match event:
-            case Received(samples, now):
+            case Received(samples, now, oversized):
+                for sample in oversized:  # before what follows, so that nobody asks for it
+                    self._leave_out(sample, may_begin=False)
                 self._received(samples, now)
+                for followed in [self._leave_out(sample, may_begin=True) for sample in oversized]:
+                    if followed is not None:
+                        self._settle(followed, now)
             case Fetched() | FetchFailed():
                 self._answered(event)
             case HistoryPage() | HistoryFailed():
@@ -188,6 +193,13 @@ class SubscriberEngine:
                 self._hold_back(sample)
             else:
                 self._live(sample, now)
+
+    def _leave_out(self, sample: Sample, *, may_begin: bool) -> Followed | None:
+        """Count a number as lost whose sample is too large for us; history does so by itself."""
+        followed = None if self.reads_history else self._sources.follow(sample.source)
+        if followed is not None:
+            followed.leave_out(sample, self._options, may_begin=may_begin)
+        return followed
 
     def _is_followed(self, source: SourceId) -> bool:
         followed = self._sources.get(source)
@@ -564,19 +576,8 @@ class SubscriberEngine:
             # A slow answer is not a loss: it is waited for at most twice the time.
             late = 1 if head.fetch is None else 2
             if now.monotonic_ns >= head.opened_ns + late * timeout_ns:
-                self._give_up_first(head, now.monotonic_ns)
+                head.give_up_first(self._outputs, now.monotonic_ns)
         self._settle(followed, now)
-
-    def _give_up_first(self, numbering: Numbering, now_ns: int) -> None:
-        """Report the lowest hole, and those asked for with it; deliver what follows."""
-        next_sn = numbering.next_sn or 0
-        last = numbering.asked_to
-        if numbering.dropped_from is not None:
-            last = min(last, numbering.dropped_from - 1)
-        numbering.dropped_from = None
-        numbering.end_known = numbering.ending
-        numbering.due_ns = now_ns
-        numbering.give_up(self._outputs, max(last, next_sn), now_ns)
 
     def _poll(self, numbering: Numbering, now_ns: int) -> None:
         period = self._options.periodic_queries_seconds

@@ -129,6 +129,8 @@ class Received:
 
     samples: Sequence[Sample]
     now: Moment
+    oversized: Sequence[Sample] = ()
+    """Without their payload, which is above what the subscriber takes: their numbers are lost."""
 
 
 @dataclass(frozen=True, slots=True)

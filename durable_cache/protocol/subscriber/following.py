@@ -244,13 +244,39 @@ class Numbering:
         self.lost.update(holes.difference(RangeSet.of(self.pending)).difference(self.passed))
         self.advance(outputs, now_ns)
 
+    def give_up_first(self, outputs: Outputs, now_ns: int) -> None:
+        """Report the lowest hole, and those asked for with it; deliver what follows."""
+        last = self.asked_to
+        if self.dropped_from is not None:
+            last = min(last, self.dropped_from - 1)
+        self.dropped_from = None
+        self.end_known = self.ending
+        self.due_ns = now_ns
+        self.give_up(outputs, max(last, self.next_sn or 0), now_ns)
+
+    def leave_out(self, sample: Sample, options: DeliveryOptions, *, alone: bool) -> None:
+        """Count a number as lost whose sample came and is too large.
+
+        Unless `alone`, the first that come may be of the run before: then somebody else tells.
+        """
+        begins = self.next_sn is None or self.next_sn == self.first_sn
+        if (begins and not alone) or self.is_beyond(sample, options):
+            return
+        if self.next_sn is None:
+            self.begin(sample.sn)
+        if sample.sn >= (self.next_sn or 0):
+            self.note_absent(RangeSet(), RangeSet([(sample.sn, sample.sn)]))
+
     def last_hole(self, span: int) -> int:
         """Return where the last hole within a span ends."""
         first = self.next_sn or 0
         last = min(self.top, first + span - 1)
-        while last > first and last in self.pending:
-            last -= 1
-        return last
+        while last > first:
+            gone = self.lost.run_at(last) or self.passed.run_at(last)
+            if gone is None and last not in self.pending:
+                break
+            last = last - 1 if gone is None else gone.first - 1
+        return max(first, last)
 
     def owns(self, sample: Sample, names: Mapping[tuple[SourceId, int], str], alone: bool) -> bool:
         """Tell whether a sample that was asked for is of this numbering.
@@ -470,6 +496,16 @@ class Followed:
         if far and abs(sample.sn - before.reached) <= window:
             return before  # as after a wrap: near the one, far from the other
         return newest
+
+    def leave_out(self, sample: Sample, options: DeliveryOptions, *, may_begin: bool) -> None:
+        """Count a number as lost whose sample came and is too large; `may_begin`: as the first."""
+        self.used = self.live = True
+        if not self.numberings:
+            self.numberings.append(Numbering(self.source, EPOCH_UNKNOWN))
+        numbering = self.numbering_of(sample, options)
+        alone = self.ended is None and numbering is self.head
+        if may_begin or numbering.next_sn is not None:
+            numbering.leave_out(sample, options, alone=alone)
 
     def wraps(self, options: DeliveryOptions) -> bool:
         """Tell whether the second numbering goes on where the numbers of the first ended."""

@@ -280,8 +280,6 @@ class SubscriberPromise:
     def _check_numbering(self, numbering: Numbering) -> None:
         first = self._first.get(numbering)
         wanted = self._truth.wanted(numbering, self._key_expr)
-        while wanted and self._is_too_large(wanted[-1]):
-            wanted.pop()  # it was dropped as it came, and nothing after it shows that it was there
         if first is None:
             # All that was published since this subscriber came may have been too large for it.
             since_ns = 0 if self._subscriber is None else self._subscriber.since_ns

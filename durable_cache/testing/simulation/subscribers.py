@@ -107,7 +107,6 @@ class SimSubscriber(Listener):
         """Take a live sample off the network."""
         if self.plan.is_too_large(sample):
             self.world.occur("payload too large")
-            return
         self._inbox.append(msgspec.structs.replace(sample, epoch=0, received_ns=self._now.unix_ns))
         if not self._taking:
             self._taking = True
@@ -115,7 +114,8 @@ class SimSubscriber(Listener):
 
     def _take(self) -> None:
         self._taking = False
-        samples, self._inbox = [*self._overrun.values(), *self._inbox], []
+        every, self._inbox = [*self._overrun.values(), *self._inbox], []
+        samples, oversized = _sorted_out(self.plan, every)
         if len(self._waiting) >= self.plan.waiting_max:
             self.world.occur("slow consumer drops")
             newest = sorted(samples, key=self.promise.place)
@@ -124,7 +124,7 @@ class SimSubscriber(Listener):
         self._overrun = {}
         if len({sample.source for sample in samples}) > 1:
             self.world.occur("batch of several sources")
-        self._handle_soon(lambda: Received(samples, self._now))
+        self._handle_soon(lambda: Received(samples, self._now, oversized))
 
     def token_changed(self, token: Token, alive: bool) -> None:
         value = token.value
@@ -254,12 +254,7 @@ class SimSubscriber(Listener):
 def _answer(plan: SubscriberPlan, heard: Heard, outcome: Outcome, *others: Heard) -> Answer:
     parts: list[AnswerPart] = []
     for part in (part for one in (heard, *others) for part in one.parts):
-        taken = tuple(sample for sample in part.samples if not plan.is_too_large(sample))
-        left = tuple(
-            msgspec.structs.replace(sample, payload=b"", attachment=None)
-            for sample in part.samples
-            if plan.is_too_large(sample)
-        )
+        taken, left = _sorted_out(plan, part.samples)
         parts.append(AnswerPart(taken, part.absent, part.incarnations, left))
     return Answer(
         tuple(parts),
@@ -267,6 +262,20 @@ def _answer(plan: SubscriberPlan, heard: Heard, outcome: Outcome, *others: Heard
         not outcome.errors,
         heard.cut_after,
     )
+
+
+def _sorted_out(
+    plan: SubscriberPlan, samples: Iterable[Sample]
+) -> tuple[list[Sample], list[Sample]]:
+    """Return what a subscriber takes, and what is too large for it, without its payload."""
+    taken: list[Sample] = []
+    left: list[Sample] = []
+    for sample in samples:
+        if plan.is_too_large(sample):
+            left.append(msgspec.structs.replace(sample, payload=b"", attachment=None))
+        else:
+            taken.append(sample)
+    return taken, left
 
 
 def _oversized(answer: Answer, fetch: Fetch) -> RangeSet:

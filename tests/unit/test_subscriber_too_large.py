@@ -1,0 +1,58 @@
+"""Samples above a subscriber's payload limit: reported, by whomever they are heard of."""
+
+from __future__ import annotations
+
+from durable_cache.protocol.subscriber.events import Received
+from durable_cache.protocol.wire import Incarnation
+from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, sample
+
+RUNS = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+
+
+def test_a_payload_above_the_limit_ends_the_gap_after_one_try() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(2))
+    reader.answer(oversized=(sample(1),))
+    assert reader.story == [0, (1, 1), 2]
+
+
+def test_a_payload_above_the_limit_says_nothing_of_the_same_number_of_another_run() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(2))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH - 1, "bbbbbbbb"))
+    reader.answer(names=names, oversized=(sample(1, EPOCH - 1),))
+    assert reader.story == [0]
+    reader.wait(1)
+    reader.answer(sample(1, EPOCH), names=names, oversized=(sample(1, EPOCH - 1),))
+    assert reader.story == [0, 1, 2]
+
+
+def test_a_sample_too_large_for_us_is_reported_as_it_comes_and_nobody_is_asked() -> None:
+    reader = Reader()
+    reader.handle(Received((), reader.now, (sample(0),)))
+    reader.handle(Received((sample(1), sample(3)), reader.now, (sample(2), sample(4))))
+    reader.handle(Received((sample(5),), reader.now, (sample(2), sample(4))))
+    assert reader.story == [(0, 0), 1, (2, 2), 3, (4, 4), 5]
+    assert not reader.fetches
+
+
+def test_a_sample_too_large_for_us_shows_that_those_before_it_are_missing() -> None:
+    reader = Reader()
+    reader.live(sample(0))
+    reader.handle(Received((), reader.now, (sample(3),)))
+    assert reader.wanted == [(1, 2)]
+    reader.answer(sample(1), sample(2))
+    assert reader.story == [0, 1, 2, (3, 3)]
+
+
+def test_a_sample_too_large_for_us_that_may_be_of_the_run_before_is_reported_by_an_answer() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, "0000000b")
+    reader.handle(Received((), reader.now, (sample(1),)))
+    reader.live(sample(0, at=9))
+    reader.answer(oversized=(sample(1, EPOCH),), names=RUNS)
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [0, (1, 1), 0, 1]
