@@ -8,6 +8,8 @@ from functools import lru_cache
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from durable_cache.model.sample import Kind, Sample, SourceId, Stream
+from durable_cache.model.sequence import SN_MAX
+from durable_cache.model.unnumbered import sn_max
 
 __all__ = [
     "DAY_NS",
@@ -38,7 +40,6 @@ READ_COLUMNS = (
 )
 """What a `Sample` is rebuilt from; the other columns are for people and for other engines."""
 
-_SN_MAX = (1 << 35) - 2
 _EPOCH_MAX = (1 << 29) - 1
 _INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
@@ -47,8 +48,8 @@ _PACKED = pa.uint64()
 
 def refusal(sample: Sample) -> str | None:
     """Return why no table can ever hold `sample`, or None when it can."""
-    if not 0 <= sample.sn <= _SN_MAX:
-        return f"sn {sample.sn} is not between 0 and {_SN_MAX}"
+    if not 0 <= sample.sn <= sn_max(sample.source):
+        return f"sn {sample.sn} is not between 0 and {sn_max(sample.source)}"
     if not 0 <= sample.epoch <= _EPOCH_MAX:
         return f"epoch {sample.epoch} is not between 0 and {_EPOCH_MAX}"
     if not 0 <= sample.source.eid < 1 << 32:
@@ -133,7 +134,7 @@ def storable_numbers(
 ) -> bool:
     """Tell quickly whether every number is one that a table can hold; `refusal` says why not."""
     return (
-        _between(sns, _SN_MAX)
+        _between(sns, SN_MAX)
         and _between(received_ns, _INT64_MAX)
         and _between(ntp64, _UINT64_MAX)
         and _between(qos, (1 << 6) - 1)

@@ -206,6 +206,7 @@ class Appender:
                 doubtful.append((at, time_ns))
         if doubtful:
             self._settle(outcome, doubtful, chosen)
+        outcome.fresh = [at for at in outcome.fresh if at in chosen]
         return chosen
 
     def _settle(
@@ -217,9 +218,12 @@ class Appender:
             taken.setdefault(streams[at], {})[slot] = samples[at].sn
         for at, time_ns in doubtful:
             own = taken.setdefault(streams[at], {})
-            slot = choose(time_ns, samples[at].sn, own)
-            own[slot] = samples[at].sn
-            chosen[at] = slot
+            free = choose(time_ns, samples[at].sn, own)
+            if free is None:
+                outcome.refused[at] = "four samples of its key stand where its timestamp could"
+                continue
+            own[free] = samples[at].sn
+            chosen[at] = free
 
     def _taken(self, doubtful: list[tuple[Stream, int, int]]) -> dict[Stream, dict[Slot, int]]:
         """Return who stands where the doubtful samples could stand."""
@@ -227,7 +231,7 @@ class Appender:
         wanted = {
             Point(tags_of(stream), slot): stream
             for stream, sn, time_ns in doubtful
-            for slot in slots_of(time_ns, sn)[:-1]
+            for slot in slots_of(time_ns, sn)
         }
         source = self._where.samples
         scans = scans_of(windows_of(wanted), ("sn",))

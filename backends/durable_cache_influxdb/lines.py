@@ -16,8 +16,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 from durable_cache.errors import StorageCorrupt
 from durable_cache.model.sample import Kind, Sample, SourceId, Stream, key_bytes
+from durable_cache.model.unnumbered import sn_max
 from durable_cache_influxdb.options import InfluxDbOptions
-from durable_cache_influxdb.slots import SN_BITS, Slot
+from durable_cache_influxdb.slots import Slot
 
 __all__ = [
     "Meta",
@@ -111,8 +112,8 @@ class Meta(NamedTuple):
 
 def refusal_of(sample: Sample) -> str | None:
     """Return why a sample can never be stored here, or None."""
-    if not 0 <= sample.sn < (1 << SN_BITS):
-        return f"sn {sample.sn} is not below 2^{SN_BITS}"
+    if not 0 <= sample.sn <= sn_max(sample.source):
+        return f"sn {sample.sn} is not between 0 and {sn_max(sample.source)}"
     if not -(1 << 63) <= sample.received_ns < 1 << 63:
         return f"received_ns {sample.received_ns} is no 64-bit number"
     if not 0 <= sample.ntp64 < 1 << 64:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from durable_cache.model.newest import NewestPlaces
 from durable_cache.model.sample import Sample, SampleBatch, timestamp_id_number
-from durable_cache.model.selection import SN_MAX, Cursor, Order, Selection, TimeBounds
+from durable_cache.model.selection import Cursor, Order, Selection, TimeBounds
+from durable_cache.model.sequence import UNNUMBERED_SN_MAX
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.storage.contract import Page
 from durable_cache_influxdb.client import Client
@@ -70,7 +71,7 @@ def plan_by_number(
     last: Cursor | None = None
     for state in index.ordered(selection, None if cursor is None else cursor[:4]):
         low = selection.sns.first or 0
-        high = SN_MAX if selection.sns.last is None else selection.sns.last
+        high = UNNUMBERED_SN_MAX if selection.sns.last is None else selection.sns.last
         if cursor is not None and state.stream.order == cursor[:4]:
             low = max(low, int(cursor[4]) + 1)
         runs = state.runs.clip(low, high) if low <= high else None
@@ -110,7 +111,8 @@ def read_planned(client: Client, source: Source, plan: Plan) -> list[Sample]:
     found = fetch(client, source, streams, points, [state.tags for state in plan.whole])
     limits = {state.stream: state.runs.last or 0 for state in plan.whole}
     return sorted(
-        (s for s in found if s.sn <= limits.get(s.stream, SN_MAX)), key=lambda sample: sample.order
+        (s for s in found if s.sn <= limits.get(s.stream, UNNUMBERED_SN_MAX)),
+        key=lambda sample: sample.order,
     )
 
 

@@ -4,7 +4,9 @@ A point is (tags, nanosecond). A sample stands at its own nanosecond under ordin
 sample of its stream stands there already. Then its sn takes the place of the low bits of its time:
 ten bits under ordinal 1 (within 1.1 µs), twenty under 2 (within 1.1 ms), and all 35 bits that an sn
 can have under 3 (within 35 s), where no two samples of a stream can ever meet. So a stream has at
-most four series, whatever its timestamps are.
+most four series, whatever its timestamps are. Unnumbered samples, whose number is their timestamp,
+are apart under 1 already, unless somebody makes up timestamps that meet: the last of those is
+refused.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ def slots_of(unix_ns: int, sn: int) -> list[Slot]:
     ]
 
 
-def choose(unix_ns: int, sn: int, taken: Mapping[Slot, int]) -> Slot:
-    """Return the first slot that is free or already this sn's; a retry gets the same one."""
-    slots = slots_of(unix_ns, sn)
-    for slot in slots[:-1]:
-        if taken.get(slot, sn) == sn:
-            return slot
-    return slots[-1]
+def choose(unix_ns: int, sn: int, taken: Mapping[Slot, int]) -> Slot | None:
+    """Return the first slot that is free or already this sn's; a retry gets the same one.
+
+    None where there is none, which only numbers of more than 35 bits can come to.
+    """
+    free = (slot for slot in slots_of(unix_ns, sn) if taken.get(slot, sn) == sn)
+    return next(free, None)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
@@ -61,6 +61,7 @@ from durable_cache.endpoints.session import (
     zid_of,
 )
 from durable_cache.endpoints.status import CacheStatus, status_of
+from durable_cache.endpoints.unnumbered import Plain, Unnumbered
 from durable_cache.endpoints.workers import Lane, Loops, Pool
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.arguments import check_kind, check_number, refused
@@ -112,6 +113,7 @@ class ReliabilityCache:
         self.cache_id = self.store.index.cache_id
         self.own_zid = zid_of(session)
         self.decoder = Decoder(self.own_zid, options.payload_bytes_max)
+        self.plain = Plain(options.name, options.unnumbered, self.key_exprs)
         self._pool = pool or Pool(options.name, threads=options.pool_threads)
         self._owns_pool = pool is None
         self._lanes: list[Lane] = []
@@ -179,14 +181,14 @@ class ReliabilityCache:
             self._loops.spawn("drain", self.store.run_drain)
         if not options.retention.unlimited:
             self._trimming.every(options.retention_seconds, self._retain)
-        for key_expr in self.key_exprs:
+        for place, key_expr in enumerate(self.key_exprs):
             subscriber = declare_subscriber(
                 session, str(key_expr), options.allowed_origin, options.channel_samples
             )
             self._subscribers.append(subscriber)
-            self._loops.spawn("receive", partial(self._run_receive, subscriber))
-            for place in places_of(str(key_expr), options.source or "*"):
-                self._answer_on(place)
+            self._loops.spawn("receive", partial(self._run_receive, subscriber, place))
+            for answering in places_of(str(key_expr), options.source or "*"):
+                self._answer_on(answering)
             plain = not options.source if options.answer_plain is None else options.answer_plain
             if plain:
                 self._answer_on(AnsweringPlace(str(key_expr), Form.PLAIN))
@@ -227,15 +229,18 @@ class ReliabilityCache:
         self._questions.append(asked)
         self._declared.append(hear_queries(self._session, place.key_expr, asked.take))
 
-    def _run_receive(self, subscriber: ZenohSubscriber) -> None:
-        options = self.options
+    def _run_receive(self, subscriber: ZenohSubscriber, place: int) -> None:
+        options, plain = self.options, self.plain
         while True:
             taken = receive(subscriber, options.batch_samples_max)
             if not taken:
                 return
-            samples = self.decoder.decode(taken, time.time_ns())
+            keep_plain = plain.wants(place)
+            samples = self.decoder.decode(taken, time.time_ns(), keep_plain=keep_plain)
             if self._exclude:
                 samples = [sample for sample in samples if not self._excluded(sample.key)]
+            if keep_plain:
+                samples = plain.take(samples, place)
             self.ingest.offer(samples)
 
     def _excluded(self, key: str) -> bool:
@@ -415,6 +420,13 @@ class ReliabilityCache:
         self.close()
 
 
+def _parse_unnumbered(text: Unnumbered | str) -> Unnumbered:
+    try:
+        return Unnumbered(text)
+    except ValueError as error:
+        raise ConfigError(f'unnumbered {text!r}: write "store", "warn" or "ignore"') from error
+
+
 def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     session: Session,
     key_expr: IntoKeyExpr | Sequence[IntoKeyExpr],
@@ -426,6 +438,7 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     allowed_origin: Origins | Locality | None = None,
     resources_limit: int | None = None,
     source: str | None = None,
+    unnumbered: Unnumbered | Literal["store", "warn", "ignore"] | None = None,
     state_dir: Path | str | None = None,
     options: CacheOptions | None = None,
     pool: Pool | None = None,
@@ -434,7 +447,8 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
 
     `history` is the queue length per key and source, None keeps all; `backend` a backend's name or
     an open storage, which the cache then owns. `source` (`<zid>[:<eid>]`) makes it the cache of one
-    publisher, which answers under that prefix instead of `*`. `state_dir` gives it a journal:
+    publisher, which answers under that prefix instead of `*`. `unnumbered` says what becomes of
+    samples without SourceInfo, which are ignored by default. `state_dir` gives it a journal:
     without one, samples are acknowledged when the backend itself has them. The named arguments win
     over `options`.
     `pool` gives it threads that it shares with other caches; None gives it its own.
@@ -455,6 +469,8 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
         chosen = replace(chosen, resources_limit=resources_limit)
     if source is not None:
         chosen = replace(chosen, source=source)
+    if unnumbered is not None:
+        chosen = replace(chosen, unnumbered=_parse_unnumbered(unnumbered))
     if state_dir is not None:
         if not isinstance(state_dir, (str, Path)):
             raise refused("state_dir", state_dir, "a str or a Path")

@@ -27,6 +27,7 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import frame
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.events import (
     Alias,
     Append,
@@ -133,7 +134,7 @@ class Ingest:
         self._busy = False
         self.stopped = Event()
         self.counts = self._core.counts
-        self.received = self.appended = self.commits = 0
+        self.received = self.appended = self.unnumbered = self.commits = 0
         self._refused_here = self.tokens_refused = 0
         self.of_others = 0
         """Samples of other publishers than the one whose samples are stored."""
@@ -244,6 +245,8 @@ class Ingest:
     def _refuse(self, samples: list[Sample]) -> None:
         self._refused_here += len(samples)
         for sample in samples:
+            if is_unnumbered(sample.source):
+                continue  # nobody has it for us to ask again
             self._refused.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
 
     def tell(self, event: CoreEvent) -> None:
@@ -254,7 +257,7 @@ class Ingest:
 
     def declared(self, source: SourceId, epoch: int, incarnation: str) -> None:
         """A publisher's token says its epoch. On Zenoh's thread."""
-        if not self._wanted.has_numbering(source, epoch):
+        if not self._wanted.has_numbering(source, epoch) or is_unnumbered(source):
             return
         now = _now()
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
@@ -264,6 +267,8 @@ class Ingest:
         """Listen to foreign publishers' heartbeats."""
 
         def beat(source: SourceId, source_sn: int) -> None:
+            if is_unnumbered(source):
+                return
             self._heard(HeartbeatReceived(source, source_sn, _now()))
 
         return declare_heartbeats(self._session, key_expr, beat)
@@ -428,7 +433,7 @@ class Ingest:
                 about = {"source": str(source), "epoch": epoch, "first": first, "last": last}
                 _log.warning("samples missed", extra=about)
             case ReportConflict(offered, _):
-                about = {"source": str(offered.source), "sn": offered.sn}
+                about = {"source": str(offered.source), "sn": offered.sn, "key": repr(offered.key)}
                 _log.warning("another payload under a stored identity", extra=about)
             case ReportAbsent(sample):
                 about = {"source": str(sample.source), "epoch": sample.epoch, "sn": sample.sn}
@@ -456,6 +461,7 @@ class Ingest:
         self.append_seconds += time.monotonic() - begun
         self.commits += 1
         self.appended += len(append.batch) - append.moved
+        self.unnumbered += append.unnumbered
         if append.heard:
             self.delays.observe((time.time_ns() - append.heard_since_ns) / 1e9, append.heard)
         self.error = self.commit_error = ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from durable_cache.endpoints.session import Origins
+from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_fields, check_text
 from durable_cache.model.selection import Selection, parse_source
@@ -35,6 +36,8 @@ class CacheOptions:
     acknowledge: Durability = Durability.DISK
     """The level at which samples are acknowledged; never above what the backend can."""
     allowed_origin: Origins = Origins.ANY
+    unnumbered: Unnumbered = Unnumbered.IGNORE
+    """What becomes of samples without a number, as ordinary publications are (ADR 0160)."""
     resources_limit: int | None = None
     """Streams the cache takes; beyond it new ones are refused, counted and reported."""
     source: str = ""

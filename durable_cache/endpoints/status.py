@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from durable_cache.endpoints.delays import DelaysSeen
+from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.storage.contract import Durability
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class CacheStatus:
     duplicates: int
     conflicts: int
     ignored: int
-    """Samples without source_info, as the specification wants."""
+    """Samples without a number that were not stored, as the specification wants."""
     refused: int
     """Samples there was no room for, too large, or of a stream beyond `resources_limit`."""
     missed: int
@@ -68,6 +69,10 @@ class CacheStatus:
     """Time spent committing; with `commits`, the mean."""
     commits: int
     last_error: str
+    unnumbered: int = 0
+    """Samples without a number that were stored; `appended` counts them, too."""
+    unnumbered_stamped: int = 0
+    """Samples that had neither number nor timestamp: another cache may hold them a second time."""
     of_others: int = 0
     """Samples of other publishers than the cache's `source`; left out."""
     delays: DelaysSeen = DelaysSeen()
@@ -97,7 +102,9 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         appended=ingest.appended,
         duplicates=counts.duplicates,
         conflicts=counts.conflicts + store.conflicts_total + misaligned,
-        ignored=cache.decoder.without_source,
+        ignored=_ignored(cache),
+        unnumbered=ingest.unnumbered,
+        unnumbered_stamped=cache.plain.stamped,
         refused=ingest.refused + cache.decoder.oversized,
         missed=counts.missed,
         gaps_open=ingest.gaps_open,
@@ -117,6 +124,11 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         delays=ingest.delays.seen(),
         alignment=AlignmentStatus() if aligning is None else _alignment(aligning),
     )
+
+
+def _ignored(cache: ReliabilityCache) -> int:
+    stores = cache.plain.choice is Unnumbered.STORE
+    return cache.plain.unidentified if stores else cache.decoder.without_source
 
 
 def _alignment(aligning: Aligning) -> AlignmentStatus:

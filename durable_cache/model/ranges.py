@@ -6,10 +6,15 @@ May not know what a source, a sample or a clock is.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 __all__ = ["RangeSet", "SnRange"]
+
+
+_FEW_RUNS = 8
+"""Taking out so many one by one costs less than walking through all runs."""
 
 
 class SnRange(NamedTuple):
@@ -72,6 +77,17 @@ class RangeSet:
         held._lasts.append(last)
         return held
 
+    @classmethod
+    def of_runs(cls, flat: Sequence[int]) -> RangeSet:
+        """Build the set of runs that are sorted, disjoint and maximal: first, last, first, …"""
+        held = cls()
+        held._firsts, held._lasts = [*flat[::2]], [*flat[1::2]]
+        return held
+
+    def flat(self) -> tuple[int, ...]:
+        """Return the runs as first, last, first, last, …"""
+        return tuple(chain.from_iterable(zip(self._firsts, self._lasts, strict=True)))
+
     def add(self, first: int, last: int) -> None:
         """Include `first..last`; nothing happens when `last` is below `first`."""
         if last < first:
@@ -112,10 +128,36 @@ class RangeSet:
 
     def difference(self, other: RangeSet) -> RangeSet:
         """Return what is here and not in `other`, as a new set."""
+        if not self._firsts:
+            return RangeSet()
+        gone = other.clip(self._firsts[0], self._lasts[-1])
+        if len(gone) > _FEW_RUNS:
+            return self._merged_without(gone)
         left = self.copy()
-        if left._firsts:
-            for first, last in zip(other._firsts, other._lasts, strict=True):
-                left.remove(first, last)
+        for first, last in zip(gone._firsts, gone._lasts, strict=True):
+            left.remove(first, last)
+        return left
+
+    def _merged_without(self, other: RangeSet) -> RangeSet:
+        """Walk through both at once: each removal alone would move what lies behind it."""
+        left = RangeSet()
+        gone_firsts, gone_lasts = other._firsts, other._lasts
+        at, end = 0, len(gone_firsts)
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            while at < end and gone_lasts[at] < first:
+                at += 1
+            rest = first
+            while at < end and gone_firsts[at] <= last:
+                if gone_firsts[at] > rest:
+                    left._firsts.append(rest)
+                    left._lasts.append(gone_firsts[at] - 1)
+                rest = gone_lasts[at] + 1
+                if rest > last:
+                    break  # it may reach into the next run
+                at += 1
+            if rest <= last:
+                left._firsts.append(rest)
+                left._lasts.append(last)
         return left
 
     def intersection(self, other: RangeSet) -> RangeSet:

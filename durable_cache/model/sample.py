@@ -158,7 +158,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def sequence(self) -> int:
-        """The packed 64-bit RaiMS sequence, for people and logs."""
+        """The packed 64-bit RaiMS sequence, for people and logs; unnumbered: NTP64 and one."""
+        if self.source.eid == 0:
+            return self.ntp64 + 1
         return pack_sequence(self.epoch, self.sn)
 
     @property

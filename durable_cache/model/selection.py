@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId, Stream, is_zid
+from durable_cache.model.sequence import UNNUMBERED_SN_MAX
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_at, parse_rfc3339_ns
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "parse_time",
 ]
 
-SN_MAX = (1 << 35) - 2
 PARAMETER_LENGTH_MAX = 256
 
 
@@ -154,8 +154,8 @@ def parse_sn(text: str) -> SnBounds:
 
 def _number(text: str) -> int:
     number = int(text)
-    if number > SN_MAX:
-        raise ValueError(f"_sn: {text} is above {SN_MAX}, the largest number a source can reach")
+    if number > UNNUMBERED_SN_MAX:
+        raise ValueError(f"_sn: {text} is above {UNNUMBERED_SN_MAX}, the largest number there is")
     return number
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 __all__ = [
     "EPOCH_UNKNOWN",
+    "FAR_EPOCH",
+    "FAR_SHIFT",
     "FRAME_SHIFT",
+    "SN_MAX",
     "SOURCE_SN_MODULUS",
+    "UNNUMBERED_SN_MAX",
     "frame",
     "frame_start_ns",
     "next_epoch",
@@ -24,6 +28,14 @@ FRAME_SHIFT = 33
 SEQUENCE_SHIFT = 35
 SOURCE_SN_MODULUS = 1 << 32
 SEQUENCE_MAX = (1 << 64) - 1
+SN_MAX = (1 << SEQUENCE_SHIFT) - 2
+"""The largest number a source can reach."""
+FAR_SHIFT = 63
+FAR_EPOCH = 1 << FAR_SHIFT - SEQUENCE_SHIFT
+"""The epoch of unnumbered samples of 2038 and later: columns of 64 bits with a sign hold their
+numbers, and ``epoch << 35 | sn + 1`` stays their timestamp and one."""
+UNNUMBERED_SN_MAX = (1 << FAR_SHIFT) - 2
+"""The largest number that stands for a timestamp (`model.unnumbered`)."""
 
 
 def frame(now_ns: int) -> int:
@@ -50,7 +62,7 @@ def pack_sequence(epoch: int, sn: int) -> int:
     >>> hex(pack_sequence(frame(1659131646 * 10**9), 0))
     '0x5c19adc000000001'
     """
-    if not 0 <= sn < (1 << SEQUENCE_SHIFT) - 1:
+    if not 0 <= sn <= SN_MAX:
         raise ValueError(f"sn {sn} does not fit the 35 bits of a packed sequence")
     packed = (epoch << SEQUENCE_SHIFT) + sn + 1
     if not 0 <= packed <= SEQUENCE_MAX:

@@ -19,6 +19,7 @@ import msgspec
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
 from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId, is_zid
+from durable_cache.model.unnumbered import identity_of, is_unnumbered
 
 __all__ = [
     "FRAME_VERSION",
@@ -36,6 +37,7 @@ __all__ = [
     "ack_key",
     "cache_token",
     "check_identity",
+    "check_sample_identity",
     "check_samples",
     "decode_ack",
     "decode_batch",
@@ -279,14 +281,22 @@ def _sound(samples: tuple[Sample, ...], refused: list[str]) -> Iterator[Sample]:
 def _check(samples: tuple[Sample, ...]) -> None:
     if not samples:
         return
-    for source in {sample.source for sample in samples}:
+    sources = {sample.source for sample in samples}
+    for source in sources:
         _check_source(source)
+    numbered: Sequence[Sample] = samples
+    if any(map(is_unnumbered, sources)):
+        numbered = [sample for sample in samples if not is_unnumbered(sample.source)]
+        for sample in samples:
+            if is_unnumbered(sample.source):
+                _check_unnumbered(sample)
     for bound in (min, max):  # the ends stand for all between them: this runs in every replay
-        _check_numbers(
-            bound([sample.epoch for sample in samples]),
-            bound([sample.sn for sample in samples]),
-            bound([sample.ntp64 for sample in samples]),
-        )
+        if numbered:
+            _check_numbers(
+                bound([sample.epoch for sample in numbered]),
+                bound([sample.sn for sample in numbered]),
+                bound([sample.ntp64 for sample in numbered]),
+            )
         _check_arrival(
             bound([sample.qos for sample in samples]),
             bound([sample.received_ns for sample in samples]),
@@ -323,6 +333,25 @@ def check_identity(source: SourceId, epoch: int, sn: int, ntp64: int) -> None:
     _check_numbers(epoch, sn, ntp64)
 
 
+def check_sample_identity(sample: Sample | Envelope) -> None:
+    """Raise RemoteProtocolError when a sample's identity is none that a sample can have."""
+    if is_unnumbered(sample.source):
+        _check_source(sample.source)
+        _check_unnumbered(sample)
+    else:
+        check_identity(sample.source, sample.epoch, sample.sn, sample.ntp64)
+
+
+def _check_unnumbered(sample: Sample | Envelope) -> None:
+    """Take nothing but the identity that the timestamp gives (`model.unnumbered`)."""
+    source, epoch, sn, ntp64 = sample.source, sample.epoch, sample.sn, sample.ntp64
+    given = 0 <= ntp64 < 1 << 64 and identity_of(ntp64, sample.timestamp_id)
+    if given != (source, epoch, sn):
+        raise RemoteProtocolError(
+            f"the unnumbered sample {source} {epoch} {sn} is not of its timestamp {ntp64}"
+        )
+
+
 def _check_source(source: SourceId) -> None:
     if not (is_zid(source.zid) and 0 <= source.eid < 1 << 32):
         raise RemoteProtocolError(f"{source.zid[:40]!r}:{source.eid} is no source_id")
@@ -341,7 +370,7 @@ def encode_envelope(sample: Sample) -> bytes:
 def decode_envelope(frame: bytes) -> Envelope:
     """Read the attachment of a single reply."""
     envelope = unseal(frame, Content.ENVELOPE, _envelopes, ENVELOPE_BYTES_MAX)
-    check_identity(envelope.source, envelope.epoch, envelope.sn, envelope.ntp64)
+    check_sample_identity(envelope)
     _check_arrival(envelope.qos, envelope.received_ns)
     _check_timestamp_id(envelope.timestamp_id)
     return envelope

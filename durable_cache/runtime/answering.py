@@ -34,6 +34,8 @@ from durable_cache.protocol.cache.questions import (
     Question,
     ReadToMove,
     SourcesFound,
+    Standings,
+    StandingsFound,
 )
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
@@ -63,6 +65,8 @@ def answer(
             return FloorsFound(_floors(store, streams))
         case Lookup(samples):
             return NumbersLooked(look_up(store, samples))
+        case Standings(samples):
+            return StandingsFound(store.index.standings(samples))
         case Numbers(source, epoch, first, last, samples_max):
             found = store.range_of(source, epoch, first, last)
             return NumbersFound(tuple(islice(found, samples_max)))

@@ -28,7 +28,7 @@ from typing import assert_never
 import msgspec
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Cursor
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
@@ -86,9 +86,12 @@ from durable_cache.protocol.cache.questions import (
     Question,
     ReadToMove,
     SourcesFound,
+    Standings,
+    StandingsFound,
     Unanswered,
     answer_of,
 )
+from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
 from durable_cache.runtime.behind_tokens import BehindTokens
 from durable_cache.runtime.effects import (
     Answered,
@@ -160,6 +163,11 @@ class CacheCore:
         self.epochs = Epochs((*aliases, *agreements))
         self._engine = CacheEngine(self._options.engine, epochs=self.epochs)
         self._agreement = Agreement(self._engine.known, agreements)
+        self._unnumbered = Unnumbered(
+            self._engine.counts, self._options.engine.unnumbered_remembered_max
+        )
+        self._compared = 0
+        """Samples without a number that wait for a look-up."""
         self._admission = Admission(self._options.resources_limit, streams)
         self._screen = screen
         self._resends = Resends(
@@ -234,7 +242,10 @@ class CacheCore:
                 self._resume(ask_id, answer)
             case AskFailed(ask_id):
                 self._resume(ask_id, None)
-            case Appended() | AppendFailed() | VerifyFailed() | Tick():
+            case AppendFailed():
+                self._unnumbered.forget()
+                self._engine_takes(event)
+            case Appended() | VerifyFailed() | Tick():
                 self._engine_takes(event)
             case Verified():
                 self._engine_takes(event)
@@ -321,6 +332,7 @@ class CacheCore:
             case Started(sources):
                 yield from self._load(sources)
             case Arrived(batch, origin, now, _):
+                batch = yield from self._take_unnumbered(batch)
                 yield from self._load(dict.fromkeys(sample.source for sample in batch))
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
@@ -343,6 +355,43 @@ class CacheCore:
             case _:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = False
+
+    def _take_unnumbered(self, batch: SampleBatch) -> Conversation[SampleBatch]:
+        """Take the samples that have no number of a source, and return the others."""
+        numbered, others = part_unnumbered(batch)
+        if not len(others):
+            return numbered
+        known = yield from answer_of(Standings(tuple(others)), StandingsFound)
+        judged = self._unnumbered.judge(others, known.standings)
+        self._store_unnumbered(judged)
+        if judged.doubtful:
+            self._compare_unnumbered(judged.doubtful)
+        return numbered
+
+    def _store_unnumbered(self, judged: Judged) -> None:
+        self._effects += judged.conflicts
+        new = self._within_limit(SampleBatch(judged.new), Origin.UNNUMBERED)
+        if len(new):
+            self._unnumbered.took(new)
+            self._engine_takes(BatchReceived(new, Origin.UNNUMBERED, self._now))
+
+    def _compare_unnumbered(self, samples: list[Sample]) -> None:
+        """Look up what is stored under these, while whatever follows goes on."""
+        room = max(0, self._options.engine.doubtful_samples_max - self._compared)
+        self.refused += len(samples[room:])
+        if chosen := tuple(samples[:room]):
+            self._compared += len(chosen)
+            self._begin(self._look_up(chosen), partial(self._not_compared, len(chosen)))
+
+    def _look_up(self, samples: tuple[Sample, ...]) -> Conversation[None]:
+        looked = yield from answer_of(Lookup(samples), NumbersLooked)
+        self._compared -= len(samples)
+        self._store_unnumbered(self._unnumbered.compare(looked.found))
+
+    def _not_compared(self, count: int) -> None:
+        """The index says that they are stored; whether as they came is not known."""
+        self._compared -= count
+        self.refused += count
 
     def _load(self, sources: Iterable[SourceId]) -> Conversation[None]:
         wanted = tuple(sources)
@@ -414,21 +463,22 @@ class CacheCore:
             self._busy_given = False
 
     def _take_from_others(self, event: Arrived) -> Conversation[None]:
-        sources = [*dict.fromkeys(sample.source for sample in event.batch)]
+        given = yield from self._take_unnumbered(event.batch)
+        sources = [*dict.fromkeys(sample.source for sample in given)]
         yield from self._load(sources)
         pinned = [self._engine.known(source) for source in sources]
         for known in pinned:
             known.pins += 1
         try:
-            called = called_here(event.batch, event.names, self._engine.known)
-            self.put_off += len(event.batch) - len(called)
+            called = called_here(given, event.names, self._engine.known)
+            self.put_off += len(given) - len(called)
             batch = yield from self._agreement.settle(called, self._now)
             batch = yield from self._not_removed(batch)
             batch = self._within_limit(batch, event.origin)
             if len(batch):
                 self._engine_takes(BatchReceived(batch, event.origin, self._now))
         except Unanswered:
-            self.put_off += len(event.batch)
+            self.put_off += len(given)
             raise
         finally:
             for known in pinned:
@@ -534,7 +584,7 @@ class CacheCore:
 
 def _is_quick(question: Question) -> bool:
     """Tell whether the stream index alone answers a question."""
-    return isinstance(question, LoadSources | Floors | Keep)
+    return isinstance(question, LoadSources | Floors | Standings | Keep)
 
 
 def _first_moved(alias: Alias) -> tuple[bool, int]:

@@ -15,7 +15,8 @@ from durable_cache.errors import ProtocolError, StorageCorrupt
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.wire import check_identity
+from durable_cache.model.sequence import SN_MAX
+from durable_cache.protocol.wire import check_identity, check_sample_identity
 from durable_cache.storage.contract import Refusal, Storage
 
 __all__ = ["HEADER", "export_history", "import_history"]
@@ -97,14 +98,14 @@ def _lines(file: BinaryIO, refused: list[Refusal]) -> Iterator[Sample | Skip]:
 def _skip(line: bytes) -> Skip:
     skip = _skip_line.decode(line).skip
     check_identity(skip.source, skip.epoch, skip.first, 0)
-    if not skip.first <= skip.last < (1 << 35) - 1:
+    if not skip.first <= skip.last <= SN_MAX:
         raise ProtocolError(f"the skip {skip.first}..{skip.last} is no range")
     return skip
 
 
 def _check(sample: Sample) -> None:
     """Raise unless a storage can hold the sample: on a key, or a wildcard update's expression."""
-    check_identity(sample.source, sample.epoch, sample.sn, sample.ntp64)
+    check_sample_identity(sample)
     KeyExpression(sample.key)
 
 

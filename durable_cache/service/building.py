@@ -15,6 +15,7 @@ import msgspec
 
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import Origins, read_config
+from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.errors import ConfigError
 from durable_cache.protocol.alignment import (
     AlignerOptions,
@@ -85,6 +86,7 @@ def cache_options(settings: Settings, name: str) -> CacheOptions:
         retention=storage.kept,
         acknowledge=storage.level,
         allowed_origin=Origins(storage.allowed_origin),
+        unnumbered=Unnumbered(storage.unnumbered),
         resources_limit=storage.resources_limit,
         source=storage.source,
         align=storage.alignment.enabled,

@@ -46,7 +46,6 @@ class _Known:
     refusing_since: int | None = None
     """Refused before the first refusal that was told of; None while nothing is refused."""
     last_refusal: float = 0.0
-    ignored: bool = False
     dead_letters: int = 0
 
 
@@ -144,14 +143,6 @@ def _of_refusals(known: _Known, status: CacheStatus, now: float) -> Iterator[Cha
 
 
 def _of_samples(known: _Known, status: CacheStatus) -> Iterator[Change]:
-    if status.ignored and not known.ignored:
-        known.ignored = True
-        yield Change(
-            Weight.WARNING,
-            "samples without a number come and are not stored: publish with a ReliablePublisher, "
-            "or an AdvancedPublisher with miss detection",
-            {"storage": status.name},
-        )
     if status.dead_letters > known.dead_letters:
         letters, known.dead_letters = status.dead_letters, status.dead_letters
         yield Change(

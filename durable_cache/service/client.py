@@ -16,12 +16,13 @@ from durable_cache.endpoints.asking import Asking, Gathered
 from durable_cache.endpoints.session import Decoder, Session, ask, open_session, read_config, zid_of
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import SN_MAX
 from durable_cache.service.document import read_document
 from durable_cache.service.layers import Overrides, lay_over_zenoh
 
 NOBODY_ANSWERED = "no cache is in reach; is one running, is --connect right?"
-_SN_OF_NOBODY = (1 << 35) - 2
-"""The largest number a question may name; no source comes to it."""
+_SN_OF_NOBODY = SN_MAX
+"""No source comes to it, and no timestamp after the first seconds of 1970 stands for it."""
 
 __all__ = [
     "NOBODY_ANSWERED",

@@ -136,6 +136,8 @@ class StorageSettings(_Section, frozen=True):
     acknowledge: Literal["memory", "process", "disk"] = "disk"
     """What an acknowledged sample survives: nothing, SIGKILL, a power cut."""
     allowed_origin: Literal["any", "session_local"] = "any"
+    unnumbered: Literal["store", "warn", "ignore"] = "warn"
+    """What becomes of samples without a number, as ordinary publications are."""
     strip_prefix: str | None = None
     """zenohd's; keys are stored whole here, and what is asked and answered is the same."""
     source: str = ""

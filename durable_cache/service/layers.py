@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -117,8 +117,13 @@ def load_settings(overrides: Overrides) -> Settings:
 def _embedded() -> dict[str, object]:
     return {
         "mode": "peer",
-        "plugins": {"durable_cache": {"storages": {"cache": {"key_expr": "**"}}}},
+        "plugins": {"durable_cache": {"storages": {"cache": _everything(["**"])}}},
     }
+
+
+def _everything(key_exprs: Iterable[str]) -> dict[str, object]:
+    """Return a storage that no file describes: who tries us out sees what he publishes."""
+    return {"key_expr": list(key_exprs), "unnumbered": "store"}
 
 
 def _laid_over(document: Mapping[str, object], overrides: Overrides) -> dict[str, object]:
@@ -183,5 +188,5 @@ def _ours(ours: dict[str, object], overrides: Overrides) -> dict[str, object]:
     if overrides.http:
         ours["http"] = {"listen": overrides.http}
     if overrides.key_expr:
-        ours["storages"] = {"cache": {"key_expr": list(overrides.key_expr)}}
+        ours["storages"] = {"cache": _everything(overrides.key_expr)}
     return ours

@@ -101,8 +101,20 @@ METRICS: tuple[Metric, ...] = (
     _one(
         "samples_ignored_total",
         "counter",
-        "Samples without source_info.",
+        "Samples without a number that were not stored.",
         lambda status: status.ignored,
+    ),
+    _one(
+        "samples_unnumbered_total",
+        "counter",
+        "Samples without a number that were stored.",
+        lambda status: status.unnumbered,
+    ),
+    _one(
+        "samples_unnumbered_stamped_total",
+        "counter",
+        "Samples with neither number nor timestamp that this cache stamped.",
+        lambda status: status.unnumbered_stamped,
     ),
     _one(
         "samples_refused_total",

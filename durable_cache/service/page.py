@@ -19,6 +19,8 @@ _COLUMNS = (
     ("backend", "backend"),
     ("received", "received"),
     ("stored", "appended"),
+    ("without a number", "unnumbered"),
+    ("ignored", "ignored"),
     ("duplicates", "duplicates"),
     ("refused", "refused"),
     ("missed", "missed"),

@@ -354,4 +354,4 @@ def _seeded(options: AlignerOptions, random: Random) -> AlignerOptions:
 
 def source_of(number: int) -> SourceId:
     """Return the source a simulated publisher has."""
-    return SourceId(f"{number + 1:x}", number)
+    return SourceId(f"{number + 1:x}", number + 1)

@@ -40,8 +40,8 @@ ntp64s = st.integers(0, NTP64_MAX) | st.sampled_from([0, 1, 1 << 63, NTP64_MAX])
 """Timestamps, both ends of time included."""
 
 zids = st.integers(1, (1 << 128) - 1).map(lambda number: f"{number:x}")
-sources = st.builds(SourceId, zids, st.integers(0, (1 << 32) - 1))
-"""Sources with ids of every length."""
+sources = st.builds(SourceId, zids, st.integers(1, (1 << 32) - 1))
+"""Sources with ids of every length; no publisher is the entity 0."""
 
 qualities = st.builds(Qos, st.integers(1, 7), st.integers(0, 2), st.booleans()).map(Qos.pack)
 """Every quality of service, packed."""

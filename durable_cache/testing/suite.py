@@ -18,6 +18,7 @@ from durable_cache.testing.conformance.newest import NewestTests
 from durable_cache.testing.conformance.paging import PagingTests
 from durable_cache.testing.conformance.removal import RemovalTests
 from durable_cache.testing.conformance.skips import SkipTests
+from durable_cache.testing.conformance.unnumbered import UnnumberedTests
 
 __all__ = ["StorageTests"]
 
@@ -32,5 +33,6 @@ class StorageTests(
     PagingTests,
     RemovalTests,
     SkipTests,
+    UnnumberedTests,
 ):
     """Every clause of the contract; the hooks are those of `StorageHooks`."""

@@ -229,7 +229,8 @@ def _effect(effect: Effect) -> str:
         case ReportMiss(source, epoch, first, last):
             return f"miss {numbering(source, epoch)} {run(first, last)}"
         case ReportConflict(offered, stored):
-            texts = f"{offered.payload.decode()!r} offered, {stored.payload.decode()!r} stays"
+            stays = "another" if stored is None else repr(stored.payload.decode())
+            texts = f"{offered.payload.decode()!r} offered, {stays} stays"
             return f"conflict {told([offered])}: {texts}"
         case ReportAbsent(sample):
             return f"held but not found: {told([sample])}"

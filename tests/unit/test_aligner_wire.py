@@ -191,7 +191,7 @@ def test_another_version_is_refused_with_what_to_do() -> None:
         Pull(7, "i1", ((5, (4, 0)),), 0, 1, 1),
         Pull(7, "i1", ((5, (0, 4, 5, 6)),), 0, 1, 1),
         Pull(7, "i1", ((5, (0,)),), 0, 1, 1),
-        Pull(7, "i1", ((5, (0, 1 << 40)),), 0, 1, 1),
+        Pull(7, "i1", ((5, (0, 1 << 63)),), 0, 1, 1),
         Pull(7, "i1", ((-1, (0, 1)),), 0, 1, 1),
         Pull(7, "i1", tuple((at, (0, 0)) for at in range(5000)), 0, 1, 1),
         Diff(7, "i1", 9, 8, True, Lane.KNOWLEDGE, 1, 16, b""),

@@ -92,14 +92,11 @@ def test_refusals_are_told_at_their_first_and_when_they_have_ended() -> None:
     assert again.startswith("! samples are refused")
 
 
-def test_samples_that_are_not_stored_are_told_once() -> None:
+def test_dead_letters_are_told_when_there_are_more() -> None:
     told = Told()
-    (line,) = told.of(replace(CALM, ignored=1))
-    assert line.startswith("! samples without a number come and are not stored")
-    assert told.of(replace(CALM, ignored=500)) == []
-    (letters,) = told.of(replace(CALM, ignored=500, dead_letters=2))
+    (letters,) = told.of(replace(CALM, dead_letters=2))
     assert "dead_letters=2" in letters
-    assert told.of(replace(CALM, ignored=501, dead_letters=2)) == []
+    assert told.of(replace(CALM, dead_letters=2)) == []
 
 
 def test_sessions_come_and_go_by_name_and_many_by_number() -> None:

@@ -252,12 +252,12 @@ def test_what_others_give_beyond_the_bound_is_left_to_be_asked_for_again(
 
 def test_tokens_beyond_the_bound_are_dropped_and_counted(shell: Callable[..., Shell]) -> None:
     small = shell(events_max=2)
-    for eid in range(5):
+    for eid in range(1, 6):
         small.ingest.declared(SourceId("ab", eid), 7, "0000000a")
     assert small.ingest.tokens_refused == 3
     small.start()
     wait_until(lambda: not small.ingest.waiting, what="those that waited")
-    for eid in range(2):
+    for eid in range(1, 3):
         small.ingest.declared(SourceId("ef", eid), 7, "0000000a")
     assert small.ingest.tokens_refused == 3
 

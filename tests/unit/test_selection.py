@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import (
-    SN_MAX,
     Order,
     Selection,
     SnBounds,
@@ -22,6 +21,7 @@ from durable_cache.model.selection import (
     parse_source,
     parse_time,
 )
+from durable_cache.model.sequence import UNNUMBERED_SN_MAX as SN_MAX
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_from_ns, ntp64_to_ns
 from durable_cache.testing.samples import sample
 from durable_cache.testing.strategies import keys, samples, sns, sources

@@ -365,7 +365,7 @@ def test_a_heartbeat_far_ahead_is_confirmed_first() -> None:
 def test_a_source_that_waits_is_not_forgotten_for_one_that_does_not() -> None:
     """K6: by use."""
     reader = Reader(DeliveryOptions(sources_max=3, gap_timeout_seconds=1))
-    sources = [SourceId("ab", eid) for eid in range(10)]
+    sources = [SourceId("ab", eid) for eid in range(1, 11)]
     reader.live(sample(0, source=sources[0]), sample(2, source=sources[0]))
     for source in sources[1:]:
         reader.live(sample(0, source=source))
@@ -417,7 +417,7 @@ def of_each(reader: Reader, sources: list[SourceId]) -> list[list[int]]:
 
 def test_a_source_that_rested_goes_on_where_it_stood() -> None:
     reader = Reader(DeliveryOptions(sources_max=2))
-    sources = [SourceId("ab", eid) for eid in range(6)]
+    sources = [SourceId("ab", eid) for eid in range(1, 7)]
     for sn in range(3):
         for source in sources:
             reader.live(sample(sn, source=source), sample(sn, source=source))
@@ -446,7 +446,7 @@ def test_a_source_that_rested_knows_its_runs() -> None:
 
 def test_beyond_the_places_the_first_to_rest_counts_as_new() -> None:
     reader = Reader(DeliveryOptions(sources_max=1, places_max=2))
-    sources = [SourceId("ab", eid) for eid in range(4)]
+    sources = [SourceId("ab", eid) for eid in range(1, 5)]
     for source in (*sources, sources[1], sources[0]):
         reader.live(sample(7, source=source))
     assert of_each(reader, sources) == [[7, 7], [7], [7], [7]]
@@ -454,7 +454,7 @@ def test_beyond_the_places_the_first_to_rest_counts_as_new() -> None:
 
 def test_where_all_wait_others_wait_for_room_and_lose_nothing() -> None:
     reader = Reader(DeliveryOptions(sources_max=3, gap_timeout_seconds=10))
-    sources = [SourceId("ab", eid) for eid in range(6)]
+    sources = [SourceId("ab", eid) for eid in range(1, 7)]
     for source in sources:
         reader.live(*(sample(sn, source=source) for sn in (0, 2, 5, 4)))
     assert len(reader.engine._sources.followed) == 3
@@ -473,7 +473,7 @@ def test_where_all_wait_others_wait_for_room_and_lose_nothing() -> None:
 
 def test_what_finds_no_room_to_wait_is_reported() -> None:
     reader = Reader(DeliveryOptions(sources_max=2))
-    for eid in range(6):
+    for eid in range(1, 7):
         source = SourceId("ab", eid)
         reader.live(*(sample(sn, source=source) for sn in (0, 2, 3)))
     assert reader.story == [0, 0, (0, 3), (0, 3)]

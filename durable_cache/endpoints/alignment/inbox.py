@@ -11,6 +11,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.alignment import (
     AlignerEvent,
     Appended,
@@ -151,7 +152,9 @@ def _can_wait(event: Stored) -> bool:
 
 
 def _is_young(event: Stored) -> bool:
-    return isinstance(event, Appended) and any(s.epoch == EPOCH_UNKNOWN for s in event.batch)
+    return isinstance(event, Appended) and any(
+        s.epoch == EPOCH_UNKNOWN and not is_unnumbered(s.source) for s in event.batch
+    )
 
 
 def _size(event: Stored) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
 from durable_cache.model.selection import Selection, SnBounds
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.alignment import (
     StreamLoaded,
 )
@@ -97,11 +98,14 @@ class AlignedStore:
         """
         numberings: dict[tuple[SourceId, int, str], dict[str, RangeSet]] = {}
         for stream, runs in wanted:
-            verbatim = stream.key if "@" in stream.key else ""  # which no wildcard names
-            keys = numberings.setdefault((stream.source, stream.epoch, verbatim), {})
+            # No wildcard names a verbatim key, and one timestamp's id may stamp very many keys.
+            alone = "@" in stream.key or is_unnumbered(stream.source)
+            keys = numberings.setdefault(
+                (stream.source, stream.epoch, stream.key if alone else ""), {}
+            )
             keys.setdefault(stream.key, RangeSet()).update(runs)
         for (source, epoch, _), keys in numberings.items():
-            for first, last in reversed(_stretches(keys.values())):
+            for first, last in reversed(self._stretches_of(source, epoch, keys)):
                 parts = {key: runs.clip(first, last) for key, runs in keys.items()}
                 asked = {key: runs for key, runs in parts.items() if runs}
                 key_expr = next(iter(asked)) if len(asked) == 1 else "**"
@@ -116,6 +120,16 @@ class AlignedStore:
                     for sample in self._all_of(selection):
                         if sample.sn in asked.get(sample.key, _NOTHING):
                             yield sample
+
+    def _stretches_of(
+        self, source: SourceId, epoch: int, keys: Mapping[str, RangeSet]
+    ) -> list[tuple[int, int]]:
+        if not is_unnumbered(source):
+            return _stretches(keys.values())
+        # Between two timestamps lie very many numbers and few samples: those count here.
+        ((key, wanted),) = keys.items()
+        stream = Stream(key, source, epoch)
+        return _stretches_among(wanted, self._store.index.infos([stream])[stream].held)
 
     def _all_of(self, selection: Selection) -> Iterator[Sample]:
         limit = _FIRST_SAMPLES
@@ -171,6 +185,21 @@ def in_time(samples: Iterable[Sample]) -> Iterator[Sample]:
         yield sample
         if time.monotonic() > deadline:
             return
+
+
+def _stretches_among(wanted: RangeSet, held: RangeSet) -> list[tuple[int, int]]:
+    """Return what covers unnumbered samples, where few others are held between two."""
+    found: list[tuple[int, int]] = []
+    count = 0
+    for first, last in wanted:
+        between = held.clip(found[-1][1] + 1, first - 1).count if found else 0
+        count += between + 1
+        if found and between <= _NEAR and count < _STRETCH:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+            count = 1
+    return found
 
 
 def _stretches(every: Iterable[RangeSet]) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from zenoh import Session
 
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
+from durable_cache.model.unnumbered import is_unnumbered
 
 __all__ = [
     "Decoder",
@@ -62,14 +63,14 @@ class Decoder:
         decoded: list[Sample] = []
         for sample in samples:
             info = sample.source_info
-            if info is not None:
-                source = self._source(str(info.source_id))
-                sn = info.source_sn
-            else:
+            source = NO_SOURCE if info is None else self._source(str(info.source_id))
+            if info is None or is_unnumbered(source):
                 self.without_source += 1
                 if not keep_plain:
                     continue
                 source, sn = NO_SOURCE, 0
+            else:
+                sn = info.source_sn
             payload = sample.payload
             whole = len(payload) <= self._payload_bytes_max
             if not whole:

@@ -11,8 +11,9 @@ import zenoh
 from zenoh import CongestionControl, Encoding, KeyExpr, Priority, SampleKind, Timestamp, ZBytes
 
 from durable_cache.endpoints.session.arguments import CONGESTION, PRIORITY
-from durable_cache.endpoints.session.decoding import NO_SOURCE, build_timestamp
+from durable_cache.endpoints.session.decoding import build_timestamp
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
+from durable_cache.model.unnumbered import is_unnumbered
 
 __all__ = ["SourceInfo", "ZenohSample"]
 
@@ -90,7 +91,7 @@ class ZenohSample:
     @property
     def source_info(self) -> SourceInfo | None:
         """Who published it; None for a sample without a number."""
-        if self.sample.source == NO_SOURCE:
+        if is_unnumbered(self.sample.source):
             return None
         return SourceInfo(self.sample.source, self.sample.sn)
 

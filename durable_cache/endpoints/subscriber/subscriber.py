@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event as Flag
 from threading import Thread, current_thread
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, assert_never
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.session import (
-    NO_SOURCE,
     Decoder,
     Origins,
     Session,
@@ -359,12 +358,6 @@ class ReliableSubscriber(Closing):
             return False
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Received):
-            plain = [sample for sample in event.samples if sample.source == NO_SOURCE]
-            if plain:
-                self._sink.deliver(plain)
-                numbered = [sample for sample in event.samples if sample.source != NO_SOURCE]
-                event = replace(event, samples=numbered)
         self._do(self._engine.handle(event))
 
     def _do(self, outputs: Iterable[Output]) -> None:

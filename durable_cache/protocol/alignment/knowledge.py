@@ -31,12 +31,12 @@ _MASK64 = (1 << 64) - 1
 
 def ranges(runs: FlatRuns) -> RangeSet:
     """Return flat runs as a set of their own."""
-    return RangeSet(zip(runs[::2], runs[1::2], strict=True))
+    return RangeSet.of_runs(runs)
 
 
 def flat(runs: RangeSet) -> FlatRuns:
     """Return a set's runs as a flat tuple."""
-    return tuple(number for run in runs for number in run)
+    return runs.flat()
 
 
 def count_of(runs: FlatRuns) -> int:
@@ -69,6 +69,8 @@ def known_of(runs: FlatRuns, floor: int, unrecoverable: FlatRuns) -> FlatRuns:
         if not floor:
             return runs
         return (0, max(last, floor - 1)) if floor >= first else (0, floor - 1, first, last)
+    if not unrecoverable and not floor:
+        return runs
     known = ranges(runs)
     known.update(ranges(unrecoverable))
     known.add(0, floor - 1)

@@ -40,7 +40,7 @@ from durable_cache.protocol.alignment.wire import Lane
 __all__ = ["Lacking", "Ledger"]
 
 _SECOND_NS = 1_000_000_000
-_NUMBER_END = 1 << 36
+_NUMBER_END = 1 << 63
 _FORGET_AT_ONCE = 1000
 
 

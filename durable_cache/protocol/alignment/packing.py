@@ -34,7 +34,8 @@ NODES_MAX = 4096
 ENTRIES_MAX = 4096
 RUNS_MAX = 1 << 16
 SQUEEZED_BYTES_MAX = 16 << 20
-_NUMBER_MAX = 1 << 36
+_NUMBER_MAX = 1 << 63
+"""Above every number there is: those of unnumbered samples are timestamps."""
 
 
 def check(right: bool, what: str) -> None:

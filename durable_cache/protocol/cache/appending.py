@@ -28,11 +28,13 @@ class Appending:
 class Coming:
     """Where the samples of the next `Append` come from."""
 
-    __slots__ = ("heard", "heard_since_ns", "moved")
+    __slots__ = ("heard", "heard_since_ns", "moved", "unnumbered")
 
     def __init__(self) -> None:
         self.moved = 0
         """So many are stored under another epoch."""
+        self.unnumbered = 0
+        """So many came without a number."""
         self.heard = 0
         """So many came from their publisher."""
         self.heard_since_ns = 0
@@ -46,6 +48,7 @@ class Coming:
             case BatchReceived(_, origin):
                 heard = origin in _FROM_ITS_PUBLISHER
                 self.moved += (origin is Origin.REFILED) * (len(accepted) - before)
+                self.unnumbered += (origin is Origin.UNNUMBERED) * (len(accepted) - before)
             case _:
                 return
         if heard and len(accepted) > before:

@@ -25,6 +25,7 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.cache.appending import Appending, Coming
 from durable_cache.protocol.cache.doubts import Doubts
@@ -182,6 +183,9 @@ class CacheEngine:
 
     def _received(self, event: BatchReceived) -> list[Output]:
         accepted = self._accepted
+        if event.origin is Origin.UNNUMBERED:
+            accepted += event.batch.samples
+            return []
         outputs: list[Output] = []
         groups: dict[SourceId, list[Sample]] = {}
         for sample in event.batch:
@@ -327,6 +331,8 @@ class CacheEngine:
         batch = SampleBatch(accepted)
         touched: dict[tuple[SourceId, int], list[int]] = {}
         for (_, source, epoch), samples in batch.by_stream.items():
+            if is_unnumbered(source):
+                continue  # nothing awaits them, and nobody is told
             touched.setdefault((source, epoch), []).extend([sample.sn for sample in samples])
         numberings = [
             (source, self._sources[source].numbering(epoch), RangeSet.of(sns))
@@ -338,7 +344,9 @@ class CacheEngine:
             for first, last in gap.awaited()
         )
         self._appending = Appending(numberings, gaps)
-        return Append(batch, skips, coming.moved, coming.heard, coming.heard_since_ns)
+        return Append(
+            batch, skips, coming.moved, coming.heard, coming.heard_since_ns, coming.unnumbered
+        )
 
     def _appended(self) -> list[Output]:
         done, self._appending = self._appending, None

@@ -61,6 +61,9 @@ class Origin(Enum):
     """From this cache's own storage, now under the epoch that was agreed on: to be stored again."""
     RESENT = "resent"
     """Sent once more, to this cache alone: of a known epoch, what lies before them is awaited."""
+    UNNUMBERED = "unnumbered"
+    """Without a number (ADR 0160) and judged already: stored as they are, acknowledged to nobody.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,9 @@ class EngineOptions:
     doubtful_samples_max: int = 20_000
     """Live samples held, in all, behind numbers that are being looked up, and as many again behind
     tokens that wait for them; later ones are refused and recovered."""
+    unnumbered_remembered_max: int = 20_000
+    """The newest unnumbered samples whose repeats are told without reading the storage: what comes
+    over two routes comes within a second."""
     verify_retry_seconds: float = 0.25
     """The first pause after a look-up that failed; doubles up to `fetch_retry_seconds_max`."""
     append_retry_seconds: float = 0.2
@@ -305,6 +311,8 @@ class Append:
     """So many came from their publisher."""
     heard_since_ns: int = 0
     """When the first of those was received."""
+    unnumbered: int = 0
+    """So many of the batch came without a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +363,8 @@ class ReportConflict:
     """Another payload came under a stored identity; the stored one is kept."""
 
     offered: Sample
-    stored: Sample
+    stored: Sample | None
+    """None where it is on its way to the storage, and only its digest is at hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeVar
 
 from durable_cache.errors import LocalProtocolError
@@ -40,6 +41,9 @@ __all__ = [
     "Question",
     "ReadToMove",
     "SourcesFound",
+    "Standing",
+    "Standings",
+    "StandingsFound",
     "Unanswered",
     "answer_of",
 ]
@@ -89,6 +93,30 @@ class NumbersLooked:
     """What a `Lookup` found, sample by sample, in its order."""
 
     found: tuple[Found, ...]
+
+
+class Standing(Enum):
+    """What the stream index knows of one sample."""
+
+    NEW = "new"
+    """Nothing, or that it is on its way."""
+    HELD = "held"
+    REMOVED = "removed"
+    """Retention or a purge removed it, or what lies behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """How do these samples stand? Answered with `StandingsFound`."""
+
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsFound:
+    """What `Standings` found, sample by sample, in its order."""
+
+    standings: tuple[Standing, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +217,19 @@ class Pause:
     seconds: float
 
 
-Question = LoadSources | Floors | Lookup | Numbers | Keep | ReadToMove | IsMoved | Forget
-Answer = SourcesFound | FloorsFound | NumbersLooked | NumbersFound | MovedPage | MovedSoFar | Done
+Question = (
+    LoadSources | Floors | Lookup | Standings | Numbers | Keep | ReadToMove | IsMoved | Forget
+)
+Answer = (
+    SourcesFound
+    | FloorsFound
+    | NumbersLooked
+    | StandingsFound
+    | NumbersFound
+    | MovedPage
+    | MovedSoFar
+    | Done
+)
 AnswerT = TypeVar("AnswerT", bound=Answer)
 ResultT = TypeVar("ResultT")
 Conversation = Generator[Question | Pause, Answer, ResultT]

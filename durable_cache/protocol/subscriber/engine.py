@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import assert_never
 
@@ -30,6 +31,7 @@ from durable_cache.model.sequence import (
     next_epoch,
     sn_distance,
 )
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import precedes_wrap
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
@@ -53,8 +55,9 @@ from durable_cache.protocol.subscriber.following import (
     Outputs,
 )
 from durable_cache.protocol.subscriber.held import Held
-from durable_cache.protocol.subscriber.history import History, Reading
+from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.places import Crowd, Sources
+from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
 __all__ = ["SubscriberEngine"]
 
@@ -75,10 +78,14 @@ class SubscriberEngine:
         """With whether all answers to the question so far were whole."""
         self._ids = count(1)
         self._outputs = Outputs()
+        self._held = Held()
+        self._unnumbered = Unnumbered(self._outputs, self._held, self._options)
         self._history: History | None = None
         if history:
-            self._history = History(self._options, self._ids, self._outputs, self._reading_of)
-        self._held = Held()
+            followed = partial(self._held.reading_of, self._sources)
+            self._history = History(
+                self._options, self._ids, self._outputs, followed, self._unnumbered
+            )
         self._crowd = Crowd()
         self._began_ns, self._answerers_known = 0, False
         self._duplicates = self._dropped = self.beyond = 0
@@ -104,7 +111,7 @@ class SubscriberEngine:
 
     @property
     def duplicates(self) -> int:
-        return self._duplicates
+        return self._duplicates + self._unnumbered.repeats
 
     @property
     def dropped(self) -> int:
@@ -189,6 +196,8 @@ class SubscriberEngine:
                     numbering.newest_ntp64 = sample.ntp64
                 ready.append(sample)
                 numbering.used = True
+            elif is_unnumbered(sample.source):
+                self._unnumbered.live(sample, reading=reading)
             elif reading and not self._is_followed(sample.source):
                 self._hold_back(sample)
             else:
@@ -501,19 +510,6 @@ class SubscriberEngine:
         self._answerers_known = True
         if self._history is not None:
             self._history.ask_again(now.monotonic_ns)
-
-    def _reading_of(self, source: SourceId, epoch: int, incarnation: str) -> Reading | None:
-        """Return from where on history of a numbering is ours that is followed, or began here."""
-        followed = self._sources.known(source)
-        for numbering in () if followed is None else followed.numberings:
-            if numbering.next_sn is not None and numbering.is_called(epoch, incarnation):
-                numbering_live = numbering if followed is not None and followed.live else None
-                return Reading(numbering.first_sn or 0, numbering.next_sn, numbering=numbering_live)
-        if self._held.has_begun(source, incarnation):
-            return Reading(0, 0)
-        return (
-            Reading(0, 0, late=True) if followed is not None and followed.is_past(epoch) else None
-        )
 
     def _after_history(self, now: Moment) -> None:
         """Follow the sources that history brought, and pass on what waited for it."""

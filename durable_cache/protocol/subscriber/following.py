@@ -27,7 +27,7 @@ from durable_cache.protocol.subscriber.events import (
 )
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
-__all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs"]
+__all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs", "Reading"]
 
 _SECOND_NS = 1_000_000_000
 RESTART_NTP64 = (1 << 32) // 10
@@ -332,6 +332,20 @@ class Numbering:
             self.lost.remove(first, last)
         self.lost.update(lost.difference(held).difference(self.passed))
         self.top = max(self.top, passed.last or -1, lost.last or -1)
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far history of one (source, epoch) was delivered."""
+
+    first_sn: int
+    next_sn: int
+    newest_ntp64: int = 0
+    numbering: Numbering | None = None
+    """It is followed live: what it lacks goes through there."""
+    late: bool = False
+    """A later numbering is followed already: nothing of this one can come in order."""
+    handed_over: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import Declared
+from durable_cache.protocol.subscriber.following import Reading
 from durable_cache.protocol.subscriber.places import Sources
 
 __all__ = ["Held"]
@@ -45,6 +46,20 @@ class Held:
     def has_begun(self, source: SourceId, incarnation: str) -> bool:
         """Tell whether the token of a run waits that began while we looked."""
         return bool(incarnation) and self._begun.get(source, {}).get(incarnation, False)
+
+    def reading_of(
+        self, sources: Sources, source: SourceId, epoch: int, incarnation: str
+    ) -> Reading | None:
+        """Return from where on history of a numbering is ours that is followed, or began here."""
+        followed = sources.known(source)
+        for numbering in () if followed is None else followed.numberings:
+            if numbering.next_sn is not None and numbering.is_called(epoch, incarnation):
+                live = numbering if followed is not None and followed.live else None
+                return Reading(numbering.first_sn or 0, numbering.next_sn, numbering=live)
+        if self.has_begun(source, incarnation):
+            return Reading(0, 0)
+        is_late = followed is not None and followed.is_past(epoch)
+        return Reading(0, 0, late=True) if is_late else None
 
     def take(self, sources: Sources) -> list[Sample | Declared]:
         """Return what waited, once, without what history delivered with runs that have ended since.

@@ -30,6 +30,7 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.subscriber.events import (
     Answer,
     AnswerPart,
@@ -41,10 +42,11 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
 )
-from durable_cache.protocol.subscriber.following import Numbering, Outputs
+from durable_cache.protocol.subscriber.following import Outputs, Reading
+from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 from durable_cache.protocol.wire import AbsenceReason
 
-__all__ = ["History", "Reading"]
+__all__ = ["History"]
 
 _SECOND_NS = 1_000_000_000
 _RETRY_NS = _SECOND_NS // 10
@@ -59,20 +61,6 @@ _FIRST = itemgetter(0)
 _Key = tuple[SourceId, int]
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
-
-
-@dataclass(slots=True)
-class Reading:
-    """How far history of one (source, epoch) was delivered."""
-
-    first_sn: int
-    next_sn: int
-    newest_ntp64: int = 0
-    numbering: Numbering | None = None
-    """It is followed live: what it lacks goes through there."""
-    late: bool = False
-    """A later numbering is followed already: nothing of this one can come in order."""
-    handed_over: bool = False
 
 
 @dataclass(slots=True)
@@ -104,11 +92,14 @@ class History:
         ids: Iterator[int],
         outputs: Outputs,
         followed: Callable[[SourceId, int, str], Reading | None],
+        unnumbered: Unnumbered,
     ) -> None:
         self._options = options
         self._ids = ids
         self._outputs = outputs
         self._followed = followed
+        self._unnumbered = unnumbered
+        unnumbered.has_history = True
         self._timeout_ns = round(options.history_timeout_seconds * _SECOND_NS)
         self.active = True
         """Live samples of sources that are not followed yet wait."""
@@ -315,7 +306,18 @@ class History:
         while len(table) > self._options.places_max:
             del table[next(iter(table))]
 
+    def _take_unnumbered(self, key: _Key, samples: list[Sample]) -> None:
+        """Take samples that nothing is missing between; passes over what was read before."""
+        fresh = self._unnumbered.unread(samples)
+        if len(fresh) < len(samples):
+            self._in_order = None
+        if fresh and self._page is not None:
+            self._page[key] = _Group(Reading(0, 0), fresh, RangeSet())
+
     def _take_group(self, key: _Key, samples: list[Sample]) -> None:
+        if is_unnumbered(key[0]):
+            self._take_unnumbered(key, samples)
+            return
         by_sn = {sample.sn: sample for sample in samples if sample.sn < SOURCE_SN_MODULUS}
         sns = sorted(by_sn)
         if not sns:
@@ -397,6 +399,8 @@ class History:
         """Pass the page on, with a report for what nobody gave or explained; go on."""
         page, self._page = self._page or {}, None
         for source, epoch in page:
+            if is_unnumbered(source):
+                continue
             self._reached[source] = max(epoch, self._reached.pop(source, epoch))
         self._fetches.clear()
         samples = self._in_order
@@ -404,6 +408,10 @@ class History:
             samples = _in_source_order(page)
         ready = self._outputs.ready
         for sample in samples:
+            if is_unnumbered(sample.source):
+                if self._unnumbered.read(sample):
+                    ready.append(sample)
+                continue
             group = page[sample.source, sample.epoch]
             reading = group.reading
             if sample.sn != reading.next_sn:

@@ -38,6 +38,8 @@ _STATUS = (
     "up",
     "received",
     "appended",
+    "unnumbered",
+    "ignored",
     "duplicates",
     "conflicts",
     "refused",

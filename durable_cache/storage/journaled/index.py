@@ -22,24 +22,36 @@ import msgspec
 
 from durable_cache.errors import Closed
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.unnumbered import UNNUMBERED_EID, is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
+from durable_cache.protocol.cache.questions import Standing
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor, Retention, Storage
 from durable_cache.storage.journaled.index_rows import (
     GET_NUMBERINGS,
     GET_STREAMS,
+    HAS_ZID,
     SCHEMA,
     NumberingKey,
     NumberingRuns,
     StreamInfo,
+    agreement_fact,
+    alias_fact,
+    alias_of,
+    drop_timestamps,
     escape,
     info_of,
     json_rows,
+    json_text,
+    no_runs,
+    numberings_of,
     put_numberings,
     put_streams,
+    put_timestamps,
     set_meta,
+    standing_of,
     unpack,
 )
 from durable_cache.storage.journaled.journal import sqlite_error
@@ -98,7 +110,7 @@ class StreamIndex:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
         with self._transaction() as database:
             infos = self._infos(list(batch.summaries))
-            wanted = {NumberingKey(stream.source, stream.epoch) for stream in batch.summaries}
+            wanted = numberings_of(batch.summaries)
             wanted.update(NumberingKey(skip.source, skip.epoch) for skip in skips)
             numberings = self._numberings(wanted)
             for stream, new in batch.summaries.items():
@@ -108,12 +120,15 @@ class StreamIndex:
                     newest_ntp64=max(info.newest_ntp64, new.newest_ntp64),
                     newest_received_ns=max(info.newest_received_ns, new.newest_received_ns),
                 )
+                if is_unnumbered(stream.source):
+                    continue
                 runs = numberings[NumberingKey(stream.source, stream.epoch)]
                 runs.held.update(new.runs)
                 runs.newest = max(runs.newest, new.newest_published_ntp64)
             for skip in skips:
                 numberings[NumberingKey(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)
             self._put_streams(database, infos)
+            put_timestamps(database, {at: new.runs for at, new in batch.summaries.items()})
             put_numberings(database, numberings)
             if drained:
                 set_meta(database, "drained", str(drained))
@@ -137,7 +152,7 @@ class StreamIndex:
         ordered = "ORDER BY key {0}, zid {0}, eid {0}, epoch {0} LIMIT ?"
         for direction in ("ASC", "DESC"):
             rows = self._rows(
-                f"SELECT * FROM streams WHERE held <> '[]' {ordered.format(direction)}",  # noqa: S608
+                f"SELECT * FROM known WHERE held <> '[]' {ordered.format(direction)}",  # noqa: S608
                 (edges,),
             )
             for info in map(info_of, rows):
@@ -181,10 +196,10 @@ class StreamIndex:
             self.cache_id = kept["cache_id"]
         self._keeper = keeper
         keeper.keep("cache", {"cache_id": self.cache_id})
-        keeper.keep("alias", dict(map(_alias_fact, self.aliases())))
-        keeper.keep("agreement", dict(map(_agreement_fact, self.agreements())))
+        keeper.keep("alias", dict(map(alias_fact, self.aliases())))
+        keeper.keep("agreement", dict(map(agreement_fact, self.agreements())))
         rows = self._rows("SELECT zid, eid, epoch, incarnation FROM incarnations")
-        named = {_json(row[:3]): _json(row) for row in rows}
+        named = {json_text(row[:3]): json_text(row) for row in rows}
         keeper.keep("incarnation", named)
         # A power cut may take an index's last writes; a run without its name is taken for another.
         lost = [value for name, value in keeper.kept("incarnation").items() if name not in named]
@@ -221,7 +236,7 @@ class StreamIndex:
 
     def learn(self, alias: Alias) -> None:
         """Keep an alias durably; idempotent."""
-        name, value = _alias_fact(alias)
+        name, value = alias_fact(alias)
         with self._transaction() as database:
             database.execute(_PUT_ALIAS, _fact.decode(value))
         if self._keeper is not None:
@@ -230,10 +245,7 @@ class StreamIndex:
     def aliases(self) -> list[Alias]:
         """Return every alias."""
         rows = self._rows("SELECT zid, eid, stored, from_sn, epoch FROM aliases")
-        return [
-            Alias(SourceId(str(zid), int(eid)), int(stored), int(from_sn), int(epoch))
-            for zid, eid, stored, from_sn, epoch in rows
-        ]
+        return [*map(alias_of, rows)]
 
     def declare(
         self, source: SourceId, epoch: int, incarnation: str, instead_of: int | None = None
@@ -248,9 +260,9 @@ class StreamIndex:
             if instead_of is not None:
                 database.execute(_PUT_AGREEMENT, (*source, instead_of, epoch))
         if self._keeper is not None:
-            self._keeper.keep("incarnation", {_json(declared[:3]): _json(declared)})
+            self._keeper.keep("incarnation", {json_text(declared[:3]): json_text(declared)})
             if instead_of is not None:
-                name, value = _agreement_fact(Alias(source, instead_of, 0, epoch))
+                name, value = agreement_fact(Alias(source, instead_of, 0, epoch))
                 self._keeper.keep("agreement", {name: value})
 
     def incarnations(self, sources: Iterable[SourceId]) -> list[Incarnation]:
@@ -265,7 +277,7 @@ class StreamIndex:
 
     def agree(self, agreement: Alias) -> None:
         """Keep durably that an epoch is another cache's name for an incarnation; idempotent."""
-        name, value = _agreement_fact(agreement)
+        name, value = agreement_fact(agreement)
         with self._transaction() as database:
             database.execute(_PUT_AGREEMENT, _fact.decode(value))
         if self._keeper is not None:
@@ -279,20 +291,16 @@ class StreamIndex:
                 (*agreement.source, agreement.stored),
             )
         if self._keeper is not None:
-            self._keeper.keep("agreement", {}, gone=[_agreement_fact(agreement)[0]])
+            self._keeper.keep("agreement", {}, gone=[agreement_fact(agreement)[0]])
 
     def agreements(self) -> list[Alias]:
         """Return what was agreed on and not forgotten."""
-        rows = self._rows("SELECT zid, eid, loser, winner FROM agreements")
-        return [
-            Alias(SourceId(str(zid), int(eid)), int(loser), 0, int(winner))
-            for zid, eid, loser, winner in rows
-        ]
+        return [*map(alias_of, self._rows("SELECT zid, eid, loser, 0, winner FROM agreements"))]
 
     def infos_of_source(self, source: SourceId, streams_max: int) -> list[StreamInfo] | None:
         """Return every stream of a source; None when they are more than `streams_max`."""
         rows = self._rows(
-            "SELECT * FROM streams WHERE zid = ? AND eid = ? LIMIT ?", (*source, streams_max + 1)
+            "SELECT * FROM known WHERE zid = ? AND eid = ? LIMIT ?", (*source, streams_max + 1)
         )
         if len(rows) > streams_max or sum(len(row[4]) for row in rows) > _RUNS_TEXT_MAX:
             return None
@@ -301,7 +309,7 @@ class StreamIndex:
     def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
         """Return the streams of one numbering."""
         rows = self._rows(
-            "SELECT * FROM streams WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
+            "SELECT * FROM known WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
         )
         return [*map(info_of, rows)]
 
@@ -322,7 +330,7 @@ class StreamIndex:
             self._cache.clear()
             self.streams -= gone
         if epoch == EPOCH_UNKNOWN and self._keeper is not None:
-            lost = _agreement_fact(Alias(source, epoch, 0, 0))[0]
+            lost = agreement_fact(Alias(source, epoch, 0, 0))[0]
             self._keeper.keep("agreement", {}, gone=[lost])
 
     def sources_with_holes(self, limit: int) -> list[SourceId]:
@@ -335,7 +343,7 @@ class StreamIndex:
 
     def has_zid(self, zid: str) -> bool:
         """Tell whether something of this Zenoh id is stored."""
-        return bool(self._rows("SELECT 1 FROM numberings WHERE zid = ? LIMIT 1", (zid,)))
+        return bool(self._rows(HAS_ZID, (zid, zid)))
 
     def unknown(self, streams: Sequence[Stream]) -> list[Stream]:
         """Return which of these streams are new here."""
@@ -352,16 +360,22 @@ class StreamIndex:
                 for stream, info in self._infos(streams).items()
             }
 
+    def standings(self, samples: Sequence[Sample]) -> tuple[Standing, ...]:
+        """Return how each sample stands: without copying what is held of its stream."""
+        with self._lock:
+            infos = self._infos([*{sample.stream: None for sample in samples}])
+            return tuple(standing_of(infos[sample.stream], sample.sn) for sample in samples)
+
     def wildcard_infos(self) -> list[StreamInfo]:
         """Return the streams of wildcard updates, each under its key expression; a scan."""
-        return [info_of(row) for row in self._rows("SELECT * FROM streams WHERE instr(key, '*')")]
+        return [info_of(row) for row in self._rows("SELECT * FROM known WHERE instr(key, '*')")]
 
     def all_infos(self, page: int = 1000) -> Iterator[StreamInfo]:
         """Yield every stream, in order of key, zid, eid and epoch as SQLite sorts them."""
         after: tuple[Any, ...] = ("", "", -1, -1)
         while True:
             rows = self._rows(
-                "SELECT * FROM streams WHERE (key, zid, eid, epoch) > (?, ?, ?, ?) "
+                "SELECT * FROM known WHERE (key, zid, eid, epoch) > (?, ?, ?, ?) "
                 "ORDER BY key, zid, eid, epoch LIMIT ?",
                 (*after, page),
             )
@@ -378,6 +392,7 @@ class StreamIndex:
             for stream, sn in floors:
                 info = infos[stream]
                 info.held.remove(0, sn - 1)
+                drop_timestamps(database, stream, 0, sn - 1)
                 infos[stream] = info._replace(
                     floor=max(info.floor, sn), purged=max(info.purged, sn if purged else 0)
                 )
@@ -385,21 +400,21 @@ class StreamIndex:
 
     def purges(self) -> list[Floor]:
         """Return the floors of what was purged; a scan."""
-        rows = self._rows("SELECT * FROM streams WHERE purged > 0")
+        rows = self._rows("SELECT * FROM known WHERE purged > 0")
         return [Floor(info.stream, info.purged) for info in map(info_of, rows)]
 
     def disclaim(self, batch: SampleBatch) -> None:
         """Forget that these are held: the backend turned out not to have them."""
         with self._transaction() as database:
             infos = self._infos(list(batch.summaries))
-            numberings = self._numberings(
-                {NumberingKey(stream.source, stream.epoch) for stream in batch.summaries}
-            )
+            numberings = self._numberings(numberings_of(batch.summaries))
             for stream, gone in batch.summaries.items():
-                runs = numberings[NumberingKey(stream.source, stream.epoch)]
+                runs = numberings.get(NumberingKey(stream.source, stream.epoch))
                 for first, last in gone.runs:
                     infos[stream].held.remove(first, last)
-                    runs.held.remove(first, last)
+                    drop_timestamps(database, stream, first, last)
+                    if runs is not None:
+                        runs.held.remove(first, last)
             self._put_streams(database, infos)
             put_numberings(database, numberings)
 
@@ -424,7 +439,9 @@ class StreamIndex:
     def _release(self, database: sqlite3.Connection) -> int:
         """Forget floors of trimming; numbers only they removed count as skipped, not as held."""
         self._cache.clear()
-        rows = database.execute("SELECT * FROM streams ORDER BY zid, eid, epoch")
+        rows = database.execute(
+            "SELECT * FROM streams WHERE eid <> ? ORDER BY zid, eid, epoch", (UNNUMBERED_EID,)
+        )
         numberings: dict[NumberingKey, NumberingRuns] = {}
         for (zid, eid, epoch), group in groupby(rows, key=lambda row: row[1:4]):
             infos = [*map(info_of, group)]
@@ -453,6 +470,7 @@ class StreamIndex:
             database.execute("DELETE FROM streams WHERE floor = 0 AND purged = 0")
             database.execute("UPDATE streams SET held = '[]'")
             database.execute("DELETE FROM numberings")
+            database.execute("DELETE FROM timestamps")
             database.execute("DELETE FROM meta WHERE name IN ('marks', 'doubted')")
             numberings = {
                 numbering: NumberingRuns(runs, RangeSet(), 0) for numbering, runs in removed.items()
@@ -469,13 +487,16 @@ class StreamIndex:
                     infos[stream] = StreamInfo(
                         stream, held, floor, purged, newest_ntp64, newest_received_ns
                     )
+                    if is_unnumbered(stream.source):
+                        continue
                     numbering = NumberingKey(stream.source, stream.epoch)
-                    runs = numberings.setdefault(numbering, _nothing())
+                    runs = numberings.setdefault(numbering, no_runs())
                     runs.held.update(held)
                     runs.newest = max(runs.newest, newest_ntp64)
                 self._put_streams(database, infos)
+                put_timestamps(database, {at: info.held for at, info in infos.items()})
             for skip in storage.skips():
-                runs = numberings.setdefault(NumberingKey(skip.source, skip.epoch), _nothing())
+                runs = numberings.setdefault(NumberingKey(skip.source, skip.epoch), no_runs())
                 runs.skipped.add(skip.first, skip.last)
             put_numberings(database, numberings)
             self.generation = secrets.token_hex(8)
@@ -576,22 +597,3 @@ class StreamIndex:
             with self._transaction() as database:
                 set_meta(database, name, value)
         return value
-
-
-def _nothing() -> NumberingRuns:
-    return NumberingRuns(RangeSet(), RangeSet(), 0)
-
-
-def _alias_fact(alias: Alias) -> tuple[str, str]:
-    """Return an alias as a name that is its own and a value that holds the whole."""
-    fact = (*alias.source, alias.stored, alias.from_sn, alias.epoch)
-    return _json(fact[:4]), _json(fact)
-
-
-def _agreement_fact(agreement: Alias) -> tuple[str, str]:
-    fact = (*agreement.source, agreement.stored, agreement.epoch)
-    return _json(fact[:3]), _json(fact)
-
-
-def _json(fact: object) -> str:
-    return msgspec.json.encode(fact).decode()

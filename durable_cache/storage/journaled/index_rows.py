@@ -14,20 +14,33 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream
+from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.protocol.cache.events import Alias
+from durable_cache.protocol.cache.questions import Standing
 
 __all__ = [
     "GET_NUMBERINGS",
     "GET_STREAMS",
+    "HAS_ZID",
     "SCHEMA",
     "NumberingKey",
     "NumberingRuns",
     "StreamInfo",
+    "agreement_fact",
+    "alias_fact",
+    "alias_of",
+    "drop_timestamps",
     "escape",
     "info_of",
     "json_rows",
+    "json_text",
+    "no_runs",
+    "numberings_of",
     "put_numberings",
     "put_streams",
+    "put_timestamps",
     "set_meta",
+    "standing_of",
     "unpack",
 ]
 
@@ -40,6 +53,14 @@ CREATE TABLE IF NOT EXISTS streams (
   key TEXT, zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, floor INTEGER, purged INTEGER,
   newest TEXT, received INTEGER, PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS streams_by_source ON streams (zid, eid, epoch);
+CREATE TABLE IF NOT EXISTS timestamps (
+  key TEXT, zid TEXT, epoch INTEGER, sn INTEGER,
+  PRIMARY KEY (key, zid, epoch, sn)) WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS known AS
+SELECT key, zid, eid, epoch, CASE WHEN eid = 0 THEN (
+  SELECT '[' || coalesce(group_concat('[' || sn || ',' || sn || ']'), '') || ']'
+  FROM timestamps AS t WHERE t.key = s.key AND t.zid = s.zid AND t.epoch = s.epoch
+) ELSE held END AS held, floor, purged, newest, received FROM streams AS s;
 CREATE TABLE IF NOT EXISTS aliases (
   zid TEXT, eid INTEGER, stored INTEGER, from_sn INTEGER, epoch INTEGER,
   PRIMARY KEY (zid, eid, stored, from_sn)) WITHOUT ROWID;
@@ -55,14 +76,21 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
   value ->> 7, value ->> 8 FROM json_each(?) WHERE true
 ON CONFLICT (key, zid, eid, epoch) DO UPDATE SET held = excluded.held, floor = excluded.floor,
   purged = excluded.purged, newest = excluded.newest, received = excluded.received"""
-GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN streams AS s
+GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN known AS s
 ON s.key = w.value ->> 0 AND s.zid = w.value ->> 1 AND s.eid = w.value ->> 2
   AND s.epoch = w.value ->> 3"""
+_PUT_TIMESTAMPS = """INSERT OR IGNORE INTO timestamps
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)"""
+_DROP_TIMESTAMPS = (
+    "DELETE FROM timestamps WHERE key = ? AND zid = ? AND epoch = ? AND sn BETWEEN ? AND ?"
+)
 _PUT_NUMBERINGS = """INSERT OR REPLACE INTO numberings
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
 FROM json_each(?)"""
 GET_NUMBERINGS = """SELECT n.* FROM json_each(?) AS w CROSS JOIN numberings AS n
 ON n.zid = w.value ->> 0 AND n.eid = w.value ->> 1 AND n.epoch = w.value ->> 2"""
+HAS_ZID = """SELECT 1 FROM numberings WHERE zid = ?
+UNION ALL SELECT 1 FROM streams WHERE zid = ? AND eid = 0 LIMIT 1"""
 
 _runs = msgspec.json.Decoder(list[tuple[int, int]])
 _json = msgspec.json.Encoder()
@@ -114,7 +142,7 @@ def put_streams(database: sqlite3.Connection, infos: Iterable[StreamInfo]) -> No
             escape(info.stream.key),
             *info.stream.source,
             info.stream.epoch,
-            list(info.held),
+            [] if is_unnumbered(info.stream.source) else list(info.held),
             info.floor,
             info.purged,
             str(info.newest_ntp64),
@@ -123,6 +151,27 @@ def put_streams(database: sqlite3.Connection, infos: Iterable[StreamInfo]) -> No
         for info in infos
     )
     database.execute(_PUT_STREAMS, (json_rows(rows),))
+
+
+def put_timestamps(database: sqlite3.Connection, held: Mapping[Stream, RangeSet]) -> None:
+    """Put the numbers of unnumbered samples, a row each: what one more costs is then the same,
+    however many there are; those of numbered samples, whose runs are few, are passed over.
+    """
+    rows = (
+        (escape(stream.key), stream.source.zid, stream.epoch, sn)
+        for stream, runs in held.items()
+        if is_unnumbered(stream.source)
+        for first, last in runs
+        for sn in range(first, last + 1)
+    )
+    database.execute(_PUT_TIMESTAMPS, (json_rows(rows),))
+
+
+def drop_timestamps(database: sqlite3.Connection, stream: Stream, first: int, last: int) -> None:
+    """Forget the numbers `first..last` of unnumbered samples."""
+    if is_unnumbered(stream.source):
+        name = (escape(stream.key), stream.source.zid, stream.epoch)
+        database.execute(_DROP_TIMESTAMPS, (*name, first, last))
 
 
 def put_numberings(
@@ -161,3 +210,43 @@ def escape(key: str) -> str:
 
 def _unescape(text: str) -> str:
     return text.replace("\x1b0", "\x00").replace("\x1b1", "\x1b")
+
+
+def numberings_of(streams: Iterable[Stream]) -> set[NumberingKey]:
+    """Return the numberings of streams; unnumbered samples have none that anybody waits in."""
+    return {
+        NumberingKey(stream.source, stream.epoch)
+        for stream in streams
+        if not is_unnumbered(stream.source)
+    }
+
+
+def standing_of(info: StreamInfo, sn: int) -> Standing:
+    if sn < max(info.floor, info.purged):
+        return Standing.REMOVED
+    return Standing.HELD if sn in info.held else Standing.NEW
+
+
+def no_runs() -> NumberingRuns:
+    return NumberingRuns(RangeSet(), RangeSet(), 0)
+
+
+def alias_of(row: tuple[Any, ...]) -> Alias:
+    """Read a row of the aliases, or of the agreements with 0 as the number they hold from."""
+    zid, eid, stored, from_sn, epoch = row
+    return Alias(SourceId(str(zid), int(eid)), int(stored), int(from_sn), int(epoch))
+
+
+def alias_fact(alias: Alias) -> tuple[str, str]:
+    """Return an alias as a name that is its own and a value that holds the whole."""
+    fact = (*alias.source, alias.stored, alias.from_sn, alias.epoch)
+    return json_text(fact[:4]), json_text(fact)
+
+
+def agreement_fact(agreement: Alias) -> tuple[str, str]:
+    fact = (*agreement.source, agreement.stored, agreement.epoch)
+    return json_text(fact[:3]), json_text(fact)
+
+
+def json_text(fact: object) -> str:
+    return msgspec.json.encode(fact).decode()

@@ -18,12 +18,14 @@ from durable_cache.model.newest import is_update, newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId, Stream, key_bytes
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.storage.contract import Page, Storage
 from durable_cache.storage.journaled.backlog import Backlog
 
 __all__ = ["MergedReading"]
 
 _Placed = dict[Cursor, Sample]
+_NEAR_NTP64 = 1 << 30
 
 
 class MergedReading:
@@ -175,13 +177,7 @@ class MergedReading:
         """Read a wildcard update's stream back from the backend."""
         found: list[Sample] = []
         for first, last in runs:
-            selection = Selection(
-                key_expr=parse_update(stream.key) or KeyExpression("**"),
-                zid=stream.source.zid,
-                eid=stream.source.eid,
-                epoch=stream.epoch,
-                sns=SnBounds(first, last),
-            )
+            selection = replace(_only(stream), sns=SnBounds(first, last))
             cursor: Cursor | None = None
             while True:
                 page = self._backend.read(selection, 1000, cursor)
@@ -195,12 +191,21 @@ class MergedReading:
         """Return each sample with the one stored under its identity."""
         found: dict[Identity, Sample] = {}
         groups: dict[tuple[SourceId, int], list[int]] = {}
+        unnumbered: dict[Stream, list[int]] = {}
         for sample in samples:
-            groups.setdefault((sample.source, sample.epoch), []).append(sample.sn)
+            if is_unnumbered(sample.source):  # one timestamp's id may stamp very many keys
+                unnumbered.setdefault(sample.stream, []).append(sample.sn)
+            else:
+                groups.setdefault((sample.source, sample.epoch), []).append(sample.sn)
         for (source, epoch), sns in groups.items():
             for first, last in RangeSet.of(sns):
                 for stored in self.range_of(source, epoch, first, last):
                     found[stored.identity] = stored
+        for stream, sns in unnumbered.items():
+            for first, last in _near(sns):
+                selection = replace(_only(stream), sns=SnBounds(first, last))
+                for page in self.pages(selection, 1000):
+                    found.update((stored.identity, stored) for stored in page)
         return [(sample, found.get(sample.identity)) for sample in samples]
 
     def range_of(self, source: SourceId, epoch: int, first: int, last: int) -> Iterator[Sample]:
@@ -220,6 +225,24 @@ class MergedReading:
             cursor = page.cursor
             if cursor is None:
                 return
+
+
+def _only(stream: Stream) -> Selection:
+    """Select one stream; a wildcard update's names what lies under its expression, too."""
+    zid, eid = stream.source
+    key_expr = parse_update(stream.key) or KeyExpression(stream.key)
+    return Selection(key_expr=key_expr, zid=zid, eid=eid, epoch=stream.epoch)
+
+
+def _near(sns: Iterable[int]) -> list[tuple[int, int]]:
+    """Return what covers unnumbered samples, those of a quarter of a second by one question."""
+    found: list[tuple[int, int]] = []
+    for sn in sorted(sns):
+        if found and sn - found[-1][1] < _NEAR_NTP64:
+            found[-1] = (found[-1][0], sn)
+        else:
+            found.append((sn, sn))
+    return found
 
 
 def _within(selection: Selection, after: Cursor | None, end: Cursor | None, sample: Sample) -> bool:

@@ -28,6 +28,7 @@ from durable_cache.errors import (
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.unnumbered import UNNUMBERED_EID
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.wire import Absence
 from durable_cache.storage.contract import (
@@ -423,7 +424,7 @@ class JournaledStorage:
         Only where it asks for numbers of one source; `samples_max` is the history shown per key.
         Bounded work: of a source on very many keys only one key's question is answered.
         """
-        if not selection.asks_numbers:
+        if not selection.asks_numbers or selection.eid == UNNUMBERED_EID:
             return ()
         source = SourceId(selection.zid or "", selection.eid or 0)
         # What is on its way is looked at before the index each time: never in neither of both.
