@@ -349,6 +349,18 @@ def test_a_heartbeat_shows_a_lost_tail() -> None:
     assert reader.story == [0, 1, 2]
 
 
+def test_a_heartbeat_tells_of_a_run_all_of_whose_samples_were_lost() -> None:
+    """As where a publisher was killed before its first put left, and its spool had it."""
+    reader = Reader()
+    reader.declared(FRESH, "0000000a")
+    reader.handle(HeartbeatReceived(SOURCE, 1, reader.now))
+    assert reader.wanted == [(0, 1)]
+    reader.answer(sample(0, FRESH), sample(1, FRESH))
+    assert reader.story == [0, 1]
+    reader.live(sample(2))
+    assert reader.story == [0, 1, 2]
+
+
 def test_a_heartbeat_far_ahead_is_confirmed_first() -> None:
     reader = Reader(DeliveryOptions(window_size_samples=1000))
     reader.live(sample(0))

@@ -485,8 +485,9 @@ class SubscriberEngine:
         if followed is None or not followed.numberings:
             return
         numbering = followed.numberings[-1]
-        if numbering.next_sn is None or not followed.live:
+        if numbering.next_sn is None or (self.reads_history and not followed.live):
             return
+        followed.live = True
         ahead = event.source_sn - numbering.reached
         if 0 < ahead <= self._options.window_size_samples:
             numbering.top = event.source_sn
