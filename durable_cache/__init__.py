@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         declare_reliable_subscriber,
     )
     from durable_cache.endpoints.subscriber.channels import FifoChannel, RingChannel
+    from durable_cache.frame.opening import read
     from durable_cache.model.sample import Kind, Qos, Sample, SourceId
     from durable_cache.protocol.reader.profile import Profile
     from durable_cache.storage.contract import Durability, Retention
@@ -59,6 +60,7 @@ __all__ = [
     "declare_reliable_publisher",
     "declare_reliable_subscriber",
     "open_session",
+    "read",
 ]
 
 _MODULES = {
@@ -74,6 +76,7 @@ _MODULES = {
         "declare_reliable_subscriber",
     ),
     "endpoints.subscriber.channels": ("FifoChannel", "RingChannel"),
+    "frame": ("read",),
     "model.sample": ("Kind", "Qos", "Sample", "SourceId"),
     "protocol.reader.profile": ("Profile",),
     "storage.contract": ("Durability", "Retention"),

@@ -15,7 +15,12 @@ PURE = ("durable_cache.model", "durable_cache.protocol", "durable_cache.errors")
 SEAM = ("durable_cache.storage",)
 RUNTIME = ("durable_cache.runtime",)
 ENDPOINTS = ("durable_cache.endpoints",)
-SHELLS = ("durable_cache.service", "durable_cache.spark", "durable_cache.testing")
+SHELLS = (
+    "durable_cache.service",
+    "durable_cache.spark",
+    "durable_cache.frame",
+    "durable_cache.testing",
+)
 BACKENDS = ("durable_cache_sql", "durable_cache_influxdb", "durable_cache_delta")
 
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -29,6 +34,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "durable_cache.ext": ENDPOINTS,
     "durable_cache.__main__": ("durable_cache.service",),
     "durable_cache.service": (*PURE, *SEAM, *RUNTIME, *ENDPOINTS),
+    "durable_cache.frame": (*PURE, *SEAM, *ENDPOINTS, "durable_cache.service"),
     "durable_cache.spark": (*PURE, *SEAM, *ENDPOINTS, "durable_cache_delta"),
     "durable_cache.testing": (*PURE, *SEAM, *RUNTIME, *ENDPOINTS, "durable_cache.service"),
     **dict.fromkeys(BACKENDS, (*PURE, *SEAM)),
@@ -37,7 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     # It is the door through which all public names are seen.
-    "durable_cache/__init__.py": (*PURE, *SEAM, *ENDPOINTS),
+    "durable_cache/__init__.py": (*PURE, *SEAM, *ENDPOINTS, "durable_cache.frame"),
     # It reads the files that `durable-cache copy` writes, whose format is the service's.
     "durable_cache/spark/importing.py": (*ALLOWED["durable_cache.spark"], "durable_cache.service"),
 }
@@ -57,6 +63,9 @@ DRIVERS = {
     "influxdb_client": ("backends/durable_cache_influxdb/",),
     "deltalake": ("backends/durable_cache_delta/", "durable_cache/spark/"),
     "pyspark": ("durable_cache/spark/",),
+    "polars": ("durable_cache/frame/",),
+    "pandas": ("durable_cache/frame/",),
+    "duckdb": ("durable_cache/frame/",),
     "delta": ("durable_cache/spark/",),
     "testcontainers": ("durable_cache/testing/",),
     "pytest": ("durable_cache/testing/",),

@@ -155,7 +155,9 @@ def test_no_address_to_download_packages_from_is_named() -> None:
     assert found(_REGISTRY, tuple(texts())) == []
 
 
-@pytest.mark.parametrize("name", ["build", "dev", "run", "postgres", "influxdb", "delta", "spark"])
+@pytest.mark.parametrize(
+    "name", ["build", "dev", "run", "postgres", "influxdb", "delta", "spark", "frame"]
+)
 def test_the_locks_pin_everything_by_hash_and_name_no_address(name: str) -> None:
     lock = next(path for path in tree_files() if named(path) == f"requirements/{name}.txt")
     text = lock.read_text().replace("\\\n", " ")

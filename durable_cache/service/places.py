@@ -6,7 +6,7 @@ journal has not handed over belongs to its history too, and the index must follo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -63,19 +63,22 @@ def find_place(settings: Settings, text: str) -> Place:
 
 
 @contextmanager
-def reading(place: Place) -> Iterator[Storage]:
-    """Open a storage to be read, its journal drained into it where no service is at it."""
+def reading(place: Place, tell: Callable[[str], None] = say) -> Iterator[Storage]:
+    """Open a storage to be read, its journal drained into it where no service is at it.
+
+    `tell` is called with a line for people where something is left out.
+    """
     if place.directory is not None:
-        _drain(place, place.directory)
+        _drain(place, place.directory, tell)
     with place.open(writer=False) as storage:
         yield storage
 
 
-def _drain(place: Place, directory: Path) -> None:
+def _drain(place: Place, directory: Path, tell: Callable[[str], None]) -> None:
     try:
         stored = JournaledStorage(place.open(writer=True), directory)
     except StorageLocked:
-        say(f"{place}: a service is at it; what its journal still holds is left out")
+        tell(f"{place}: a service is at it; what its journal still holds is left out")
         return
     try:
         if not stored.drain_all(_DRAIN_SECONDS_MAX):

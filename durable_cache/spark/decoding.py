@@ -14,15 +14,12 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import DataType, StructType
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.payloads import FLOATS, INTEGERS, TEXTUAL
 
 __all__ = ["number", "parsed_json", "register_decoder", "text", "with_value"]
 
-_TEXTUAL = (
-    r"^(zenoh/string|text/.*|application/(json|yaml|xml|sql|x-www-form-urlencoded|json-seq"
-    r"|jsonpath|openmetrics-text|coap-payload-json))$"
-)
-_INTEGERS = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8}
-_FLOATS = {"f32": (4, 8, 23), "f64": (8, 11, 52)}
+_BITS = {"f32": (8, 23), "f64": (11, 52)}
+"""Bits of exponent and fraction."""
 
 
 def text(payload: str = "payload", encoding: str = "encoding") -> Column:
@@ -30,7 +27,7 @@ def text(payload: str = "payload", encoding: str = "encoding") -> Column:
 
     Bytes that are no UTF-8 give null too: a text that is not one is no error of the query.
     """
-    textual = fn.split_part(fn.col(encoding), fn.lit(";"), fn.lit(1)).rlike(_TEXTUAL)
+    textual = fn.split_part(fn.col(encoding), fn.lit(";"), fn.lit(1)).rlike(TEXTUAL)
     return fn.when(textual, fn.try_validate_utf8(fn.col(payload).cast("string")))
 
 
@@ -52,12 +49,12 @@ def number(payload: str = "payload", encoding: str = "encoding") -> Column:
     """
     schema = fn.split_part(fn.col(encoding), fn.lit(";"), fn.lit(2))
     value = fn.expr("cast(null as double)")
-    for name, width in _INTEGERS.items():
+    for name, width in INTEGERS.items():
         right = (schema == name) & (fn.length(payload) == width)
         value = fn.when(right, _integer(payload, width, signed=name[0] == "i")).otherwise(value)
-    for name, (width, *layout) in _FLOATS.items():
+    for name, width in FLOATS.items():
         right = (schema == name) & (fn.length(payload) == width)
-        value = fn.when(right, _float(payload, *layout)).otherwise(value)
+        value = fn.when(right, _float(payload, *_BITS[name])).otherwise(value)
     written = text(payload, encoding).try_cast("double")
     return fn.coalesce(value, written)
 

@@ -1,0 +1,124 @@
+"""Which samples make the pages of a frame: a storage's, or those of the caches in reach."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from durable_cache.endpoints.asking import Asking
+from durable_cache.errors import StorageUnavailable
+from durable_cache.model.newest import is_update, latest_values
+from durable_cache.model.sample import Kind, Sample
+from durable_cache.model.selection import Cursor, Selection, TimeBounds
+from durable_cache.model.timestamp import NTP64_MAX, format_ntp64
+from durable_cache.service.client import NOBODY_ANSWERED, Pages, are_caches_in_reach, history_pages
+from durable_cache.storage.contract import Page, Storage
+from durable_cache.storage.journaled.backlog import Backlog
+from durable_cache.storage.journaled.merged import MergedReading
+from durable_cache.storage.journaled.storage import JournalOptions
+from durable_cache.storage.shared.wildcards import WildcardUpdates, read_values
+
+__all__ = ["PAGE_BYTES", "cache_pages", "storage_pages"]
+
+_log = logging.getLogger(__name__)
+PAGE_BYTES = 16 << 20
+"""What a page of samples is meant to take in memory: four times of it are at hand at once."""
+_FIRST_SAMPLES, _SAMPLES_MAX = 1_000, 20_000
+"""A page is small while nothing is known of the samples; beyond the greatest nothing is gained."""
+
+
+class _Reading(Protocol):
+    def __call__(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page: ...
+
+
+@dataclass(slots=True)
+class _PageSize:
+    """How many samples the next page holds, by the size of those of the last one."""
+
+    samples: int = _FIRST_SAMPLES
+
+    def saw(self, page: Page) -> None:
+        if len(page.samples):
+            fitting = PAGE_BYTES * len(page.samples) // max(1, page.samples.held_bytes)
+            self.samples = max(1, min(fitting, _SAMPLES_MAX))
+
+
+def storage_pages(
+    storage: Storage, selection: Selection, *, latest: bool
+) -> Iterator[list[Sample]]:
+    """Yield what a storage holds of a selection, page by page; raises what it raises.
+
+    With `latest`, the newest value of each key, wildcard updates applied, deleted keys left out.
+    """
+    read: _Reading = storage.read
+    if latest:
+        read, selection = _values(storage, selection), replace(selection, newest=1)
+    size = _PageSize()
+    cursor: Cursor | None = None
+    while True:
+        page = read(selection, size.samples, cursor)
+        samples = list(page.samples)
+        yield [sample for sample in samples if sample.kind is Kind.PUT] if latest else samples
+        size.saw(page)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _values(storage: Storage, selection: Selection) -> _Reading:
+    """Return how the values of keys are read, by the one rule for the newest (ADR 0095)."""
+    bounds = JournalOptions()
+    updates = WildcardUpdates(bounds.wildcard_updates_max, bounds.wildcard_bytes_max)
+    updates.expect(
+        (held.stream, held.runs) for held in storage.held() if is_update(held.stream.key)
+    )
+    stored = MergedReading(storage, Backlog(0), lambda _: ())
+    concerning = updates.concerning(selection, stored.updates_of)
+    if updates.unapplied:
+        _log.warning("wildcard updates are not applied", extra={"updates": updates.unapplied})
+
+    def read(selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+        return read_values(storage.read, concerning, selection, limit, cursor)
+
+    return read
+
+
+def cache_pages(asking: Asking, selection: Selection, *, latest: bool) -> Iterator[list[Sample]]:
+    """Yield what all caches in reach hold together, each sample once, page by page.
+
+    With `latest` as `storage_pages`, but in one page. Raises StorageUnavailable (retry) where no
+    cache is in reach or one could not answer.
+    """
+    found = _checked(asking, selection, "_max=1" if latest else "")
+    if not latest:
+        for page in found:
+            # A cache also tells of updates that change these keys under expressions of their own.
+            yield [s for s in page if not is_update(s.key) or selection.key_expr.matches(s.key)]
+        return
+    values = latest_values(sample for page in found for sample in page)
+    yield [sample for sample in values if sample.kind is Kind.PUT]
+
+
+def _checked(asking: Asking, selection: Selection, parameters: str) -> Iterator[Sequence[Sample]]:
+    trouble = Pages()
+    prefix = "*" if selection.zid is None else selection.zid
+    if selection.eid is not None:
+        prefix = f"{prefix}:{selection.eid}"
+    asked = ";".join(filter(None, (_time_parameter(selection.times), parameters)))
+    for page in history_pages(asking, str(selection.key_expr), prefix, asked, trouble):
+        if trouble.errors:
+            raise StorageUnavailable("; ".join(sorted(set(trouble.errors))))
+        yield page
+    if not trouble.answers and not are_caches_in_reach(asking):
+        raise StorageUnavailable(NOBODY_ANSWERED)
+
+
+def _time_parameter(times: TimeBounds) -> str:
+    """Write bounds as ``_time``; both are whole nanoseconds and both included."""
+    if times == TimeBounds():
+        return ""
+    first = format_ntp64(times.first) if times.first else ""
+    last = format_ntp64(times.last) if times.last < NTP64_MAX else ""
+    return f"_time=[{first}..{last}]"
