@@ -9,12 +9,22 @@ is not; or a number near 0 comes with another content (ADR 0046).
 from __future__ import annotations
 
 from durable_cache.model.sample import Sample, sample_digest
-from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, next_epoch, sn_distance
+from durable_cache.model.timestamp import ntp64_to_ns
 
-__all__ = ["RESTART_NTP64", "has_wrapped", "is_later", "is_restart", "precedes_wrap"]
+__all__ = [
+    "RESTART_NTP64",
+    "epoch_of_restart",
+    "has_wrapped",
+    "is_later",
+    "is_restart",
+    "precedes_wrap",
+]
 
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
+_CLOCKS_APART_NS_MAX = 3600 * 10**9
+"""A timestamp further from our clock than this comes from a clock that was never set."""
 _RESTART_SN_MAX = 16
 """A number below this with another content is a restart even where time did not advance."""
 
@@ -49,3 +59,14 @@ def is_restart(sample: Sample, stored: Sample | None, newest_ntp64: int, top: in
         and sample.sn < _RESTART_SN_MAX < top
         and sample_digest(stored) != sample_digest(sample)
     )
+
+
+def epoch_of_restart(sample: Sample, unix_ns: int, highest: int) -> int:
+    """Return the epoch of a numbering that a sample shows to have begun, above `highest`.
+
+    It is that of the sample's own timestamp, which everybody sees alike, whatever his clock and
+    however late he notices; one that is far from our clock is not believed.
+    """
+    stamped_ns = ntp64_to_ns(sample.ntp64)
+    believed = not sample.stamped and abs(stamped_ns - unix_ns) <= _CLOCKS_APART_NS_MAX
+    return next_epoch(stamped_ns if believed else unix_ns, highest)

@@ -21,7 +21,15 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
-from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
+from tests.unit.subscriber_reader import (
+    EPOCH,
+    FRESH,
+    OTHER,
+    SOURCE,
+    Reader,
+    absent,
+    sample,
+)
 
 RUNS = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
 
@@ -246,15 +254,6 @@ def test_two_restarts_in_one_batch_leave_nothing_out() -> None:
     assert reader.story == [0, 1, 2, 0, 1]
     reader.answer(sample(2, at=9.2))
     assert reader.story == [0, 1, 2, 0, 1, 2, 0]
-
-
-def test_what_came_before_a_wrap_is_no_number_far_ahead() -> None:
-    reader = Reader()
-    reader.live(sample(0, at=1.0))
-    reader.live(sample(SOURCE_SN_MODULUS - 2, at=0.8), sample(SOURCE_SN_MODULUS - 1, at=0.9))
-    reader.live(sample(1, at=1.1))
-    assert reader.story == [0, 1]
-    assert reader.fetches == []
 
 
 def test_after_a_wrap_the_rest_is_asked_for_to_the_last_number() -> None:

@@ -114,6 +114,26 @@ def test_holes_of_history_are_explained_before_the_page_is_delivered() -> None:
     assert reader.story == [0, 2, (4, 4), 5, 6, 7, 0]
 
 
+def test_a_token_that_is_listed_again_while_history_is_read_is_of_no_run_that_began() -> None:
+    """A link that was cut: the publisher is the same."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(6))
+    reader.seconds = 5
+    reader.declared(EPOCH, "0000000a")
+    reader.page([sample(5, EPOCH)], names=(Incarnation(SOURCE, EPOCH, "0000000a"),))
+    assert reader.fetches == []
+    assert reader.story == [5, 6]
+
+
+def test_what_a_publishers_own_cache_has_of_its_next_run_fills_no_hole_of_an_older_one() -> None:
+    reader = Reader(history=True)
+    reader.page([sample(0), sample(2), sample(0, 7, at=9), sample(1, 7, at=9.1)])
+    assert reader.wanted == [(1, 1)]
+    reader.answer(sample(1, at=9.1), absent=(absent(1, 1, AbsenceReason.SKIPPED),))
+    assert reader.story == [0, (1, 1), 2, 0, 1]
+
+
 def test_what_nobody_explains_is_reported_after_the_gap_timeout() -> None:
     reader = Reader(DeliveryOptions(gap_timeout_seconds=2), history=True)
     reader.page([sample(0, 5), sample(2, 5)])

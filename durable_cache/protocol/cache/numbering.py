@@ -8,18 +8,21 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, frame_start_ns, next_epoch
+from durable_cache.model.sequence import EPOCH_UNKNOWN, frame_start_ns
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EngineOptions, NumberingState
-from durable_cache.protocol.restarts import has_wrapped, is_later, is_restart, precedes_wrap
+from durable_cache.protocol.restarts import (
+    epoch_of_restart,
+    has_wrapped,
+    is_later,
+    is_restart,
+    precedes_wrap,
+)
 
 __all__ = ["EngineCounts", "KnownSource", "Numbering"]
-
-_CLOCKS_APART_NS_MAX = 3600 * 10**9
-"""A timestamp further from our clock than this comes from a clock that was never set."""
 
 
 class Numbering:
@@ -292,15 +295,9 @@ class KnownSource:
         return self.current if before is None else before.epoch
 
     def restart(self, sample: Sample, unix_ns: int) -> Numbering:
-        """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited.
-
-        The epoch is that of the sample's own timestamp, which every cache sees alike, whatever its
-        clock and however late it notices; one that is far from our clock is not believed.
-        """
+        """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited."""
         highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
-        stamped_ns = ntp64_to_ns(sample.ntp64)
-        believed = not sample.stamped and abs(stamped_ns - unix_ns) <= _CLOCKS_APART_NS_MAX
-        self.current = next_epoch(stamped_ns if believed else unix_ns, highest)
+        self.current = epoch_of_restart(sample, unix_ns, highest)
         numbering = self.live
         numbering.window.begin(0)
         return numbering

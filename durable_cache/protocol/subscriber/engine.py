@@ -28,11 +28,10 @@ from durable_cache.model.sequence import (
     EPOCH_UNKNOWN,
     SOURCE_SN_MODULUS,
     frame,
-    next_epoch,
     sn_distance,
 )
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.restarts import precedes_wrap
+from durable_cache.protocol.restarts import epoch_of_restart, precedes_wrap
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     Declared,
@@ -249,7 +248,7 @@ class SubscriberEngine:
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
             self._duplicates += 1  # it came before all that is ours
             return
-        elif sample.sn < numbering.next_sn or sample.sn in numbering.pending:
+        elif numbering.doubts(sample):
             restarted = self._restarted(followed, numbering, sample, now)
             if restarted is None:
                 return
@@ -289,9 +288,8 @@ class SubscriberEngine:
             return None
         if numbering is not followed.numberings[-1]:
             return followed.numberings[-1]
-        begun = Numbering(
-            sample.source, next_epoch(now.unix_ns, numbering.epoch), first_sn=0, next_sn=0
-        )
+        epoch = epoch_of_restart(sample, now.unix_ns, numbering.epoch)
+        begun = Numbering(sample.source, epoch, first_sn=0, next_sn=0, newest_ntp64=newest)
         followed.numberings.append(begun)
         if wraps:
             numbering.top = SOURCE_SN_MODULUS - 1
@@ -436,19 +434,21 @@ class SubscriberEngine:
         reach = max(numbering.top, fetch.first) + self._options.window_size_samples
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
         alone = sum(n.declared_epoch == numbering.declared_epoch for n in followed.numberings) == 1
+        until = followed.until_ntp64(numbering)
+        owns = partial(numbering.owns, alone=alone, until_ntp64=until)
         taken = 0
         for part in answer.parts:
             names = part.names()
             followed.learn_names(part)
             followed.put_right(part, self._options.pending_samples_max)
             for sample in part.samples:
-                if fetch.first <= sample.sn <= last and numbering.owns(sample, names, alone):
+                if fetch.first <= sample.sn <= last and owns(sample, names):
                     self._hold(numbering, sample)
                     taken += 1
                     if len(numbering.pending) >= self._options.pending_samples_max:
                         numbering.advance(self._outputs, now_ns)
         for part in answer.parts:
-            numbering.learn_absent(part, fetch.first, last, alone=alone, whole=whole)
+            numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole)
         if fetch.last is None and numbering.ending and whole:
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known
         # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.
@@ -464,7 +464,8 @@ class SubscriberEngine:
         stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
         if self.reads_history and source in self._held:
             followed = self._sources.known(source)
-            before = self._held.has_tokens(source) or (followed is not None and followed.seen)
+            seen = {} if followed is None else followed.seen
+            before = self._held.has_tokens(source) or (seen and incarnation not in seen)
             self._held.declare(event, begun=fresh or (bool(before) and not stale))
             return
         followed = self._sources.follow(source)

@@ -11,7 +11,7 @@ report (`lost`). A source's later numberings wait until the earlier one is at it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
@@ -141,6 +141,15 @@ class Numbering:
             and self.epoch in (EPOCH_UNKNOWN, epoch)
             and self.incarnation in ("", incarnation)
         )
+
+    def is_behind_its_wrap(self, incarnation: str) -> bool:
+        """Tell whether all that came of it is of the run that follows its wrap, and has a token."""
+        follows = bool(self.incarnation) and incarnation == incarnation_after(self.incarnation)
+        return follows and 0 <= self.reached < SOURCE_SN_MODULUS // 2
+
+    def take_name(self, epoch: int, incarnation: str) -> None:
+        """Be what a token names."""
+        self.epoch, self.incarnation, self.declared_epoch = epoch, incarnation, epoch
 
     def is_called(self, epoch: int, incarnation: str) -> bool:
         """Tell whether somebody means this run: by its name, else by its epoch."""
@@ -278,41 +287,78 @@ class Numbering:
             last = last - 1 if gone is None else gone.first - 1
         return max(first, last)
 
-    def owns(self, sample: Sample, names: Mapping[tuple[SourceId, int], str], alone: bool) -> bool:
+    def owns(
+        self,
+        sample: Sample,
+        names: Mapping[tuple[SourceId, int], str],
+        *,
+        alone: bool,
+        until_ntp64: int,
+    ) -> bool:
         """Tell whether a sample that was asked for is of this numbering.
 
-        `names` are the answerer's; `alone`: no other numbering of the source is followed.
+        `names` are the answerer's; `alone`: no other numbering of the source is called so;
+        `until_ntp64`: when the next one began, at the latest.
         """
         if sample.source != self.source:
             return False
         name = names.get((sample.source, sample.epoch), "")
         if name and self.incarnation:
             return name == self.incarnation
-        if sample.epoch == self.epoch or (alone and sample.epoch == self.declared_epoch):
+        if sample.epoch and sample.epoch == self.epoch:
+            return True
+        if alone and sample.epoch == self.declared_epoch:
             return True
         if self.declared and sample.epoch:
             return False
-        # Epochs that two observers saw begin may differ; the source's own clock does not.
+        # Epochs that two observers saw begin may differ, and a publisher's own cache knows none;
+        # the source's own clock does not differ.
         low = self.newest_ntp64 - RESTART_NTP64
-        high = RESTART_NTP64 + max((s.ntp64 for s in self.pending.values()), default=1 << 64)
-        return sample.stamped or low <= sample.ntp64 <= high
+        early_enough = sample.ntp64 < until_ntp64 and not self.contradicts(sample)
+        return sample.stamped or (low <= sample.ntp64 and early_enough)
+
+    def doubts(self, sample: Sample) -> bool:
+        """Tell whether a live sample repeats a number, or does not fit those above it."""
+        repeats = sample.sn < (self.next_sn or 0) or sample.sn in self.pending
+        return repeats or (not self.incarnation and self.contradicts(sample))
+
+    def contradicts(self, sample: Sample) -> bool:
+        """Tell whether a number below one that is held comes with a later time: of another run."""
+        highest = self.pending.get(self.top)
+        return (
+            highest is not None
+            and sample.sn < self.top
+            and not (sample.stamped or highest.stamped)
+            and sample.ntp64 > highest.ntp64 + RESTART_NTP64
+        )
 
     def learn_absent(
-        self, part: AnswerPart, first: int, last: int, *, alone: bool, whole: bool
+        self,
+        part: AnswerPart,
+        first: int,
+        last: int,
+        *,
+        owns: Callable[[Sample, Mapping[tuple[SourceId, int], str]], bool],
+        whole: bool,
     ) -> None:
         """Note which numbers within a range a cache says not to have, and why.
 
-        What is held is not absent. Removed and skipped numbers count only where everybody was
-        heard: another may have them. What is too large is so everywhere.
+        `owns` tells, given an answerer's names, whether a sample is of this numbering. What is held
+        is not absent. Removed and skipped numbers count only where everybody was heard: another may
+        have them. What is too large is so everywhere.
         """
         names = part.names()
+        asked = [s for s in part.samples if first <= s.sn <= last and s.source == self.source]
+        # An answerer that saw another sample first may have another name for this run.
+        called = {self.epoch, *(s.epoch for s in asked)}
+        called -= {s.epoch for s in asked if s.epoch != self.epoch and not owns(s, names)}
         first = max(first, self.next_sn or 0)
-        oversized = (s for s in part.oversized if self.owns(s, names, alone))
+        oversized = (sample for sample in part.oversized if owns(sample, names))
         passed, lost = RangeSet(), RangeSet.of(s.sn for s in oversized if first <= s.sn <= last)
         for absence in part.absent:
             name = names.get((absence.source, absence.epoch), "")
             known = bool(name and self.incarnation)
-            same = name == self.incarnation if known else absence.epoch == self.epoch
+            same = name == self.incarnation if known else absence.epoch in called
             low, high = max(absence.first, first), min(absence.last, last)
             if absence.source != self.source or not same or low > high:
                 continue
@@ -401,8 +447,12 @@ class Followed:
         newest = self.numberings[-1] if self.numberings else None
         if newest is not None and newest.could_be(epoch, incarnation):
             # Its samples were faster than its token, or caches gave them.
-            newest.epoch, newest.incarnation, newest.declared_epoch = epoch, incarnation, epoch
+            newest.take_name(epoch, incarnation)
             self.remember(incarnation, epoch)
+            return False
+        if newest is not None and newest.is_behind_its_wrap(incarnation):
+            newest.take_name(max(epoch, newest.epoch + 1), incarnation)
+            self.remember(incarnation, newest.epoch)
             return False
         highest = self.highest_epoch
         named = epoch
@@ -476,6 +526,13 @@ class Followed:
                     right.hold(one, samples_max)
                 elif name not in self.seen:
                     self.keep_early(one)
+
+    def until_ntp64(self, numbering: Numbering) -> int:
+        """Return when the run after a numbering began, as far as its samples' times show it."""
+        later = self.numberings[self.numberings.index(numbering) + 1 :]
+        held = (s for n in later if not n.incarnation for s in n.pending.values() if not s.stamped)
+        until = min((sample.ntp64 for sample in held), default=1 << 64)
+        return until if until > numbering.newest_ntp64 else 1 << 64
 
     def had_before(self, incarnation: str, sample: Sample) -> bool:
         """Tell whether a sample repeats the run that ended before one whose token is known."""

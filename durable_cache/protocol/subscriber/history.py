@@ -42,7 +42,7 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
 )
-from durable_cache.protocol.subscriber.following import Outputs, Reading
+from durable_cache.protocol.subscriber.following import RESTART_NTP64, Outputs, Reading
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 from durable_cache.protocol.wire import AbsenceReason
 
@@ -374,11 +374,15 @@ class History:
         group.whole &= answer.whole
         heard = group.whole and answer.cut_after is None
         name = self.incarnations.get(key, "")
+        latest_ntp64 = RESTART_NTP64 + max(sample.ntp64 for sample in group.samples)
         for part in answer.parts:
             called = part.called(key, name)
             for samples in (part.samples, part.oversized):
                 for sample in samples:
                     if (sample.source, sample.epoch) != called or sample.sn not in group.missing:
+                        continue
+                    # A publisher's own cache names no run: what is later is of the one it has now.
+                    if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
                         continue
                     group.missing.remove(sample.sn, sample.sn)
                     if samples is part.samples:

@@ -15,7 +15,7 @@ from durable_cache.testing.simulation.caches import SimCache
 from durable_cache.testing.simulation.promises import Finding, available
 from durable_cache.testing.simulation.publishers import OwnPublisher
 from durable_cache.testing.simulation.questions import Question, holds
-from durable_cache.testing.simulation.truth import Publication
+from durable_cache.testing.simulation.truth import Numbering, Publication
 from durable_cache.testing.simulation.world import SECOND_NS
 
 __all__ = ["CachePromise"]
@@ -38,7 +38,7 @@ class CachePromise:
         cache = self._cache
         self._world.occur("cache gives up")
         numbering = cache.numbering_of(miss.source, miss.epoch)
-        if numbering is None:
+        if numbering is None or self._is_excused(numbering):
             return
         since_ns = self._world.now_ns - round(cache.plan.engine.gap_timeout_seconds * SECOND_NS)
         for sn in range(miss.first, miss.last + 1):
@@ -57,7 +57,7 @@ class CachePromise:
     def _acknowledges(self, ack: SendAck) -> None:
         """What is acknowledged is durable at this moment."""
         numbering = self._cache.numbering_of(ack.source, ack.epoch, ack.incarnation)
-        if numbering is None:
+        if numbering is None or self._is_excused(numbering):
             return
         for first, last in ack.runs:
             for sn, publication in numbering.published.items():
@@ -103,6 +103,8 @@ class CachePromise:
             floors[stream] = max(floor.sn, floors.get(stream, 0))
         for publication, epoch in found.items():
             sample = publication.sample
+            if self._is_excused(publication.numbering):
+                continue
             if sample.sn < floors.get(Stream(sample.key, sample.source, epoch), 0):
                 finding = Finding(publication.numbering, sample.sn)
                 self._fail(f"has again what was purged: {finding}")
@@ -130,6 +132,8 @@ class CachePromise:
         found = self.readable()
         for publication, epoch in other.readable().items():
             finding = Finding(publication.numbering, publication.sample.sn)
+            if self._is_excused(publication.numbering):
+                continue
             if publication in found:
                 if found[publication] != epoch:
                     self._fail(f"calls epoch {found[publication]} what is {epoch}: {finding}")
@@ -153,6 +157,9 @@ class CachePromise:
             cursor = page.cursor
             if cursor is None:
                 return found
+
+    def _is_excused(self, numbering: Numbering) -> bool:
+        return self._truth.untold.excuses(self._cache.name, numbering)
 
     def _fail(self, finding: str) -> None:
         self._world.fail(f"{self._cache.name} {finding}")

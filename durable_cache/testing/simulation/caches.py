@@ -38,6 +38,7 @@ from durable_cache.testing.simulation.publishers import (
 )
 from durable_cache.testing.simulation.questions import Question
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
+from durable_cache.testing.simulation.untold import Heard as HeardRuns
 from durable_cache.testing.simulation.world import START_NS, World
 
 __all__ = ["HISTORY", "CachePlan", "SimCache"]
@@ -107,6 +108,7 @@ class SimCache(Listener):
         self._refused: list[Sample] = []
         self._stepping = self._draining = False
         self._wake_ns: int | None = None
+        self._heard = HeardRuns()
 
     @property
     def media(self) -> tuple[Medium[JournalState], Medium[bytes], Medium[BackendState]]:
@@ -134,6 +136,9 @@ class SimCache(Listener):
         self.process = process
         self.cache_ids.add(process.cache_id)
         self._survey()
+        self._heard = HeardRuns()
+        for publication in (*self.removed, *self.held_ns):
+            self._heard.add(publication)
         if self.world.tracing:
             self.world.say(f"{self.name} starts with {len(self.held_ns)} samples")
         self.network.show_all(self.name)
@@ -191,6 +196,7 @@ class SimCache(Listener):
                 self.world.fail(f"{self.name} stores what nobody published: {sample}")
             else:
                 self.held_ns.setdefault(publication, self.world.now_ns)
+                self._heard.add(publication)
                 self.named[sample.source, sample.epoch] = publication.numbering
 
     def numbering_of(self, source: SourceId, epoch: int, incarnation: str = "") -> Numbering | None:
@@ -207,12 +213,22 @@ class SimCache(Listener):
     def arrived(self, sample: Sample) -> None:
         """Take a live sample off the network; a full queue refuses it visibly."""
         sample = msgspec.structs.replace(sample, epoch=0, received_ns=self.unix_ns)
+        publication = self.truth.of(sample)
+        assert publication is not None
         if len(self._queue) >= self.plan.queue_samples_max:
             self.world.occur("queue full")
             self._refused.append(sample)
+            self._hears(publication.numbering, sample.sn, 0)  # its number is kept, and no time
         else:
             self._queue.append(sample)
+            self._hears(publication.numbering, sample.sn, sample.ntp64)
+            self._heard.add(publication)
         self._step_soon()
+
+    def _hears(self, numbering: Numbering, sn: int, ntp64: int) -> None:
+        untold = self.truth.untold
+        if untold.judge(self.name, self._heard, numbering, sn, ntp64, gives=True):
+            self.world.occur("restart that nothing tells")
 
     def offer(
         self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
@@ -240,6 +256,7 @@ class SimCache(Listener):
             self._step_soon()
 
     def beaten(self, beat: Heartbeat) -> None:
+        self._hears(beat.numbering, beat.sn, 0)
         self._queue.append(beat)
         self._step_soon()
 

@@ -58,6 +58,7 @@ KINDS: Mapping[str, str] = {
     "question failed": "medium",
     "queue full": "small queue",
     "receipt done": "",
+    "restart that nothing tells": "pinned foreign",
     "retention removes": "retention",
     "purge pulled": "purge",
     "room for what others gave failed": "little room",

@@ -16,9 +16,11 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.subscriber.events import Deliver, Output
 from durable_cache.testing.simulation.questions import holds
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
+from durable_cache.testing.simulation.untold import Heard
 from durable_cache.testing.simulation.world import SECOND_NS, START_NS, World
 
 if TYPE_CHECKING:
@@ -70,12 +72,26 @@ class SubscriberPromise:
         self.delivered_count = self.reported_count = 0
         self._history: list[Sample] = []
         self._history_checked = False
+        self._heard = Heard()
 
     def began(self, subscriber: SimSubscriber) -> None:
         """Begin to be owed something."""
         self._subscriber = subscriber
         self._there = {cache: cache.life for cache in self._caches if self._sees(cache)}
         self.wait_seconds = subscriber.plan.delivery.gap_timeout_seconds
+
+    def hears(self, sample: Sample) -> None:
+        """Hear that the subscriber is told of a live sample."""
+        publication = self._truth.of(sample)
+        if publication is not None:
+            self.hears_of(publication.numbering, sample.sn, sample.ntp64)
+            self._heard.add(publication)
+
+    def hears_of(self, numbering: Numbering, sn: int, ntp64: int = 0) -> None:
+        """Hear that it is told of a number, perhaps without its time."""
+        untold = self._truth.untold
+        if untold.judge(self.name, self._heard, numbering, sn, ntp64, gives=False):
+            self._world.occur("restart that nothing tells")
 
     def history_begins(self) -> None:
         """Hear that history is asked for from its beginning, perhaps again."""
@@ -114,6 +130,8 @@ class SubscriberPromise:
             if sample.source not in rising:
                 rising[sample.source] = self._rises(sample.source)
             if publication is None or not rising[sample.source]:
+                continue
+            if self._is_excused(publication.numbering):
                 continue
             held = [cache.held_ns.get(publication, 0) for cache in self._caches]
             if max(held, default=0) > subscriber.since_ns:
@@ -168,23 +186,26 @@ class SubscriberPromise:
                 self._fail(f"was given what nobody published: {sample}")
                 continue
             numbering = publication.numbering
+            self._heard.add(publication)
             self._trace(f"gets {numbering.source} run {numbering.at} {sample.sn}")
             if not holds(self._key_expr, sample.key):
-                self._fail(f"was given another key: {Finding(numbering, sample.sn)}")
+                self._fail(f"was given another key: {Finding(numbering, sample.sn)}", numbering)
             if publication in self._delivered:
-                self._fail(f"was given twice: {Finding(numbering, sample.sn)}")
+                self._fail(f"was given twice: {Finding(numbering, sample.sn)}", numbering)
             self._delivered[publication] = self._world.now_ns
             self._named.setdefault((sample.source, sample.epoch), numbering)
             newest = self._newest.get(sample.source)
             if newest is not None and newest.at > numbering.at:
-                self._fail(f"was given a run after its successor: {Finding(numbering, sample.sn)}")
+                finding = Finding(numbering, sample.sn)
+                self._fail(f"was given a run after its successor: {finding}", numbering)
             elif newest is None or newest.at < numbering.at:
                 self._switched(newest, numbering)
             if self._highest.get(numbering, -1) >= sample.sn:
-                self._fail(f"was given out of order: {Finding(numbering, sample.sn)}")
+                self._fail(f"was given out of order: {Finding(numbering, sample.sn)}", numbering)
             if sample.sn in self._reported[numbering]:
                 self._fail(
-                    f"was given what was reported as missed: {Finding(numbering, sample.sn)}"
+                    f"was given what was reported as missed: {Finding(numbering, sample.sn)}",
+                    numbering,
                 )
             self._begun.setdefault(numbering, sample.sn)
             if numbering not in self._first:
@@ -196,7 +217,7 @@ class SubscriberPromise:
         self.reported_count += last - first + 1
         self._trace(f"misses {source} epoch {epoch} {first}..{last}")
         numbering = self._named.get((source, epoch)) or next(
-            (n for n in self._truth.numberings[source] if n.epoch == epoch), None
+            (n for n in self._truth.numberings[source] if _is_called(n, epoch)), None
         )
         if numbering is None:
             numbering = self._newest.get(source)
@@ -204,6 +225,8 @@ class SubscriberPromise:
             self._reported_unnamed[source].add(first, last)
             return
         self._reported[numbering].add(first, last)
+        if self._is_excused(numbering):
+            return
         top = max(numbering.published, default=-1)
         if last > top or first < numbering.offset:
             # Numbers before the first of a numbering that began within sight do not exist either.
@@ -247,7 +270,7 @@ class SubscriberPromise:
             where = self._had_at(publication)
             if where:
                 finding = Finding(old, publication.sample.sn)
-                self._fail(f"went on to the next run without what {where} has: {finding}")
+                self._fail(f"went on to the next run without what {where} has: {finding}", old)
 
     def _owed_from(self, numbering: Numbering, sn: int, before: Numbering | None) -> int:
         """Return the lowest number of a numbering that is owed, given the first that came."""
@@ -278,6 +301,8 @@ class SubscriberPromise:
             self._check_history(subscriber.since_ns)
 
     def _check_numbering(self, numbering: Numbering) -> None:
+        if self._is_excused(numbering):
+            return
         first = self._first.get(numbering)
         wanted = self._truth.wanted(numbering, self._key_expr)
         if first is None:
@@ -317,6 +342,7 @@ class SubscriberPromise:
                 numbering, sn = publication.numbering, publication.sample.sn
                 if (
                     held_ns < since_ns
+                    and not self._is_excused(numbering)
                     and not self._is_too_large(publication)
                     and publication not in self._delivered
                     and holds(self._key_expr, publication.sample.key)
@@ -344,8 +370,12 @@ class SubscriberPromise:
         if self._world.tracing:
             self._world.say(f"{self.name} {text}")
 
-    def _fail(self, finding: str) -> None:
-        self._world.fail(f"{self.name} {finding}")
+    def _is_excused(self, numbering: Numbering) -> bool:
+        return self._truth.untold.excuses(self.name, numbering)
+
+    def _fail(self, finding: str, numbering: Numbering | None = None) -> None:
+        if numbering is None or not self._is_excused(numbering):
+            self._world.fail(f"{self.name} {finding}")
 
 
 def available(
@@ -370,3 +400,11 @@ def available(
         ):
             return cache.name
     return ""
+
+
+def _is_called(numbering: Numbering, epoch: int) -> bool:
+    """Tell whether a run goes by an epoch: its own, or the time of one that shows that it began."""
+    if numbering.epoch or not epoch:
+        return numbering.epoch == epoch
+    stamped_ns = (ntp64_to_ns(one.sample.ntp64) for one in numbering.published.values())
+    return any(frame(ns) == epoch for ns in stamped_ns)

@@ -80,6 +80,8 @@ class Heartbeat:
 
     source: SourceId
     sn: int
+    numbering: Numbering
+    """Of which run it is, as only the truth knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +411,8 @@ class ForeignPublisher(SimPublisher):
             return
         self._said = last
         self.world.occur("heartbeat")
-        beat = Heartbeat(self.source, last)
+        assert self.numbering is not None
+        beat = Heartbeat(self.source, last, self.numbering)
         for node in list(self.network.nodes.values()):
             if isinstance(node, Listener) and node.key_expr.intersects(self.key_expr):
                 self.network.tell(self.name, node.name, _beating(node, beat))

@@ -122,6 +122,8 @@ class SimSubscriber(Listener):
             self._overrun = {sample.source: sample for sample in newest}
             return
         self._overrun = {}
+        for sample in samples:
+            self.promise.hears(sample)
         if len({sample.source for sample in samples}) > 1:
             self.world.occur("batch of several sources")
         self._handle_soon(lambda: Received(samples, self._now, oversized))
@@ -142,6 +144,7 @@ class SimSubscriber(Listener):
             )
 
     def beaten(self, beat: Heartbeat) -> None:
+        self.promise.hears_of(beat.numbering, beat.sn)
         self._handle_soon(lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
 
     def _handle_soon(self, event: Callable[[], Event]) -> None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.testing.simulation.questions import holds
+from durable_cache.testing.simulation.untold import Untold
 
 __all__ = ["Numbering", "Publication", "Truth"]
 
@@ -31,6 +33,8 @@ class Numbering:
     offset: int = 0
     """The number it begins with: that of the first publication."""
     published: dict[int, Publication] = field(default_factory=dict)
+    wraps: bool = False
+    """Whether it goes on where the numbers of the run before ended."""
     ended: bool = False
     """Whether another run of the same source followed, or the publisher is gone for good."""
 
@@ -53,6 +57,7 @@ class Truth:
         self._marked: dict[bytes | None, Publication] = {}
         self.numberings: dict[SourceId, list[Numbering]] = defaultdict(list)
         self.incarnations: dict[str, Numbering] = {}
+        self.untold = Untold()
 
     def begin(
         self, source: SourceId, epoch: int, publisher: str, incarnation: str, now_ns: int
@@ -62,6 +67,7 @@ class Truth:
         if numberings:
             numberings[-1].ended = True
         numbering = Numbering(len(numberings), source, epoch, publisher, now_ns, incarnation)
+        numbering.wraps = bool(numberings) and SOURCE_SN_MODULUS - 1 in numberings[-1].published
         numberings.append(numbering)
         if incarnation:
             self.incarnations[incarnation] = numbering

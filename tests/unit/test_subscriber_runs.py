@@ -1,0 +1,94 @@
+"""Which run a sample is of where nobody names it: a foreign one's, or one near a wrap."""
+
+from __future__ import annotations
+
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
+from durable_cache.protocol.wire import AbsenceReason, incarnation_after
+from tests.unit.subscriber_reader import (
+    BEGAN_NS,
+    EPOCH,
+    FRESH,
+    SECOND,
+    Reader,
+    absent,
+    sample,
+)
+
+
+def test_what_a_publishers_own_cache_has_of_the_next_run_is_no_rest_of_the_one_before() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(1), sample(2))
+    reader.live(sample(1, at=9.1), sample(0, at=9))
+    assert reader.wanted == [(3, None)]
+    reader.answer(sample(3, at=9.3), sample(4, at=9.4))
+    reader.live(sample(2, at=9.2), sample(3, at=9.3))
+    assert reader.story == [0, 1, 2, 0, 1, 2, 3]
+
+
+def test_what_the_run_before_held_is_nothing_of_the_next() -> None:
+    reader = Reader()
+    reader.live(*(sample(sn, at=sn) for sn in range(3)))
+    reader.live(sample(1, at=9.1))
+    reader.answer(answerers=0)
+    assert reader.wanted == [(0, 1)]
+    reader.answer(sample(0, at=0), sample(1, at=1))
+    assert reader.story == [0, 1, 2]
+    reader.live(sample(0, at=9))
+    assert reader.story == [0, 1, 2, 0, 1]
+
+
+def test_a_number_below_one_that_is_held_with_a_later_time_begins_a_run() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(5))
+    reader.live(sample(3, at=9.3), sample(0, at=9), sample(1, at=9.1), sample(2, at=9.2))
+    reader.answer(*(sample(sn) for sn in range(1, 5)))
+    reader.wait(1)
+    reader.answer()
+    assert reader.story == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+
+
+def test_a_run_is_called_by_the_time_of_its_sample_whatever_our_clock() -> None:
+    """Caches call it so, and what they say of other keys' numbers is of that name."""
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    reader.seconds = 500
+    reader.live(sample(0, at=100), sample(3, at=100.3))
+    reader.answer(answerers=0)
+    called = frame(BEGAN_NS + 100 * SECOND)
+    reader.answer(absent=(absent(1, 2, AbsenceReason.OTHER_KEY, called),))
+    assert reader.story == [0, 1, 0, 3]
+
+
+def test_an_answerer_that_calls_a_run_otherwise_explains_its_numbers_too() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, at=9), sample(4, at=9.4))
+    reader.answer(answerers=0)
+    reader.answer(
+        sample(2, 77, at=9.2),
+        absent=(
+            absent(1, 1, AbsenceReason.OTHER_KEY, 77),
+            absent(3, 3, AbsenceReason.OTHER_KEY, 77),
+        ),
+    )
+    assert reader.story == [0, 1, 0, 2, 4]
+
+
+def test_the_first_number_after_a_declared_wrap_is_its_runs_though_no_other_came() -> None:
+    """Its token is overtaken, and of the run before nothing was heard but the name."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, incarnation_after("0000000a"))
+    reader.live(sample(1), sample(2))
+    assert reader.story == [0, 1, 2]
+    assert reader.fetches == []
+
+
+def test_what_came_before_a_wrap_is_no_number_far_ahead() -> None:
+    reader = Reader()
+    reader.live(sample(0, at=1.0))
+    reader.live(sample(SOURCE_SN_MODULUS - 2, at=0.8), sample(SOURCE_SN_MODULUS - 1, at=0.9))
+    reader.live(sample(1, at=1.1))
+    assert reader.story == [0, 1]
+    assert reader.fetches == []
