@@ -56,3 +56,25 @@ def test_a_sample_too_large_for_us_that_may_be_of_the_run_before_is_reported_by_
     reader.answer(oversized=(sample(1, EPOCH),), names=RUNS)
     reader.live(sample(1, at=9.1))
     assert reader.story == [0, (1, 1), 0, 1]
+
+
+def test_a_sample_too_large_for_us_is_never_taken_for_a_restart_of_those_it_overtook() -> None:
+    reader = Reader()
+    reader.handle(Received((), reader.now, (sample(5),)))
+    reader.live(sample(4), sample(3), sample(6))
+    assert reader.story == [(5, 5), 6]
+    assert not reader.fetches
+
+
+def test_what_is_too_large_and_faster_than_a_token_is_not_of_the_run_before_that_put_nothing() -> (
+    None
+):
+    reader = Reader()
+    reader.declared(FRESH, "0000000a")
+    reader.seconds = 5
+    reader.handle(Received((), reader.now, (sample(0, at=5),)))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(1, at=5.1))
+    reader.answer(oversized=(sample(0, FRESH),), names=(Incarnation(SOURCE, FRESH, "0000000b"),))
+    reader.answer(oversized=(sample(0, FRESH),), names=(Incarnation(SOURCE, FRESH, "0000000b"),))
+    assert reader.story == [(0, 0), 1]

@@ -266,14 +266,16 @@ class Numbering:
     def leave_out(self, sample: Sample, options: DeliveryOptions, *, alone: bool) -> None:
         """Count a number as lost whose sample came and is too large.
 
-        Unless `alone`, the first that come may be of the run before: then somebody else tells.
+        Unless `alone`, the first that come may be of the run before, and where runs are declared of
+        the next, whose token is not here yet: then somebody else tells.
         """
         begins = self.next_sn is None or self.next_sn == self.first_sn
-        if (begins and not alone) or self.is_beyond(sample, options):
+        if (begins and (self.declared or not alone)) or self.is_beyond(sample, options):
             return
         if self.next_sn is None:
             self.begin(sample.sn)
         if sample.sn >= (self.next_sn or 0):
+            self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
             self.note_absent(RangeSet(), RangeSet([(sample.sn, sample.sn)]))
 
     def last_hole(self, span: int) -> int:

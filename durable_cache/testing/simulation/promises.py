@@ -305,6 +305,8 @@ class SubscriberPromise:
             return
         first = self._first.get(numbering)
         wanted = self._truth.wanted(numbering, self._key_expr)
+        while wanted and self._is_too_large(wanted[-1]):
+            wanted.pop()  # of a run that begins, nothing after it shows whose number it is
         if first is None:
             # All that was published since this subscriber came may have been too large for it.
             since_ns = 0 if self._subscriber is None else self._subscriber.since_ns
