@@ -41,6 +41,13 @@ def wait_until(
         time.sleep(0.005)
 
 
+_CONNECT: dict[str, object] = {
+    "timeout_ms": 20_000,
+    "retry": {"period_init_ms": 50, "period_max_ms": 500, "period_increase_factor": 2},
+}
+"""A router refuses an id until it knows that the session before under it is closed."""
+
+
 class LocalNetwork:
     """One router session on a free port and any number of clients; closes them all."""
 
@@ -54,7 +61,7 @@ class LocalNetwork:
         return self._open(
             {
                 "mode": "client",
-                "connect": {"endpoints": [self.endpoint]},
+                "connect": {"endpoints": [self.endpoint], **_CONNECT},
                 "timestamping": {"enabled": True},
                 **settings,
             }

@@ -27,7 +27,7 @@ _LINE_BYTES_MAX = 8 << 20
 """What caches take by default (`payload_bytes_max`)."""
 _MATCH_SECONDS = 0.5
 _LOOK_SECONDS = 0.01
-_TOKENS_SECONDS = 1.0
+_TOKENS_SECONDS = 3.0
 
 
 def add_verbs(verbs: Verbs) -> None:
