@@ -185,7 +185,7 @@ def schema_of(names: Sequence[str], decoder: PayloadDecoder | None) -> pa.Schema
     """Return the schema of a frame. Raises ConfigError for a column that is none."""
     unknown = [name for name in names if name not in _MAKERS]
     if unknown:
-        raise ConfigError(f"columns: {unknown[0]!r} is none; known: {', '.join(COLUMNS)}")
+        raise ConfigError(f"columns: {unknown[0]!r} is no column; known: {', '.join(COLUMNS)}")
     if not names:
         raise ConfigError(f"columns: name at least one of {', '.join(COLUMNS)}")
     fields = [pa.field(name, _MAKERS[name].kind) for name in dict.fromkeys(names)]

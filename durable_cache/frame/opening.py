@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.session import Session, zid_of
+from durable_cache.endpoints.session import KeyExpr, Session, read_text, zid_of
 from durable_cache.errors import ConfigError
 from durable_cache.frame.decoding import PayloadDecoder
 from durable_cache.frame.history import HistoryFrame
@@ -35,7 +35,7 @@ _EMBEDDED_FILE = "samples.db"
 
 def read(  # noqa: PLR0913  # one call for one frame
     history: str | Path | Storage | Session,
-    key_expr: str = "**",
+    key_expr: str | KeyExpr = "**",
     *,
     since: When | None = None,
     until: When | None = None,
@@ -66,6 +66,10 @@ def read(  # noqa: PLR0913  # one call for one frame
     a driver is missing.
     """
     selection = _selection(key_expr, since, until, source)
+    if value is not None and not isinstance(value, PayloadDecoder):
+        raise ConfigError(
+            f"value: {str(value)[:60]!r} is no decoder; make one with json_values(...) or the like"
+        )
     if isinstance(history, (str, Path)):
         place = _place(Path(history), storage, selection.key_expr)
 
@@ -91,7 +95,7 @@ def read(  # noqa: PLR0913  # one call for one frame
 
     else:
         raise ConfigError(
-            f"history: {type(history).__name__} is none; give a session, the path of a "
+            f"history: {type(history).__name__} is no history; give a session, the path of a "
             "configuration file, of a state directory or of a Delta table, or an open Storage"
         )
     return HistoryFrame(pages, columns, value)
@@ -100,10 +104,11 @@ def read(  # noqa: PLR0913  # one call for one frame
 def _selection(
     key_expr: object, since: When | None, until: When | None, source: str | SourceId | None
 ) -> Selection:
+    text = read_text(key_expr, "key_expr")
     try:
-        asked = KeyExpression(str(key_expr))
+        asked = KeyExpression(text)
     except ValueError as error:
-        raise ConfigError(f"key_expr={str(key_expr)[:80]!r}: {error}") from error
+        raise ConfigError(f"key_expr={text[:80]!r}: {error}") from error
     try:
         zid, eid = (None, None) if source is None else parse_source(str(source))
     except ValueError as error:

@@ -11,7 +11,7 @@ from durable_cache.endpoints.asking import Asking
 from durable_cache.errors import StorageUnavailable
 from durable_cache.model.newest import is_update, latest_values
 from durable_cache.model.sample import Kind, Sample
-from durable_cache.model.selection import Cursor, Selection, TimeBounds
+from durable_cache.model.selection import NO_TIME, Cursor, Selection, TimeBounds
 from durable_cache.model.timestamp import NTP64_MAX, format_ntp64
 from durable_cache.service.client import NOBODY_ANSWERED, Pages, are_caches_in_reach, history_pages
 from durable_cache.storage.contract import Page, Storage
@@ -25,7 +25,7 @@ __all__ = ["PAGE_BYTES", "cache_pages", "storage_pages"]
 _log = logging.getLogger(__name__)
 PAGE_BYTES = 16 << 20
 """What a page of samples is meant to take in memory: four times of it are at hand at once."""
-_FIRST_SAMPLES, _SAMPLES_MAX = 1_000, 20_000
+_FIRST_SAMPLES, _SAMPLES_MAX = 1_000, 10_000
 """A page is small while nothing is known of the samples; beyond the greatest nothing is gained."""
 
 
@@ -103,6 +103,8 @@ def cache_pages(asking: Asking, selection: Selection, *, latest: bool) -> Iterat
 
 def _checked(asking: Asking, selection: Selection, parameters: str) -> Iterator[Sequence[Sample]]:
     trouble = Pages()
+    if selection.times == NO_TIME:
+        return  # it cannot be written as a parameter
     prefix = "*" if selection.zid is None else selection.zid
     if selection.eid is not None:
         prefix = f"{prefix}:{selection.eid}"

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from durable_cache.errors import ConfigError
-from durable_cache.model.selection import TimeBounds
+from durable_cache.model.selection import NO_TIME, TimeBounds
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_at, parse_rfc3339_ns
 from durable_cache.service.quantities import plain_number
 
@@ -30,7 +30,9 @@ def read_times(since: When | None, until: When | None, now_ns: int) -> TimeBound
         raise ConfigError(f"until={until!r} is before since={since!r}: exchange them")
     low = 0 if first is None else ntp64_at(first)
     high = NTP64_MAX if last is None else ntp64_at(last + 1) - 1
-    return TimeBounds(min(max(0, low), NTP64_MAX), min(max(0, high), NTP64_MAX))
+    if low > NTP64_MAX or high < 0:
+        return NO_TIME
+    return TimeBounds(max(0, low), min(high, NTP64_MAX))
 
 
 def _moment_ns(name: str, when: object, now_ns: int) -> int:
