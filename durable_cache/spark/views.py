@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _SOURCE = "concat_ws(':', source_zid, cast(source_eid as string))"
+_NUMBERED = "source_eid <> 0"
+"""Between two samples without a number, whose number is a timestamp, nothing is missing."""
 
 
 def register_views(spark: SparkSession, table: str | Path, *, prefix: str = "") -> tuple[str, ...]:
@@ -105,7 +107,7 @@ def streams(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def _missing(spark: SparkSession, table: Table) -> DataFrame:
-    return missing_ranges(runs(table.samples(spark)), table.skips(spark))
+    return missing_ranges(runs(table.samples(spark).where(_NUMBERED)), table.skips(spark))
 
 
 def gaps(spark: SparkSession, table: Table) -> DataFrame:
@@ -126,7 +128,7 @@ def misses(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def delivery(spark: SparkSession, table: Table) -> DataFrame:
-    """Return R and UR per day of receipt, source and key.
+    """Return R and UR per day of receipt, source and key, of samples with a number.
 
     `received` counts rows, `unique` identities, `missing` the numbers not held between a source's
     lowest and highest number, on the day of the sample after them; `sent` is unique + missing,
@@ -135,7 +137,8 @@ def delivery(spark: SparkSession, table: Table) -> DataFrame:
     received: 1 in a table written by one cache, which stores an identity once.
     """
     identity = ("day", *STREAM)
-    held = table.samples(spark).groupBy(*identity, "sn").agg(fn.count("*").alias("rows"))
+    samples = table.samples(spark).where(_NUMBERED)
+    held = samples.groupBy(*identity, "sn").agg(fn.count("*").alias("rows"))
     came = held.groupBy(*identity).agg(
         fn.sum("rows").alias("received"), fn.count("*").alias("unique")
     )

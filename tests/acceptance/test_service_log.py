@@ -27,10 +27,15 @@ def messages(process: Any) -> list[str]:
 
 
 def test_sessions_that_come_and_go_and_samples_left_out_are_told(
-    start: Start, free_port: Callable[[], int]
+    start: Start, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
-    service = start("serve", "-l", endpoint, *ALONE, "--log-format", "json")
+    config = tmp_path / "warned.json5"
+    config.write_text(
+        '{ plugins: { durable_cache: { storages: { cache: { key_expr: "lab/**" } } } } }'
+    )
+    started = ("-c", str(config), "-l", endpoint, "--no-multicast-scouting")
+    service = start("serve", *started, "--log-format", "json")
     service.wait_for('"message": "serving"')
     (serving,) = lines(service)
     assert (serving["level"], serving["listening"], serving["storages"]) == (
@@ -59,6 +64,7 @@ def test_sessions_that_come_and_go_and_samples_left_out_are_told(
     said = lines(service)
     (left_out,) = [line for line in said if "without a number" in line["message"]]
     assert (left_out["storage"], left_out["level"]) == ("cache", "warning")
+    assert (left_out["key_expr"], left_out["key"]) == ("lab/**", "'lab/plain'")
     assert said[-1]["message"] == "stopped; everything acknowledged is stored"
     assert all({"time", "level", "logger", "message"} <= set(line) for line in said)
 

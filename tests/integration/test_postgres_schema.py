@@ -18,6 +18,7 @@ from durable_cache.model.sample import Skip, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Migratable
 from durable_cache.testing.conformance.hooks import read_all
+from durable_cache.testing.conformance.unnumbered import plain
 from durable_cache.testing.samples import HOSTILE_KEYS, SOURCE, batch, run, sample
 from durable_cache_sql import SqlBackend, SqlOptions
 from durable_cache_sql.options import parse_url
@@ -183,6 +184,19 @@ def test_the_views_say_what_is_stored(options: SqlOptions) -> None:
         assert tuple(streams[0]) == ("suite/a", "4f2a:7", 5, 0, 6)
         gaps = connection.execute(text("SELECT first_sn, last_sn, given_up FROM gaps")).all()
         assert [(a, b, bool(up)) for a, b, up in gaps] == [(3, 4, True)]
+    engine.dispose()
+
+
+def test_samples_without_a_number_leave_no_gaps(options: SqlOptions) -> None:
+    seconds = [plain((1_790_000_000 + at) << 32) for at in (0, 1, 5)]
+    with SqlBackend().open("suite", options) as storage:
+        storage.append(batch(seconds, sample(1), sample(3)))
+    engine = engine_of(options)
+    with engine.connect() as connection:
+        gaps = connection.execute(text("SELECT source_id, first_sn, last_sn FROM gaps")).all()
+        assert [tuple(row) for row in gaps] == [("4f2a:7", 2, 2)]
+        newest = connection.execute(text("SELECT source_id, sn FROM latest")).all()
+        assert [tuple(row) for row in newest] == [("c10c:0", seconds[-1].sn)]
     engine.dispose()
 
 

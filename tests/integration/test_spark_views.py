@@ -18,6 +18,7 @@ from durable_cache.spark import register_views
 from durable_cache.spark.numbering import missing_ranges, runs
 from durable_cache.spark.table import open_table
 from durable_cache.spark.views import VIEWS
+from durable_cache.testing.conformance.unnumbered import plain
 from tests.servers.spark import START, make, plan_of, spark, write
 
 if TYPE_CHECKING:
@@ -144,6 +145,21 @@ def test_rates_per_minute(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.sql("select * from rate_rates order by minute").collect()
     assert [(row["samples"], row["bytes"]) for row in rows] == [(60, 240), (30, 120)]
     assert rows[0]["samples_per_second"] == 1.0
+
+
+def test_samples_without_a_number_leave_no_gaps(spark: SparkSession, tmp_path: Path) -> None:
+    seconds = [plain((1_790_000_000 + at) << 32) for at in (0, 1, 5)]
+    write(tmp_path, [*seconds, make(sn=1), make(sn=3)])
+    register_views(spark, tmp_path, prefix="plain_")
+    gaps = spark.sql("select source, first_sn, last_sn from plain_gaps").collect()
+    assert [tuple(row) for row in gaps] == [("a1:7", 2, 2)]
+    sources = spark.sql("select distinct source from plain_delivery").collect()
+    assert [row["source"] for row in sources] == ["a1:7"]
+    newest = spark.sql("select source, sequence from plain_latest order by source").collect()
+    assert [(row["source"], int(row["sequence"])) for row in newest] == [
+        ("a1:7", make(sn=3).sequence),
+        ("c10c:0", seconds[-1].ntp64 + 1),
+    ]
 
 
 def test_random_histories_agree_with_range_sets(spark: SparkSession, tmp_path: Path) -> None:
