@@ -78,3 +78,11 @@ def test_what_is_too_large_and_faster_than_a_token_is_not_of_the_run_before_that
     reader.answer(oversized=(sample(0, FRESH),), names=(Incarnation(SOURCE, FRESH, "0000000b"),))
     reader.answer(oversized=(sample(0, FRESH),), names=(Incarnation(SOURCE, FRESH, "0000000b"),))
     assert reader.story == [(0, 0), 1]
+
+
+def test_what_is_missing_before_a_sample_too_large_for_us_is_taken_from_a_cache() -> None:
+    reader = Reader()
+    reader.live(sample(0, at=0))
+    reader.handle(Received((), reader.now, (sample(3, at=9),)))
+    reader.answer(sample(1, EPOCH, at=1), sample(2, EPOCH, at=2))
+    assert reader.story == [0, 1, 2, (3, 3)]

@@ -274,8 +274,9 @@ class Numbering:
             return
         if self.next_sn is None:
             self.begin(sample.sn)
-        if sample.sn >= (self.next_sn or 0):
+        if sample.sn == self.next_sn:  # those before it that are missing are compared by time
             self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
+        if sample.sn >= (self.next_sn or 0):
             self.note_absent(RangeSet(), RangeSet([(sample.sn, sample.sn)]))
 
     def last_hole(self, span: int) -> int:
