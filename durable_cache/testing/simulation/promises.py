@@ -217,7 +217,7 @@ class SubscriberPromise:
         self.reported_count += last - first + 1
         self._trace(f"misses {source} epoch {epoch} {first}..{last}")
         numbering = self._named.get((source, epoch)) or next(
-            (n for n in self._truth.numberings[source] if _is_called(n, epoch)), None
+            (n for n in reversed(self._truth.numberings[source]) if _is_called(n, epoch)), None
         )
         if numbering is None:
             numbering = self._newest.get(source)
