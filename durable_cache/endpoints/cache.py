@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.key_expressions import parse_key_expr
@@ -79,7 +79,7 @@ __all__ = ["CacheStatus", "ReliabilityCache", "declare_reliability_cache"]
 _log = logging.getLogger(__name__)
 
 
-class ReliabilityCache:
+class ReliabilityCache(Closing):
     """A running cache (RFC, "The ReliabilityCache"); a context manager. Close it explicitly."""
 
     def __init__(
@@ -408,19 +408,10 @@ class ReliabilityCache:
             about = {"storage": self.options.name, "loops": ", ".join(left)}
             _log.error("not ended in time, left behind", extra=about)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _parse_unnumbered(text: Unnumbered | str) -> Unnumbered:
+    if not isinstance(text, (str, Unnumbered)):
+        raise refused("unnumbered", text, '"store", "warn" or "ignore"')
     try:
         return Unnumbered(text)
     except ValueError as error:

@@ -41,5 +41,9 @@ class Closing:
         """Close on a thread of the loop's own pool: what is awaited there holds up nobody here."""
         import asyncio
 
-        # Who is cancelled here leaves with everything closed all the same.
-        await asyncio.shield(asyncio.to_thread(self.close))
+        closing = asyncio.ensure_future(asyncio.to_thread(self.close))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing])  # who is cancelled here leaves with everything closed
+            raise

@@ -250,7 +250,7 @@ def calls() -> Iterator[tuple[str, Call, set[str]]]:
     yield "declare_reliability_cache.exclude", lambda c, v: c.cache(exclude=[v]), KEYS
     for name in (
         *("backend", "backend_options", "history", "allowed_origin", "resources_limit"),
-        *("source", "state_dir", "options", "pool"),
+        *("source", "state_dir", "options", "pool", "unnumbered"),
     ):
         yield (
             f"declare_reliability_cache.{name}",

@@ -27,6 +27,7 @@ from durable_cache.endpoints.subscriber.subscriber import (
     ReliableSubscriber,
     SubscriberOptions,
 )
+from durable_cache.endpoints.waking import AsyncItems
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_flag, check_kind
 from durable_cache.model.key_expression import KeyExpression
@@ -79,6 +80,9 @@ class AdvancedSubscriber(Closing):
 
     def __iter__(self) -> Iterator[ZenohSample]:
         return iter(self._channel())
+
+    def __aiter__(self) -> AsyncItems[ZenohSample]:
+        return aiter(self._channel())
 
     def _channel(self) -> Channel[ZenohSample]:
         if not isinstance(self._sink, Channel):

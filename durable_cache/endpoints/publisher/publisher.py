@@ -53,6 +53,7 @@ from durable_cache.endpoints.session import (
     undeclare,
     watch_tokens_polled,
 )
+from durable_cache.endpoints.waking import Waiters, runs_event_loop
 from durable_cache.errors import (
     Closed,
     ConfigError,
@@ -140,6 +141,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         self.key_expr = key_expr
         self.callback_errors = 0
         """What the program's own callbacks raised."""
+        self.waiters: Waiters[Standing] = Waiters()
         self._callbacks: dict[Standing, list[tuple[Callable[[Receipt], object], Receipt]]] = {}
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         """Questions up to `queries_waiting_max`; callbacks up to the bound of receipts, for a put
@@ -370,7 +372,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             return self.closed or (self._engine.has_room and self._jobs.qsize() <= self._jobs_max)
 
         with self.changed:
-            left = 0.0 if current_thread() is self._thread else deadline - time.monotonic()
+            may_wait = current_thread() is not self._thread and not runs_event_loop()
+            left = deadline - time.monotonic() if may_wait else 0.0
             if left > 0 and self.changed.wait_for(has_room, min(left, TIMEOUT_MAX)):
                 return
             waiting = self._engine.unacknowledged
@@ -378,7 +381,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             f"{waiting} samples on {self.key_expr} wait for {self._options.acknowledgements} "
             "acknowledgements each: is a cache in reach? unacknowledged_max, "
             "unacknowledged_bytes_max and put_timeout_seconds say how many may wait, and how long "
-            "a put does"
+            "a put does (in an event loop not at all: await receipts)"
         )
 
     def _send(self, outputs: list[Output], key: str | None, stamp: Timestamp) -> Standing | None:
@@ -500,6 +503,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     def _finished(self, standings: Iterable[Standing]) -> None:
         with self._lock:
             self.changed.notify_all()
+            if self.waiters:
+                for standing in standings:
+                    self.waiters.wake(standing)
         if self._spool is not None:
             # Not on Zenoh's thread: it would wait for the fsync of a put.
             self._jobs.put(partial(self._spool.settle, standings))
@@ -552,6 +558,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                     return
                 self.closed = True
                 self.changed.notify_all()
+                self.waiters.wake_all()
         for declared in (self._token, *self._declared, self._publisher):
             if declared is not None:
                 undeclare(declared)

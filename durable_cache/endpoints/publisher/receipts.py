@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from threading import Condition
-from typing import Protocol
+from typing import Any, Protocol
 
+from durable_cache.endpoints.waking import Waiters, wait_for
 from durable_cache.errors import OutcomeUnknown
 from durable_cache.model.arguments import check_callable, check_timeout
 from durable_cache.protocol.publisher.events import Standing
@@ -20,6 +21,8 @@ class ReceiptOwner(Protocol):
     changed: Condition
     """Notified when something is acknowledged and when the publisher is closed."""
     closed: bool
+    waiters: Waiters[Standing]
+    """Tasks that wait for a sample's outcome; woken when there is one, and by the end."""
 
     def call_when_done(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
         """Call `callback(receipt)` once, on the publisher's thread."""
@@ -94,7 +97,25 @@ class Receipt:
         """
         if self.wait(timeout_seconds):
             return self.caches
-        raise OutcomeUnknown(
+        raise self._not_known()
+
+    def __await__(self) -> Generator[Any, None, Mapping[str, Durability]]:
+        """Wait as `result` does, without holding the event loop up; may be cancelled."""
+        return self._outcome().__await__()
+
+    async def _outcome(self) -> Mapping[str, Durability]:
+        standing, owner = self._standing, self._owner
+
+        def ended() -> bool | None:
+            return standing.done or standing.unknown or owner.closed or None
+
+        await wait_for(ended, standing, owner.waiters, owner.changed)
+        if standing.done:
+            return self.caches
+        raise self._not_known()
+
+    def _not_known(self) -> OutcomeUnknown:
+        return OutcomeUnknown(
             f"sample {self.sn}: {len(self.caches)} caches acknowledged it, fewer than were wanted; "
             "whether others store it is unknown"
         )

@@ -14,6 +14,7 @@ from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
 from durable_cache.endpoints.session import Session, is_fifo, read_callback, ring_capacity
+from durable_cache.endpoints.waking import AsyncItems, Waiters
 from durable_cache.errors import Closed, ConfigError
 from durable_cache.model.arguments import check_number, check_timeout, refused
 
@@ -51,6 +52,7 @@ class Channel(Generic[_ItemT]):
         self._capacity = capacity
         self._items: deque[_ItemT] = deque()
         self._changed = Condition()
+        self._waiters: Waiters[None] = Waiters()
         self._closed = False
 
     def recv(self, timeout_seconds: float | None = None) -> _ItemT:
@@ -83,11 +85,27 @@ class Channel(Generic[_ItemT]):
             except Closed:
                 return
 
+    def __aiter__(self) -> AsyncItems[_ItemT]:
+        return AsyncItems(self._take, self._waiters, self._changed)
+
+    def _take(self) -> _ItemT | None:
+        if self._items:
+            self._changed.notify_all()
+            return self._items.popleft()
+        if self._closed:
+            raise StopAsyncIteration
+        return None
+
+    def _notify(self) -> None:
+        """Tell threads and tasks that something came; under the lock."""
+        self._changed.notify_all()
+        self._waiters.wake(None)
+
     def close(self) -> None:
         """Nothing more will come; what is here can still be taken."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._notify()
 
 
 class FifoChannel(Channel[_ItemT]):
@@ -106,7 +124,7 @@ class FifoChannel(Channel[_ItemT]):
                     return
                 room = self._capacity - len(self._items)
                 self._items.extend(items[begin : begin + room])
-                self._changed.notify_all()
+                self._notify()
             begin += room
 
 
@@ -124,7 +142,7 @@ class RingChannel(Channel[_ItemT]):
             while len(self._items) > self._capacity:
                 self._items.popleft()
                 self.dropped += 1
-            self._changed.notify_all()
+            self._notify()
 
 
 class Callback(Generic[_ItemT]):
@@ -182,6 +200,9 @@ class Listener(Generic[_ItemT]):
 
     def __iter__(self) -> Iterator[_ItemT]:
         return iter(self._channel())
+
+    def __aiter__(self) -> AsyncItems[_ItemT]:
+        return aiter(self._channel())
 
     def undeclare(self) -> None:
         """Be told of nothing further; idempotent."""

@@ -47,6 +47,7 @@ from durable_cache.endpoints.subscriber.channels import (
     sink_of,
 )
 from durable_cache.endpoints.subscriber.questions import Questions
+from durable_cache.endpoints.waking import AsyncItems
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
 from durable_cache.model.clock import Moment
@@ -245,6 +246,9 @@ class ReliableSubscriber(Closing):
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._channel())
+
+    def __aiter__(self) -> AsyncItems[Sample]:
+        return aiter(self._channel())
 
     def _channel(self) -> Channel[Sample]:
         if not isinstance(self._sink, Channel):

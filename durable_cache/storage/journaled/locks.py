@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
@@ -15,6 +14,13 @@ class DirectoryLock:
     """A lock on a state directory that dies with its process; made with mode 0700 when missing."""
 
     def __init__(self, directory: Path) -> None:
+        try:
+            import fcntl  # here, so that clients run where there is none
+        except ModuleNotFoundError:
+            raise StorageUnavailable(
+                f"state directory {directory}: a journal needs file locks of a POSIX system; keep "
+                "it on Linux"
+            ) from None
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
