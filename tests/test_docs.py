@@ -119,7 +119,7 @@ def configuration_fields() -> set[str]:
                 for item in node.body
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
             }
-    return fields - {"cache", "zenoh", "options"}
+    return fields - {"cache", "zenoh", "options", "kept"}
 
 
 def test_every_setting_is_documented() -> None:

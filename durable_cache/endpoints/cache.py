@@ -69,7 +69,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token
-from durable_cache.storage.contract import Floor, Page, Storage
+from durable_cache.storage.contract import Floor, Page, Retention, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 from durable_cache.storage.shared.wildcards import read_values
@@ -100,7 +100,7 @@ class ReliabilityCache(Closing):
         self._wanted = parse_one_source(options.source)
         self.backend = backend
         self.closing = False
-        self._closed = False
+        self._closed = self._retaining = False
         self._error = self._retention_error = ""
         directory = None if options.state_dir is None else options.state_dir / options.name
         try:
@@ -180,7 +180,7 @@ class ReliabilityCache(Closing):
         if self.store.journal is not None:
             self._loops.spawn("drain", self.store.run_drain)
         if not options.retention.unlimited:
-            self._trimming.every(options.retention_seconds, self._retain)
+            self._retain_from_now_on()
         for place, key_expr in enumerate(self.key_exprs):
             subscriber = declare_subscriber(
                 session, str(key_expr), options.allowed_origin, options.channel_samples
@@ -309,6 +309,23 @@ class ReliabilityCache(Closing):
         if self.aligning is not None:
             self.aligning.trimmed(floors, purged=True)
         return removed
+
+    def keep_by(self, retention: Retention) -> None:
+        """Keep by another retention from now on; not for a cache that aligns (ConfigError).
+
+        What a narrower one removed comes back from other caches after the next start, if at all.
+        """
+        if self.aligning is not None:
+            raise ConfigError("the retention of an aligned storage is changed by a restart")
+        self.store.index.keep_by(retention, release=False)
+        self.options = replace(self.options, retention=retention)
+        if not retention.unlimited:
+            self._retain_from_now_on()
+
+    def _retain_from_now_on(self) -> None:
+        if not self._retaining:
+            self._retaining = True
+            self._trimming.every(self.options.retention_seconds, self._retain)
 
     def _retain(self) -> None:
         try:

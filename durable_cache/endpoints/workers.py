@@ -89,6 +89,11 @@ class Pool:
             start_thread(self._run, f"{PREFIX}{name}-pool-{at}") for at in range(threads)
         ]
 
+    @property
+    def threads(self) -> int:
+        """How many tasks run at once."""
+        return len(self._threads)
+
     def lane(self, name: str, *, running_max: int, waiting_max: int) -> Lane:
         """Open a lane; `running_max` 1 makes its tasks run one after the other."""
         lane = Lane(self, name, running_max, waiting_max)

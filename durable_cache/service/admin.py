@@ -1,7 +1,8 @@
 """What a service answers in Zenoh's admin space, under ``@/<zid>/durable_cache/``.
 
 ``status``, ``config`` (secrets masked), and per storage ``status``, ``streams``, ``skips`` and
-``purge``. Purging needs Zenoh's own ``adminspace.permissions.write`` in the configuration.
+``purge``; ``changes`` tells what became of changes of storages. Purging needs Zenoh's own
+``adminspace.permissions.write`` in the configuration.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import SourceId
 from durable_cache.model.selection import parse_source
 from durable_cache.model.timestamp import format_ntp64
-from durable_cache.service.report import ServiceReport, report_values
+from durable_cache.service.changing import NOT_ALLOWED
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.index_rows import StreamInfo
 
-__all__ = ["AdminSpace", "may_write"]
+__all__ = ["AdminSpace", "may_write", "prefix_of"]
 
 _log = logging.getLogger(__name__)
 ROWS_DEFAULT = 1000
@@ -53,24 +54,27 @@ def may_write(zenoh: Mapping[str, object]) -> bool:
     return isinstance(permissions, Mapping) and permissions.get("write") is True
 
 
+def prefix_of(session: Session) -> str:
+    """Return below which key a session's service is found."""
+    return f"@/{zid_of(session)}/durable_cache"
+
+
 class AdminSpace:
     """Answers one service's admin queries, one after the other, until closed."""
 
     def __init__(
         self,
         session: Session,
-        caches: Mapping[str, ReliabilityCache],
-        report: Callable[[], ServiceReport],
-        config: Mapping[str, object],
+        caches: Callable[[], Mapping[str, ReliabilityCache]],
+        pages: Mapping[str, Callable[[], Values]],
         pool: Pool,
         *,
         writable: bool,
     ) -> None:
         self._caches = caches
-        self._report = report
-        self._config = config
+        self._plain = pages
         self._writable = writable
-        self._prefix = f"@/{zid_of(session)}/durable_cache"
+        self._prefix = prefix_of(session)
         self._lane = pool.lane("admin", running_max=1, waiting_max=_QUERIES_WAITING_MAX)
         self._questions = Questions(self._lane, "admin space", self._answer)
         self._queryable = hear_queries(session, f"{self._prefix}/**", self._questions.take)
@@ -94,9 +98,9 @@ class AdminSpace:
             query.reply(key, text, encoding="application/json")
 
     def _pages(self) -> Iterator[tuple[str, _Page]]:
-        yield "status", _Page(lambda _: report_values(self._report()))
-        yield "config", _Page(lambda _: self._config)
-        for name, cache in self._caches.items():
+        for path, make in self._plain.items():
+            yield path, _Page(partial(_plain, make))
+        for name, cache in self._caches().items():
             yield f"storages/{name}/streams", _Page(partial(_streams, cache), True)
             yield f"storages/{name}/skips", _Page(partial(_skips, cache), True)
             yield f"storages/{name}/alignment", _Page(partial(_alignment, cache), True)
@@ -104,10 +108,7 @@ class AdminSpace:
 
     def _purge(self, cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
         if not self._writable:
-            raise ConfigError(
-                "purging is not allowed here; set adminspace: {permissions: {write: true}} in the "
-                "service's configuration"
-            )
+            raise ConfigError(f"purging {NOT_ALLOWED}")
         cache.wait_drained(_DRAIN_SECONDS_MAX)  # the index knows what the backend has
         below = parameters.get("below")
         floors = []
@@ -132,6 +133,10 @@ class _Page:
     def __init__(self, values: Callable[[Mapping[str, str]], Values], costly: bool = False) -> None:
         self.values = values
         self.costly = costly
+
+
+def _plain(make: Callable[[], Values], _: Mapping[str, str]) -> Values:
+    return make()
 
 
 def _chosen(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Iterator[StreamInfo]:

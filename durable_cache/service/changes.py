@@ -62,6 +62,8 @@ class Changes:
         """Yield what changed; `neighbours` are the kinds of other sessions by Zenoh id, `now`
         seconds of any clock that never goes back.
         """
+        names = {status.name for status in statuses}
+        self._storages = {name: known for name, known in self._storages.items() if name in names}
         for status in statuses:
             known = self._storages.setdefault(status.name, _Known())
             yield from _of_backend(known, status, now)

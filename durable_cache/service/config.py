@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +18,8 @@ import msgspec
 
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.service.kept import FILE_NAME as CHANGES_FILE
+from durable_cache.service.kept import KeptChanges
 from durable_cache.service.masking import mask
 from durable_cache.service.strict import Findings, check_names, read_model, read_table
 from durable_cache.storage.contract import Durability, Retention
@@ -25,6 +27,7 @@ from durable_cache.storage.contract import Durability, Retention
 __all__ = [
     "BACKENDS",
     "SECTION",
+    "STATE_DIR_DEFAULT",
     "AlignmentSettings",
     "HttpSettings",
     "RecoverySettings",
@@ -34,10 +37,13 @@ __all__ = [
     "StorageSettings",
     "VolumeSettings",
     "read_settings",
+    "with_retention",
+    "with_storage",
 ]
 
 SECTION = "plugins.durable_cache"
 STORAGES_MAX = 256
+STATE_DIR_DEFAULT = "durable-cache-data"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN = frozenset({"lock"})
 """Files of the service itself in `state_dir`, where each storage has a directory."""
@@ -201,12 +207,18 @@ class Settings:
     cache: ServiceSettings
     zenoh: Mapping[str, object] = field(repr=False)
     """Zenoh's own configuration by top-level name, as written by the user."""
+    kept: KeptChanges = KeptChanges()
+    """What `cache` holds that was changed while the service ran."""
 
     def notes(self) -> list[str]:
         """Return what the file says that has no effect here, and what to do instead."""
         others = read_table(self.zenoh.get("plugins", {}), "plugins")
         default = "plugins of zenohd are not loaded here; run a zenohd with it beside this service"
         found = [f"plugins.{name}: {_INSTEAD.get(name, default)}" for name in others]
+        if self.kept.names:
+            path = Path(self.cache.state_dir) / CHANGES_FILE
+            changed = ", ".join(self.kept.names)
+            found.append(f"{path}: changes storages of the configuration: {changed}")
         return found + [
             f"{SECTION}.storages.{name}.strip_prefix: keys are stored whole; leave it out"
             for name, storage in self.cache.storages.items()
@@ -258,11 +270,50 @@ def read_settings(document: Mapping[str, object]) -> Settings:
     return Settings(_service(ours), zenoh)
 
 
+def with_storage(settings: Settings, name: str, raw: Mapping[str, object] | None) -> Settings:
+    """Return the settings with a storage put, or removed where `raw` is None; ConfigError as of
+    `read_settings`.
+    """
+    where = f"{SECTION}.storages"
+    storages, volumes = dict(settings.cache.storages), dict(settings.cache.volumes)
+    if raw is not None:
+        storages[name] = _storage(name, raw, volumes)
+    else:
+        _check_is_there(settings, name)
+        del storages[name]
+    if not storages:
+        raise ConfigError(f"{where}.{name}: the last storage cannot be removed; put another first")
+    if len(storages) > STORAGES_MAX:
+        raise ConfigError(f"{where}: one service takes {STORAGES_MAX} storages; remove one first")
+    cache = msgspec.structs.replace(settings.cache, storages=storages, volumes=volumes)
+    return replace(settings, cache=cache, kept=settings.kept.with_storage(name, raw))
+
+
+def with_retention(settings: Settings, name: str, raw: Mapping[str, object]) -> Settings:
+    """Return the settings with another retention of a storage; ConfigError as `read_settings`."""
+    _check_is_there(settings, name)
+    retention = read_model(RetentionSettings, raw, f"{SECTION}.storages.{name}.retention")
+    storage = msgspec.structs.replace(
+        settings.cache.storages[name], retention=retention, history=None
+    )
+    storages = {**settings.cache.storages, name: storage}
+    cache = msgspec.structs.replace(settings.cache, storages=storages)
+    return replace(settings, cache=cache, kept=settings.kept.with_retention(name, raw))
+
+
+def _check_is_there(settings: Settings, name: str) -> None:
+    if name not in settings.cache.storages:
+        there = ", ".join(settings.cache.storages)
+        raise ConfigError(
+            f"{SECTION}.storages.{name[:80]}: there is no such storage; there are: {there}"
+        )
+
+
 def _service(ours: Mapping[str, object]) -> ServiceSettings:
     findings = Findings()
     with findings.noting():
         check_names(ours, ServiceSettings.__struct_fields__, SECTION)
-    state_dir = ours.get("state_dir", "durable-cache-data")
+    state_dir = ours.get("state_dir", STATE_DIR_DEFAULT)
     domain = ours.get("domain", "default")
     with findings.noting():
         if not isinstance(state_dir, str) or not state_dir or "\0" in state_dir:

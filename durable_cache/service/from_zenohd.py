@@ -126,7 +126,7 @@ def _storage(
     if chosen is None:
         return None
     storage: dict[str, object] = {"key_expr": table["key_expr"], "volume": chosen}
-    storage["retention"] = {"samples_max": 1}
+    storage |= {"retention": {"samples_max": 1}, "unnumbered": "store"}
     if chosen == "memory":
         storage["acknowledge"] = "memory"
     if {"replication", "replica_config"} & set(table):

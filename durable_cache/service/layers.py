@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.config import Settings, read_settings
+from durable_cache.service.config import SECTION, STATE_DIR_DEFAULT, Settings, read_settings
 from durable_cache.service.document import parse_json5, read_document
+from durable_cache.service.kept import FILE_NAME, KeptChanges, read_kept
 from durable_cache.service.strict import Mistakes, read_table
 
 __all__ = [
@@ -100,18 +101,52 @@ def load_settings(overrides: Overrides) -> Settings:
     """
     path = Path(overrides.config) if overrides.config else None
     document = read_document(path) if path else _embedded()
+    kept = KeptChanges()
     try:
         plugins = read_table(document.get("plugins", {}), "plugins")
         if path and overrides.key_expr:
             if "durable_cache" in plugins:
                 raise ConfigError("--key-expr: the file names the storages; edit it there")
             document["plugins"] = {**plugins, "durable_cache": {}}
-        return read_settings(_laid_over(document, overrides))
+        whole = _laid_over(document, overrides)
+        kept = _kept(whole)
+        return replace(read_settings(_changed(whole, kept)), kept=kept)
     except Mistakes as error:
-        head = f"{path}: " if path else ""
-        raise Mistakes([f"{head}{text}" for text in error.mistakes]) from error
+        raise Mistakes([_placed(text, path, kept) for text in error.mistakes]) from error
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}" if path else str(error)) from error
+        raise ConfigError(_placed(str(error), path, kept)) from error
+
+
+def _placed(text: str, path: Path | None, kept: KeptChanges) -> str:
+    """Return a mistake with the file that it stands in, and what else has a say in it."""
+    head = f"{path}: " if path else ""
+    is_changed = any(f".storages.{name}" in text for name in kept.names)
+    tail = f"; {FILE_NAME} in state_dir changes this storage" if is_changed else ""
+    return f"{head}{text}{tail}"
+
+
+def _ours_of(whole: Mapping[str, object]) -> Mapping[str, object]:
+    plugins = read_table(whole.get("plugins", {}), "plugins")
+    return read_table(plugins.get("durable_cache", {}), SECTION)
+
+
+def _kept(whole: Mapping[str, object]) -> KeptChanges:
+    """Return what was changed while a service with this state directory ran."""
+    state_dir = _ours_of(whole).get("state_dir", STATE_DIR_DEFAULT)
+    if not isinstance(state_dir, str) or not state_dir or "\0" in state_dir:
+        return KeptChanges()  # it is refused when the settings are read
+    return read_kept(Path(state_dir))
+
+
+def _changed(whole: Mapping[str, object], kept: KeptChanges) -> Mapping[str, object]:
+    """Return the configuration with its storages as they were changed."""
+    if not kept.names:
+        return whole
+    ours = _ours_of(whole)
+    storages = read_table(ours.get("storages", {}), f"{SECTION}.storages")
+    plugins = {**read_table(whole["plugins"], "plugins")}
+    plugins["durable_cache"] = {**ours, "storages": kept.over(storages)}
+    return {**whole, "plugins": plugins}
 
 
 def _embedded() -> dict[str, object]:

@@ -70,7 +70,9 @@ class Timeline:
     def note(self, statuses: Sequence[CacheStatus]) -> None:
         """Compare with what was noted last and remember what changed."""
         now = time.time()
+        names = {status.name for status in statuses}
         with self._lock:
+            self._latest = {name: event for name, event in self._latest.items() if name in names}
             for status in statuses:
                 event = Event(
                     now,

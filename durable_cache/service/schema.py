@@ -17,7 +17,7 @@ import msgspec
 
 from durable_cache.errors import BackendNotInstalled, ConfigError
 from durable_cache.service.building import limit_names
-from durable_cache.service.config import HttpSettings, StorageSettings
+from durable_cache.service.config import STATE_DIR_DEFAULT, HttpSettings, StorageSettings
 from durable_cache.storage.plugins import find_backend, installed_backends
 
 __all__ = ["configuration_schema"]
@@ -58,7 +58,7 @@ def configuration_schema() -> Schema:
         "additionalProperties": False,
         "required": ["storages"],
         "properties": {
-            "state_dir": {"type": "string", "default": "durable-cache-data"},
+            "state_dir": {"type": "string", "default": STATE_DIR_DEFAULT},
             "domain": {"type": "string", "default": "default"},
             "http": http,
             "volumes": {"type": "object", "additionalProperties": {"anyOf": _volumes()}},

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self, cast
 
@@ -28,14 +29,18 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.workers import Pool
 from durable_cache.errors import ConfigError, DurableCacheError, StorageError
-from durable_cache.service.admin import AdminSpace, may_write
+from durable_cache.service.admin import AdminSpace, may_write, prefix_of
 from durable_cache.service.building import check_all
 from durable_cache.service.changes import Changes, Weight
+from durable_cache.service.changing import StorageChanges
 from durable_cache.service.config import Settings
+from durable_cache.service.differences import Difference, difference_of
 from durable_cache.service.http import HttpServer
 from durable_cache.service.identity import FILE_NAME, kept_zid
+from durable_cache.service.kept import keep_changes
 from durable_cache.service.logs import CHANGES
-from durable_cache.service.report import ServiceReport, Timeline
+from durable_cache.service.report import ServiceReport, Timeline, report_values
+from durable_cache.service.volumes import Volume
 from durable_cache.storage.journaled.locks import DirectoryLock
 
 __all__ = ["STOP_SECONDS_MAX", "Service"]
@@ -65,6 +70,7 @@ class Service:
         self.caches: dict[str, ReliabilityCache] = {}
         self.http: HttpServer | None = None
         self._stopping = False
+        self._changing = Lock()
         with ExitStack() as undo:
             directory = Path(settings.cache.state_dir)
             if not directory.exists():
@@ -76,25 +82,38 @@ class Service:
             self.session = _open(_with_id(settings.zenoh, directory))
             undo.callback(self.session.close)
             for name, chosen in options.items():
-                self.caches[name] = self._declare(name, chosen)
+                self.caches[name] = self._declare(settings, self.volumes, chosen)
                 undo.callback(self.caches[name].close, 1.0)
             self.zid = zid_of(self.session)
-            self._admin = AdminSpace(
-                self.session,
-                self.caches,
-                self.report,
-                settings.effective(),
-                self._pool,
-                writable=may_write(settings.zenoh),
-            )
-            undo.callback(self._admin.close)
+            self._declare_admin(undo, writable=may_write(settings.zenoh))
             address = settings.cache.http.address
             self.http = HttpServer(address, self.report, self._pool) if address else None
             undo.pop_all()
 
-    def _declare(self, name: str, options: CacheOptions) -> ReliabilityCache:
-        storage = self.settings.cache.storages[name]
-        volume = self.volumes[storage.volume]
+    def _declare_admin(self, undo: ExitStack, *, writable: bool) -> None:
+        self._puts = StorageChanges(
+            self.session, prefix_of(self.session), self.change, self._pool, writable=writable
+        )
+        undo.callback(self._puts.close, 1.0)
+        pages: dict[str, Callable[[], object]] = {
+            "status": lambda: report_values(self.report()),
+            "config": self._effective,
+            "changes": self._puts.outcomes,
+        }
+        self._admin = AdminSpace(
+            self.session, lambda: self.caches, pages, self._pool, writable=writable
+        )
+        undo.callback(self._admin.close)
+
+    def _effective(self) -> Mapping[str, object]:
+        return self.settings.effective()
+
+    def _declare(
+        self, settings: Settings, volumes: Mapping[str, Volume], options: CacheOptions
+    ) -> ReliabilityCache:
+        name = options.name
+        storage = settings.cache.storages[name]
+        volume = volumes[storage.volume]
         try:
             return declare_reliability_cache(
                 self.session,
@@ -109,6 +128,61 @@ class Service:
             said = str(error)
             where = "" if volume.place in said else f" on {volume.place}"
             raise StorageError(f"storage {name!r}{where}: {said}") from error
+
+    def change(self, make: Callable[[Settings], Settings]) -> Difference:
+        """Become what `make(settings)` says: add, remove and keep otherwise, all or nothing.
+
+        Samples of the storages that stay are not held up; one that is removed stores what it has
+        received, and its data stays where it is. What `make` keeps is durable before anything is
+        removed. Raises ConfigError for what is wrong or takes a restart, and other
+        DurableCacheErrors where a storage cannot be opened; nothing has changed then.
+        """
+        with self._changing:
+            if self._stopping:
+                raise DurableCacheError("the service is stopping")
+            settings = make(self.settings)
+            volumes, options = check_all(settings)
+            difference = difference_of(self.settings, settings)
+            self._check_threads(options)
+            before = self.caches
+            with ExitStack() as undo:
+                added = {}
+                for name in difference.added:
+                    added[name] = self._declare(settings, volumes, options[name])
+                    undo.callback(added[name].close, 1.0)
+                for name in difference.kept_otherwise:
+                    undo.callback(before[name].keep_by, before[name].options.retention)
+                    before[name].keep_by(options[name].retention)
+                if settings.kept != self.settings.kept:
+                    keep_changes(Path(settings.cache.state_dir), settings.kept)
+                undo.pop_all()
+            self.settings, self.volumes = settings, volumes
+            self.caches = {name: added.get(name) or before[name] for name in options}
+            self._tell(difference)
+            for name in difference.removed:
+                self._remove(name, before[name])
+            return difference
+
+    def _check_threads(self, options: Mapping[str, CacheOptions]) -> None:
+        for name, chosen in options.items():
+            if chosen.pool_threads > self._pool.threads:
+                raise ConfigError(
+                    f"storages.{name}.limits.pool_threads: {self._pool.threads} run; more take a "
+                    "restart"
+                )
+
+    def _tell(self, difference: Difference) -> None:
+        for name in difference.added:
+            _changes_log.info("a storage was added", extra={"storage": name})
+        if difference.kept_otherwise:
+            about = {"storages": ", ".join(difference.kept_otherwise)}
+            _changes_log.info("storages keep otherwise", extra=about)
+
+    def _remove(self, name: str, cache: ReliabilityCache) -> None:
+        left: dict[str, int] = {}
+        _close(cache, name, time.monotonic() + STOP_SECONDS_MAX, left)
+        about = {"storage": name, "samples_left_in_its_journal": left.get(name, 0)}
+        _changes_log.info("a storage was removed", extra=about)
 
     @property
     def listening(self) -> tuple[str, ...]:
@@ -142,7 +216,8 @@ class Service:
             level = logging.WARNING if change.weight is Weight.WARNING else logging.INFO
             _changes_log.log(level, change.sentence, extra=dict(change.about))
         for name, cache in self.caches.items():
-            if cache.stopped and not self._stopping:
+            is_ours = self.caches.get(name) is cache and not self._stopping
+            if cache.stopped and is_ours:
                 return f"storage {name!r}: {cache.status().last_error or 'stopped'}"
         return ""
 
@@ -155,6 +230,9 @@ class Service:
             return {}
         self._stopping = True
         deadline = time.monotonic() + timeout_seconds
+        self._puts.close(1.0)
+        if self._changing.acquire(timeout=timeout_seconds / 2):
+            self._changing.release()  # a change that was under way is made
         self._admin.close()
         left: dict[str, int] = {}
         closing = [

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from durable_cache.endpoints.session import close_session, open_session
+from durable_cache.testing.network import wait_until
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Any]
 
@@ -131,3 +134,19 @@ def test_a_service_runs_with_what_was_translated(
     result = run("query", "lab/**", "--latest", "-e", endpoint, "--format", "json")
     assert result.returncode == 0, result.stderr
     assert [json.loads(line)["payload"] for line in result.stdout.splitlines()] == ["two"]
+    session = open_session(
+        {
+            "mode": "client",
+            "connect": {"endpoints": [endpoint]},
+            "scouting": {"multicast": {"enabled": False}},
+        }
+    )
+    try:
+        session.put("lab/plain", "any program's", encoding="text/plain")
+
+        def stored() -> list[str]:
+            return [r.ok.payload.to_string() for r in session.get("lab/plain") if r.ok is not None]
+
+        wait_until(lambda: stored() == ["any program's"], 20, "a plain put")
+    finally:
+        close_session(session)

@@ -52,6 +52,20 @@ def test_a_wider_retention_takes_back_what_the_narrower_removed(
     assert index.keep_by(wider) == 0
 
 
+def test_retention_widened_while_the_cache_runs_takes_back_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    running = filled(tmp_path / "index.db")
+    assert running.keep_by(Retention(), release=False) == 0
+    assert running.infos([ONE])[ONE].floor == 60
+    assert running.keep_by(Retention(samples_max=5), release=False) == 0
+    assert running.keep_by(Retention(samples_max=20), release=False) == 0
+    running.close()
+    index = StreamIndex(tmp_path / "index.db")
+    assert index.keep_by(Retention(samples_max=20)) == 1
+    assert index.infos([ONE])[ONE].floor == 0
+
+
 @pytest.mark.parametrize("retention", [FEW, Retention(samples_max=9)])
 def test_the_same_or_a_narrower_retention_takes_nothing_back(retention: Retention) -> None:
     index = filled()

@@ -33,6 +33,7 @@ __all__ = [
     "hear_polled",
     "hear_queries",
     "hear_at_once",
+    "hear_writes",
     "is_matched",
     "put_own",
     "receive",
@@ -270,6 +271,20 @@ def hear_at_once(
 
     def heard(sample: zenoh.Sample) -> None:
         callback(sample.payload.to_bytes())
+
+    return session.declare_subscriber(key_expr, _at_once(heard))
+
+
+def hear_writes(
+    session: Session, key_expr: str, callback: Callable[[str, bytes | None], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback(key, payload)` for each put, and with None for each delete, on Zenoh's own
+    thread: it hands them on and never waits.
+    """
+
+    def heard(sample: zenoh.Sample) -> None:
+        payload = sample.payload.to_bytes() if sample.kind == PUT else None
+        callback(str(sample.key_expr), payload)
 
     return session.declare_subscriber(key_expr, _at_once(heard))
 

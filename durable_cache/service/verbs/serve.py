@@ -15,8 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import DurableCacheError
-from durable_cache.service.layers import load_settings
+from durable_cache.service.layers import Overrides, load_settings
 from durable_cache.service.logs import CHANGES, write_log
+from durable_cache.service.masking import mask_text
 from durable_cache.service.notify import notify
 from durable_cache.service.output import say
 from durable_cache.service.verbs.options import add_config_options, overrides_of
@@ -57,10 +58,17 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks for a graceful stop, a second one ends at once."""
+    """The first SIGINT or SIGTERM asks for a graceful stop, a second one ends at once.
+
+    SIGHUP asks for the configuration to be read again; where the service's terminal is gone, for a
+    graceful stop.
+    """
 
     def __init__(self) -> None:
         self.asked = Event()
+        self._is_on_terminal = sys.stderr.isatty()
+        self._hangups = 0
+        signal.signal(signal.SIGHUP, self._hung_up)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._received)
 
@@ -68,6 +76,17 @@ class _Signals:
         if self.asked.is_set():
             os._exit(_FORCED + number)
         self.asked.set()
+
+    def _hung_up(self, number: int, frame: FrameType | None) -> None:
+        if self._is_on_terminal and not sys.stderr.isatty():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            self._received(number, frame)
+        self._hangups += 1
+
+    def take_hangup(self) -> bool:
+        """Tell whether SIGHUP came since the last call."""
+        hangups, self._hangups = self._hangups, 0
+        return hangups > 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -87,6 +106,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     notify("READY=1", f"STATUS=serving {', '.join(settings.cache.storages)}")
     failure = ""
     while not failure and not signals.asked.wait(_WATCH_SECONDS):
+        if signals.take_hangup():
+            _read_again(service, overrides_of(arguments))
         failure = service.look()
         notify("WATCHDOG=1")
     notify("STOPPING=1")
@@ -102,6 +123,20 @@ def _serve(arguments: argparse.Namespace) -> int:
     durable = all(status.level > Durability.MEMORY for status in service.report().storages)
     tell("stopped; everything acknowledged is stored" if durable else "stopped")
     return 0
+
+
+def _read_again(service: Service, overrides: Overrides) -> None:
+    """Let the service become what the configuration says now; it goes on where that is wrong."""
+    log = logging.getLogger(CHANGES)
+    try:
+        difference = service.change(lambda _: load_settings(overrides))
+    except DurableCacheError as error:
+        log.warning(
+            "the configuration was read again and nothing was changed",
+            extra={"reason": mask_text(" ".join(str(error).split()))},
+        )
+    else:
+        log.info("the configuration was read again", extra={"is_changed": bool(difference)})
 
 
 def _tell_json(sentence: str) -> None:

@@ -418,20 +418,21 @@ class StreamIndex:
             self._put_streams(database, infos)
             put_numberings(database, numberings)
 
-    def keep_by(self, retention: Retention) -> int:
+    def keep_by(self, retention: Retention, *, release: bool = True) -> int:
         """Remember what is trimmed by; where it keeps more than what was before, forget the floors.
 
         What the narrower retention removed may then come back from other caches, purges stay.
-        Returns how many streams that concerns. Call it before windows are loaded.
+        Returns how many streams that concerns. With windows loaded, call it without `release`.
         """
         now = msgspec.json.encode(retention).decode()
         before = self._get("retention")
         if before == now:
             return 0
         with self._transaction() as database:
-            widened = before is not None and retention.keeps_more_than(
-                msgspec.json.decode(before, type=Retention)
-            )
+            old = None if before is None else msgspec.json.decode(before, type=Retention)
+            widened = old is not None and retention.keeps_more_than(old)
+            if widened and not release:
+                return 0  # until the next start
             released = self._release(database) if widened else 0
             set_meta(database, "retention", now)
         return released
