@@ -31,6 +31,7 @@ __all__ = [
     "AlignmentSettings",
     "HttpSettings",
     "RecoverySettings",
+    "RestSettings",
     "RetentionSettings",
     "ServiceSettings",
     "Settings",
@@ -60,7 +61,8 @@ BACKENDS = {
 _POSTGRES = ("postgresql:", "postgres:", "postgresql+")
 _SCHEMES = {"sqlite": ("sqlite:",), "postgres": _POSTGRES, "postgresql": _POSTGRES}
 _INSTEAD = {
-    "rest": "its section is not read here; run `zenohd -e ENDPOINT` with it beside this service",
+    "rest": f"its section is not read here; name an address under {SECTION}.rest.listen, or with "
+    "--rest-http-port",
     "storage_manager": f"its section is not read here; name its storages under {SECTION}.storages, "
     f"its volumes under {SECTION}.volumes",
 }
@@ -83,6 +85,20 @@ class HttpSettings(_Section, frozen=True):
     def address(self) -> tuple[str, int] | None:
         """Host and port to bind, None when HTTP is off."""
         return split_address(self.listen, f"{SECTION}.http.listen") if self.listen else None
+
+
+class RestSettings(_Section, frozen=True):
+    """Where keys are read and written over HTTP, as zenohd's REST plugin does it."""
+
+    listen: str = ""
+    """``host:port``; empty serves nothing. There is no password: whoever reaches it may write."""
+    hosts: list[str] = msgspec.field(default_factory=list)
+    """Names by which it may be asked for, besides addresses and ``localhost``."""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port to bind, None when it is off."""
+        return split_address(self.listen, f"{SECTION}.rest.listen") if self.listen else None
 
 
 class RetentionSettings(_Section, frozen=True):
@@ -196,6 +212,7 @@ class ServiceSettings(_Section, frozen=True):
     state_dir: str
     domain: str
     http: HttpSettings
+    rest: RestSettings
     volumes: dict[str, VolumeSettings]
     storages: dict[str, StorageSettings]
 
@@ -326,6 +343,11 @@ def _service(ours: Mapping[str, object]) -> ServiceSettings:
         http = read_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http")
         if http.listen:
             split_address(http.listen, f"{SECTION}.http.listen")
+    rest = RestSettings()
+    with findings.noting():
+        rest = read_model(RestSettings, ours.get("rest", {}), f"{SECTION}.rest")
+        if rest.listen:
+            split_address(rest.listen, f"{SECTION}.rest.listen")
     volumes: dict[str, VolumeSettings] | None = None
     with findings.noting():
         volumes = _volumes(ours.get("volumes"), str(state_dir))
@@ -337,6 +359,7 @@ def _service(ours: Mapping[str, object]) -> ServiceSettings:
         state_dir=str(state_dir),
         domain=str(domain),
         http=http,
+        rest=rest,
         volumes=volumes or {},
         storages=storages,
     )

@@ -59,7 +59,11 @@ def translate_zenohd(document: Mapping[str, object]) -> Translation:
     made = Translation()
     _take_zenohs(made, document)
     for name in plugins:
-        if name != "storage_manager":
+        if name == "rest":
+            made.notes.append(
+                "plugins.rest: left out; `serve --rest-http-port` does it, on 127.0.0.1 unless said"
+            )
+        elif name != "storage_manager":
             made.notes.append(f"plugins.{name}: left out; run `zenohd -e ENDPOINT` with it beside")
     volumes: dict[str, object] = {}
     configured = read_table(manager.get("volumes", {}), f"{_MANAGER}.volumes")

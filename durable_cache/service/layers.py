@@ -58,6 +58,8 @@ class Overrides:
     listen: Sequence[str] = ()
     connect: Sequence[str] = ()
     key_expr: Sequence[str] = ()
+    rest: str = ""
+    """A port, or ``host:port``; ``none`` serves no keys over HTTP."""
     zid: str = ""
     cfg: Sequence[str] = ()
     """``key/of/a/setting:value``, the value in JSON5, as zenohd's ``--cfg`` has them."""
@@ -222,6 +224,11 @@ def _ours(ours: dict[str, object], overrides: Overrides) -> dict[str, object]:
         ours["domain"] = overrides.domain
     if overrides.http:
         ours["http"] = {"listen": overrides.http}
+    if overrides.rest:
+        off, is_port = overrides.rest == "none", overrides.rest.isdigit()
+        listen = f"127.0.0.1:{overrides.rest}" if is_port else overrides.rest
+        named = read_table(ours.get("rest", {}), f"{SECTION}.rest")
+        ours["rest"] = {**named, "listen": "" if off else listen}
     if overrides.key_expr:
         ours["storages"] = {"cache": _everything(overrides.key_expr)}
     return ours

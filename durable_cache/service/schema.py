@@ -17,7 +17,12 @@ import msgspec
 
 from durable_cache.errors import BackendNotInstalled, ConfigError
 from durable_cache.service.building import limit_names
-from durable_cache.service.config import STATE_DIR_DEFAULT, HttpSettings, StorageSettings
+from durable_cache.service.config import (
+    STATE_DIR_DEFAULT,
+    HttpSettings,
+    RestSettings,
+    StorageSettings,
+)
 from durable_cache.storage.plugins import find_backend, installed_backends
 
 __all__ = ["configuration_schema"]
@@ -35,10 +40,12 @@ Schema = dict[str, Any]
 
 def configuration_schema() -> Schema:
     """Return the schema of the whole file; what is Zenoh's own is left open."""
-    models = [HttpSettings, StorageSettings]
-    (http, storage), parts = msgspec.json.schema_components(models, ref_template="#/$defs/{name}")
+    models = [HttpSettings, RestSettings, StorageSettings]
+    (http, rest, storage), parts = msgspec.json.schema_components(
+        models, ref_template="#/$defs/{name}"
+    )
     defs: Schema = {name: _told(part) for name, part in parts.items()}
-    for model in _models_below(StorageSettings, HttpSettings):
+    for model in _models_below(StorageSettings, HttpSettings, RestSettings):
         _describe(defs[model.__name__], model)
     defs["StorageSettings"]["properties"]["volume"] = {
         "description": "The volume's name, or zenohd's {id: name}.",
@@ -61,6 +68,7 @@ def configuration_schema() -> Schema:
             "state_dir": {"type": "string", "default": STATE_DIR_DEFAULT},
             "domain": {"type": "string", "default": "default"},
             "http": http,
+            "rest": rest,
             "volumes": {"type": "object", "additionalProperties": {"anyOf": _volumes()}},
             "storages": {"type": "object", "minProperties": 1, "additionalProperties": storage},
         },

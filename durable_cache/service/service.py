@@ -33,13 +33,14 @@ from durable_cache.service.admin import AdminSpace, may_write, prefix_of
 from durable_cache.service.building import check_all
 from durable_cache.service.changes import Changes, Weight
 from durable_cache.service.changing import StorageChanges
-from durable_cache.service.config import Settings
+from durable_cache.service.config import Settings, StorageSettings
 from durable_cache.service.differences import Difference, difference_of
-from durable_cache.service.http import HttpServer
+from durable_cache.service.http import HttpServer, Server, StatusServer, http_lane
 from durable_cache.service.identity import FILE_NAME, kept_zid
 from durable_cache.service.kept import keep_changes
 from durable_cache.service.logs import CHANGES
 from durable_cache.service.report import ServiceReport, Timeline, report_values
+from durable_cache.service.rest import RestServer, Writing
 from durable_cache.service.volumes import Volume
 from durable_cache.storage.journaled.locks import DirectoryLock
 
@@ -68,7 +69,9 @@ class Service:
         self._timeline = Timeline()
         self._changes = Changes()
         self.caches: dict[str, ReliabilityCache] = {}
-        self.http: HttpServer | None = None
+        self.status: StatusServer | None = None
+        self.rest: RestServer | None = None
+        self._http: HttpServer | None = None
         self._stopping = False
         self._changing = Lock()
         with ExitStack() as undo:
@@ -85,10 +88,31 @@ class Service:
                 self.caches[name] = self._declare(settings, self.volumes, chosen)
                 undo.callback(self.caches[name].close, 1.0)
             self.zid = zid_of(self.session)
+            self._writing = Writing(
+                self.session,
+                settings.cache.domain,
+                self._stored,
+            )
+            undo.callback(self._writing.close)
             self._declare_admin(undo, writable=may_write(settings.zenoh))
-            address = settings.cache.http.address
-            self.http = HttpServer(address, self.report, self._pool) if address else None
+            self._listen(undo)
             undo.pop_all()
+
+    def _listen(self, undo: ExitStack) -> None:
+        """Listen where the settings say; one thread accepts for both servers."""
+        cache = self.settings.cache
+        lane = http_lane(self._pool)
+        servers: list[Server] = []
+        if (address := cache.http.address) is not None:
+            self.status = StatusServer(address, self.report, lane)
+            undo.callback(self.status.server_close)
+            servers.append(self.status)
+        if (address := cache.rest.address) is not None:
+            self.rest = RestServer(address, cache.rest.hosts, self._writing, lane)
+            undo.callback(self.rest.server_close)
+            servers.append(self.rest)
+        if servers:
+            self._http = HttpServer(servers, lane)
 
     def _declare_admin(self, undo: ExitStack, *, writable: bool) -> None:
         self._puts = StorageChanges(
@@ -104,6 +128,9 @@ class Service:
             self.session, lambda: self.caches, pages, self._pool, writable=writable
         )
         undo.callback(self._admin.close)
+
+    def _stored(self) -> Iterable[StorageSettings]:
+        return self.settings.cache.storages.values()
 
     def _effective(self) -> Mapping[str, object]:
         return self.settings.effective()
@@ -234,6 +261,7 @@ class Service:
         if self._changing.acquire(timeout=timeout_seconds / 2):
             self._changing.release()  # a change that was under way is made
         self._admin.close()
+        self._writing.close()
         left: dict[str, int] = {}
         closing = [
             start_thread(partial(_close, cache, name, deadline, left), f"dc-close-{name}")
@@ -241,8 +269,8 @@ class Service:
         ]
         for thread in closing:
             thread.join(max(0.1, deadline - time.monotonic()))
-        if self.http is not None:
-            self.http.close()
+        if self._http is not None:
+            self._http.close()
         self._pool.close(max(0.1, deadline - time.monotonic()))
         _within(partial(close_session, self.session), max(0.5, deadline - time.monotonic()))
         self._lock.release()

@@ -71,7 +71,7 @@ def test_zenohds_storages_become_ours_and_the_rest_is_named(run: Run, tmp_path: 
     for said in (
         "transport.auth.usrpwd.password: a secret, not printed",
         "plugins_loading: left out",
-        "plugins.rest: left out; run `zenohd",
+        "plugins.rest: left out; `serve --rest-http-port`",
         "storages.demo.complete: has no effect here",
         "storages.Fleet: is called 'fleet' here",
         "storages.Fleet.strip_prefix: left out; keys are stored whole",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,18 @@ def test_a_service_with_one_storage_runs_eight_threads_and_each_further_one_adds
     for align in (False, True):
         third = threads_of_service(tmp_path / f"three-{align}", 3, align=align)
         assert len(third) - len(first) <= 2 * FURTHER_STORAGE_MAX, third
+
+
+def test_what_is_put_by_rest_takes_one_thread_more(tmp_path: Path) -> None:
+    before, port = set(ours()), free_port()
+    document: dict[str, Any] = settings(tmp_path, 1, align=True)
+    document["plugins"]["durable_cache"]["rest"] = {"listen": f"127.0.0.1:{port}"}
+    with Service(read_settings(document)):
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("PUT", "/s0/a", body=b"x")
+        assert connection.getresponse().status == 200
+        running = [name for name in ours() if name not in before]
+        assert 1 + len(running) <= SERVICE_THREADS_MAX + 1, running
 
 
 def test_every_thread_and_lock_stands_in_the_page(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -15,10 +16,12 @@ from durable_cache.model.sample import Kind, Sample
 
 __all__ = [
     "Answer",
+    "PlainReply",
     "QueryParts",
     "Replies",
     "ask",
     "ask_later",
+    "get_plain",
     "query_parts",
     "reply_bytes",
     "reply_error",
@@ -82,6 +85,52 @@ def reply_bytes(query: Query, key: str, payload: bytes) -> None:
 def reply_error(query: Query, reason: str) -> None:
     """Reply with an error for people."""
     query.reply_err(reason, encoding="text/plain")
+
+
+class PlainReply(NamedTuple):
+    """A reply as it came, for a program that takes zenoh's own words; ``ERROR`` is its key where
+    somebody could not answer.
+    """
+
+    key: str
+    payload: bytes
+    encoding: str
+    timestamp: str | None
+
+
+def get_plain(
+    session: Session,
+    selector: str,
+    *,
+    timeout_seconds: float,
+    replies_max: int,
+    is_newest_only: bool,
+) -> list[PlainReply]:
+    """Ask whoever answers, as any program does, and wait; at most `replies_max` are returned.
+
+    Raises ValueError for a selector that is none, Closed when the session is closed.
+    """
+    newest, everything = zenoh.ConsolidationMode.LATEST, zenoh.ConsolidationMode.NONE
+    try:
+        replies = session.get(
+            selector,
+            handlers.FifoChannel(1024),
+            consolidation=newest if is_newest_only else everything,
+            timeout=timeout_seconds,
+        )
+    except ZError as error:
+        raise ValueError(f"{selector[:200]!r}: {error}") from error
+    return [_plain(reply) for reply in itertools.islice(replies, replies_max)]
+
+
+def _plain(reply: zenoh.Reply) -> PlainReply:
+    ok, err = reply.ok, reply.err
+    if ok is not None:
+        stamp = None if ok.timestamp is None else str(ok.timestamp)
+        return PlainReply(str(ok.key_expr), ok.payload.to_bytes(), str(ok.encoding), stamp)
+    if err is None:
+        return PlainReply("ERROR", b"", "", None)
+    return PlainReply("ERROR", err.payload.to_bytes(), str(err.encoding), None)
 
 
 class Answer(NamedTuple):

@@ -36,6 +36,7 @@ __all__ = [
     "hear_writes",
     "is_matched",
     "put_own",
+    "put_plain",
     "receive",
     "receive_query",
     "send",
@@ -426,6 +427,14 @@ def _send_on(  # as Zenoh's own call has it
             allowed_destination=destination,
             source_info=info,
         )
+
+
+def put_plain(session: Session, key: str, payload: bytes | None, encoding: str) -> None:
+    """Publish as any program does, a delete where `payload` is None. Raises ZError."""
+    if payload is None:
+        session.delete(key)
+    else:
+        session.put(key, payload, encoding=encoding)
 
 
 def put_own(session: Session, key: str, payload: bytes) -> None:

@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 _PLUGINS_OURS = frozenset({"", "durable_cache"})
-_REST_OFF = frozenset({"", "none"})
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +51,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="what the admin space lets others do; w lets `durable-cache purge` work",
     )
     zenoh.add_argument("-P", "--plugin", action="append", default=[], help=argparse.SUPPRESS)
-    zenoh.add_argument("--rest-http-port", default="", metavar="PORT", help=argparse.SUPPRESS)
+    ours.add_argument(
+        "--rest-http-port",
+        default="",
+        metavar="[HOST:]PORT",
+        help="read and write keys over HTTP as zenohd's REST plugin does, on 127.0.0.1 unless said",
+    )
 
 
 def _add_session_options(
@@ -137,6 +141,7 @@ def overrides_of(arguments: argparse.Namespace) -> Overrides:
         listen=arguments.listen,
         connect=arguments.connect,
         key_expr=arguments.key_expr,
+        rest=arguments.rest_http_port,
         zid=arguments.id,
         cfg=arguments.cfg,
         permissions=arguments.adminspace_permissions,
@@ -147,12 +152,6 @@ def overrides_of(arguments: argparse.Namespace) -> Overrides:
 
 def _refuse_plugins(arguments: argparse.Namespace) -> None:
     """Say what stands for zenohd's plugins here; ConfigError where one is asked for."""
-    if arguments.rest_http_port not in _REST_OFF:
-        raise ConfigError(
-            "--rest-http-port: there is no REST plugin here; run `zenohd --rest-http-port "
-            f"{arguments.rest_http_port} -e ENDPOINT` with an endpoint of this service: its GETs "
-            "are answered from here"
-        )
     for name in arguments.plugin:
         if name.partition(":")[0] not in _PLUGINS_OURS:
             raise ConfigError(

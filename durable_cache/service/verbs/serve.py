@@ -155,7 +155,7 @@ def _introduce_json(service: Service) -> None:
             "listening": ", ".join(service.listening),
             "storages": ", ".join(cache.storages),
             "state_dir": cache.state_dir,
-            "status_url": "" if service.http is None else service.http.url,
+            "status_url": "" if service.status is None else service.status.url,
         },
     )
 
@@ -172,8 +172,10 @@ def _introduce(service: Service) -> None:
         say(f"  storing    {name}: {', '.join(storage.key_exprs)}, acknowledged at level {level}")
         say(f"             in {volume.backend.name}: {volume.place}")
     say(f"  journal    {cache.state_dir}")
-    if service.http is not None:
-        say(f"  status     {service.http.url}")
+    if service.status is not None:
+        say(f"  status     {service.status.url}")
+    if service.rest is not None:
+        say(f"  REST       {service.rest.url}")
     for note in service.settings.notes():
         say(f"  note       {note}")
     key_expr = next(iter(cache.storages.values())).key_exprs[0]

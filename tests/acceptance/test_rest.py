@@ -1,0 +1,144 @@
+"""Are keys read and written over HTTP as zenohd's REST plugin does it, and by no hostile page?"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from durable_cache.testing.network import wait_until
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., Any]
+
+
+class Served(NamedTuple):
+    """A running service and where it is reached."""
+
+    process: Any
+    endpoint: str
+    port: int
+
+
+@pytest.fixture
+def served(start: Start, free_port: Callable[[], int], tmp_path: Path) -> Served:
+    endpoint, port = f"tcp/127.0.0.1:{free_port()}", free_port()
+    (tmp_path / "cache.json5").write_text("""{
+      scouting: { multicast: { enabled: false } },
+      adminspace: { permissions: { write: true } },
+      plugins: { durable_cache: { rest: { hosts: ["cache.example"] }, storages: {
+        demo: { key_expr: "demo/**", exclude: "demo/secret/**" } } } } }""")
+    process = start(
+        "serve", "-c", "cache.json5", "-l", endpoint, "--rest-http-port", str(port)
+    )  # fmt: skip
+    said = process.wait_for("try from another terminal")
+    assert f"REST       http://127.0.0.1:{port}/" in said
+    return Served(process, endpoint, port)
+
+
+def curl(served: Served, *arguments: str) -> tuple[int, str]:
+    """Run curl as zenohd's documentation does; returns status and body."""
+    *options, path = arguments
+    result = subprocess.run(
+        ["curl", "-s", "-w", "\n%{http_code}", *options, f"http://127.0.0.1:{served.port}{path}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    body, _, code = result.stdout.rpartition("\n")
+    return int(code), body
+
+
+def values(served: Served, path: str) -> list[dict[str, Any]]:
+    code, body = curl(served, path)
+    assert code == 200, body
+    found: list[dict[str, Any]] = json.loads(body)
+    return found
+
+
+def test_zenohds_examples_run_with_curl_and_what_is_put_is_stored(served: Served, run: Run) -> None:
+    text = ("-X", "PUT", "-H", "content-type:text/plain", "-d", "Hello World!")
+    assert curl(served, *text, "/demo/example/test") == (200, "")
+    as_json = ("-X", "PUT", "-H", "content-type:application/json", "-d", '{"value": 12}')
+    assert curl(served, *as_json, "/demo/example/json") == (200, "")
+    (one,) = values(served, "/demo/example/test")
+    assert list(one) == ["key", "value", "encoding", "timestamp"]
+    assert (one["key"], one["value"]) == ("demo/example/test", "Hello World!")
+    assert one["encoding"] == "text/plain"
+    assert re.fullmatch(r"\S+/[0-9a-f]+", one["timestamp"])
+    found = {reply["key"]: reply["value"] for reply in values(served, "/demo/example/**")}
+    assert found == {"demo/example/test": "Hello World!", "demo/example/json": {"value": 12}}
+    assert curl(served, "/demo/example/test?_raw") == (200, "Hello World!")
+    assert curl(served, "-X", "DELETE", "/demo/example/test") == (200, "")
+    assert [reply["key"] for reply in values(served, "/demo/**")] == ["demo/example/json"]
+    history = run("query", "demo/example/test", "-e", served.endpoint, "--format", "json")
+    kinds = [json.loads(line)["kind"] for line in history.stdout.splitlines()]
+    assert kinds == ["put", "delete"], "it has a number, and its history is kept"
+    assert values(served, "/nobody/there") == []
+
+
+def test_the_admin_space_is_reached_as_on_zenohd(served: Served) -> None:
+    (status,) = values(served, "/@/local/durable_cache/status")
+    assert status["value"]["ready"] is True
+    storage = ("-X", "PUT", "-d", '{key_expr: "lab/**"}')
+    assert curl(served, *storage, "/@/local/durable_cache/config/storages/lab")[0] == 200
+    served.process.wait_for("a storage was added storage=lab")
+    assert curl(served, "-X", "PUT", "-d", "x", "/lab/a")[0] == 200
+    wait_until(lambda: len(values(served, "/lab/**")) == 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "code"),
+    [
+        ("PUT", "/demo/a", {"Origin": "http://evil.example"}, 403),
+        ("PUT", "/demo/a", {"Origin": "null"}, 403),
+        ("DELETE", "/demo/a", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("GET", "/demo/a", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("PUT", "/demo/a", {"Host": "evil.example:8000"}, 421),
+        ("GET", "/demo/a", {"Host": "evil.example"}, 421),
+        ("OPTIONS", "/demo/a", {"Origin": "http://evil.example"}, 501),
+        ("POST", "/demo/a", {}, 501),
+        ("GET", "/@/local/durable_cache/storages/demo/purge?yes=1", {}, 403),
+        ("GET", "/demo//a", {}, 400),
+        ("PUT", "/demo/a", {"Content-Length": "99999999999"}, 413),
+        ("PUT", "/demo/a", {"Content-Length": "-1"}, 411),
+        ("PUT", "/demo/a", {"Transfer-Encoding": "chunked"}, 411),
+        ("PUT", "/demo/b", {"Origin": "http://127.0.0.1:PORT", "Content-Length": "0"}, 200),
+        ("PUT", "/demo/b", {"Host": "localhost:PORT", "Content-Length": "0"}, 200),
+        ("PUT", "/demo/b", {"Host": "cache.example", "Content-Length": "0"}, 200),
+    ],
+)
+def test_a_page_of_another_origin_neither_writes_nor_reads(
+    method: str, path: str, headers: dict[str, str], code: int, served: Served
+) -> None:
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value.replace("PORT", str(served.port)))
+    connection.endheaders()
+    response = connection.getresponse()
+    assert response.status == code, response.read()
+    assert response.getheader("Access-Control-Allow-Origin") is None
+    assert values(served, "/demo/a") == [], "nothing was written"
+
+
+def test_rest_is_off_unless_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text(
+        """{ plugins: { durable_cache: { storages: { a: { key_expr: "a/**" } } } } }"""
+    )
+    for flags, listen in (
+        ((), ""), (("--rest-http-port", "8000"), "127.0.0.1:8000"),
+        (("--rest-http-port", "[::]:8000"), "[::]:8000"), (("--rest-http-port", "none"), ""),
+    ):  # fmt: skip
+        shown = json.loads(run("check-config", "cache.json5", *flags).stdout)
+        assert shown["plugins"]["durable_cache"]["rest"]["listen"] == listen
+    wrong = run("check-config", "cache.json5", "--rest-http-port", "x:y")
+    assert wrong.returncode == 2
+    assert "plugins.durable_cache.rest.listen: expected host:port" in wrong.stderr
