@@ -1,4 +1,14 @@
-"""What once broke the promise, put back: each takes one small decision out of the product again."""
+"""What once broke the promise, put back: each takes one small decision out of the product again.
+
+What is not here lives outside the core, or no history shows it; `tests/regressions` has its test:
+
+- K3 in the cache: a publisher asks which epochs are known before it declares one, so that a cache
+  is told of a lower or a taken one only where nobody answers (`test_k03_pinned_publisher`).
+- K8: few pages of an older run meet a full queue in a history; none of 400 shows the numbers that
+  never were (`test_k08_pages_of_an_older_run`).
+- K18 has one of its four faults here: acknowledgements that count for whatever run need an older
+  run's that come late while the same numbers are open (`test_k18_receipts`).
+"""
 
 from __future__ import annotations
 
@@ -11,14 +21,21 @@ import pytest
 from durable_cache.model.sample import Sample
 from durable_cache.protocol.alignment.comparison import Comparison
 from durable_cache.protocol.cache.engine import CacheEngine
-from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.cache.events import Learned, Origin, Verified, Verify, VerifyFailed
+from durable_cache.protocol.publisher.engine import PublisherEngine
+from durable_cache.protocol.publisher.events import Finished, Output
 from durable_cache.protocol.subscriber import history as reading
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
+from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.subscriber.following import Followed, Numbering
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.wire import Ack, Incarnation
+from durable_cache.runtime.core import CacheCore
 from durable_cache.storage.journaled.backlog import Backlog
-from durable_cache.storage.journaled.journal import Entry
+from durable_cache.storage.journaled.index import StreamIndex
+from durable_cache.storage.journaled.journal import Entry, Journal
+from durable_cache.storage.journaled.purges import Purges
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.composition import Composition
 
@@ -33,6 +50,14 @@ def k1_an_append_while_one_is_outstanding(patch: pytest.MonkeyPatch) -> None:
         return outputs
 
     patch.setattr(CacheEngine, "_outgoing", whatever_is_outstanding)
+
+
+def k2_the_index_counts_the_entries_of_any_journal(patch: pytest.MonkeyPatch) -> None:
+    def nothing_wrong(journal: Journal, index: StreamIndex) -> str:
+        index.adopt(journal.identity, index.drained(), doubted=False)
+        return ""
+
+    patch.setattr("durable_cache.storage.journaled.storage.journal_finding", nothing_wrong)
 
 
 def k3_a_subscriber_restarts_no_declared_numbering(patch: pytest.MonkeyPatch) -> None:
@@ -75,16 +100,36 @@ def k6_the_oldest_source_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sources, "make_room", make_room)
 
 
+def k7_a_look_up_that_fails_found_nothing(patch: pytest.MonkeyPatch) -> None:
+    verify = Composition._verify
+
+    def found_nothing(self: Composition, question: Verify) -> Verified | VerifyFailed:
+        answer = verify(self, question)
+        return (
+            Verified(question.verify_id, (), self.now)
+            if isinstance(answer, VerifyFailed)
+            else answer
+        )
+
+    patch.setattr(Composition, "_verify", found_nothing)
+
+
 def k8_a_refused_page_is_awaited_like_live_numbers(patch: pytest.MonkeyPatch) -> None:
     received = Composition.received
 
-    def awaits(self: Any, samples: Sequence[Sample], origin: Origin) -> None:
+    def awaits(
+        self: Any, samples: Sequence[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
         bound = self._cache.plan.given_samples_max
         if origin is not Origin.LIVE and self.core.given_waiting + len(samples) > bound:
             self.refused(samples)
-        received(self, samples, origin)
+        received(self, samples, origin, names)
 
     patch.setattr(Composition, "received", awaits)
+
+
+def k9_the_index_is_believed_whatever_the_backend_holds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("durable_cache.storage.journaled.storage.backend_finding", lambda *_: "")
 
 
 def k12_what_is_spilled_is_not_read(patch: pytest.MonkeyPatch) -> None:
@@ -103,8 +148,33 @@ def k14_the_first_samples_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followed, "declare", not_fresh)
 
 
+def k17_what_is_on_its_way_is_drained_below_a_purge(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Purges, "without", lambda _, entry: entry)
+
+
+def k18_acknowledgements_are_of_whatever_run(patch: pytest.MonkeyPatch) -> None:
+    def of_this_run(self: Any, ack: Ack) -> list[Output]:
+        finished = self._take(self._numbering, ack) if ack.source == self._source else []
+        return [Finished(tuple(finished))] if finished else []
+
+    patch.setattr(PublisherEngine, "_acknowledged", of_this_run)
+
+
+def k18_a_put_that_raises_leaves_its_number(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PublisherEngine, "_send_failed", PublisherEngine._sent)
+
+
 def k20_absences_are_not_heard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Numbering, "learn_absent", lambda *_, **__: None)
+
+
+def k22_what_is_too_large_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+    learn = Numbering.learn_absent
+
+    def nothing_is(self: Numbering, part: AnswerPart, first: int, last: int, **about: bool) -> None:
+        learn(self, replace(part, oversized=()), first, last, **about)
+
+    patch.setattr(Numbering, "learn_absent", nothing_is)
 
 
 def k27_history_comes_source_by_source(patch: pytest.MonkeyPatch) -> None:
@@ -114,6 +184,16 @@ def k27_history_comes_source_by_source(patch: pytest.MonkeyPatch) -> None:
         return sorted(merged(answer), key=lambda sample: (sample.source, sample.epoch, sample.sn))
 
     patch.setattr(reading, "_merged", by_source)
+
+
+def k30_what_came_before_its_token_stays_where_it_is(patch: pytest.MonkeyPatch) -> None:
+    put_out = CacheCore._put_out
+
+    def learns_only(self: CacheCore, output: Any) -> None:
+        if not isinstance(output, Learned):
+            put_out(self, output)
+
+    patch.setattr(CacheCore, "_put_out", learns_only)
 
 
 def k31_a_pull_without_effect_is_the_last(patch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,15 @@ from durable_cache.testing.simulation.history import run_history
 from tests.simulation import old_behaviours as old
 
 HISTORIES_MAX = 400
-NOT_MENDED = ("wrap", "few sources", "short answers")
+NOT_MENDED = ("wrap", "at once", "few sources", "short answers")
 """Kinds of trouble that histories show findings of without anything put back."""
 RUNS_APART = (*NOT_MENDED, "pinned")
+USUAL = ("pinned foreign", "wrap", "at once")
+"""What is spared in every run."""
+WITH_EARLY = ("pinned foreign", "wrap")
+"""Some publishers put at once, and their first samples come before their token."""
+WITH_FOREIGN = ("wrap", "at once")
+"""Foreign publishers restart with their Zenoh id."""
 _BOUNDS = (
     "small queue",
     "little room",
@@ -36,6 +42,11 @@ CROWDS = tuple(kind for kind in JOINS if kind != "few sources")
 PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]] = [
     (old.k1_an_append_while_one_is_outstanding, "acknowledged what it has not", RUNS_APART),
     (
+        old.k2_the_index_counts_the_entries_of_any_journal,
+        r"cache. lost",
+        USUAL,
+    ),
+    (
         old.k3_a_subscriber_restarts_no_declared_numbering,
         "neither given nor told|nothing of",
         RESTARTS,
@@ -43,10 +54,32 @@ PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]
     (old.k4_tail_before_a_restart_is_not_asked_for, "went on to the next run", NOT_MENDED),
     (old.k5_history_is_over_whatever_was_answered, "was not given the history", JOINS),
     (old.k6_the_oldest_source_is_forgotten, "given nor told|out of order", CROWDS),
+    (old.k7_a_look_up_that_fails_found_nothing, "acknowledged what it has not", WITH_FOREIGN),
+    (
+        old.k9_the_index_is_believed_whatever_the_backend_holds,
+        "cache. lacks what",
+        USUAL,
+    ),
     (old.k12_what_is_spilled_is_not_read, "leaves out of a whole answer", RUNS_APART),
     (old.k14_the_first_samples_are_not_awaited, "neither given nor told", RUNS_APART),
+    (
+        old.k17_what_is_on_its_way_is_drained_below_a_purge,
+        "has again what was purged",
+        USUAL,
+    ),
+    (old.k18_a_put_that_raises_leaves_its_number, "what nobody published", USUAL),
     (old.k20_absences_are_not_heard, "told to miss another key", RUNS_APART),
+    (
+        old.k22_what_is_too_large_is_asked_for_again,
+        "asks again for what is too large",
+        USUAL,
+    ),
     (old.k27_history_comes_source_by_source, "out of time", (*JOINS, "medium")),
+    (
+        old.k30_what_came_before_its_token_stays_where_it_is,
+        "under another epoch",
+        WITH_EARLY,
+    ),
     (old.an_acknowledgement_before_the_journal_has_it, "cache. ", RUNS_APART),
 ]
 """What is put back, what is to be said of it, and what these histories are spared."""

@@ -23,6 +23,9 @@ SHARE_MIN = 5.0
 """In percent of the histories."""
 RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 """What takes two caches that hear different parts of a foreign publisher's restart."""
+NOT_YET = ("at once",)
+"""Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
+OPEN = (pytest.param("at once", id="a run whose first samples overtake its token"),)
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Played:
         return "\n".join([head, *rows])
 
 
-def play(seeds: range, without: tuple[str, ...] = ()) -> Played:
+def play(seeds: range, without: tuple[str, ...] = NOT_YET) -> Played:
     """Play the histories of some seeds; say how to play those again that went wrong."""
     logging.disable(logging.CRITICAL)  # caches say what their broken media did to them
     try:
@@ -112,8 +115,8 @@ def test_histories_are_eventful(in_ci: Played) -> None:
 @pytest.mark.nightly
 def test_each_kind_of_fault_and_event_is_no_rarity(in_ci: Played) -> None:
     assert set(in_ci.occurred) <= set(KINDS)
-    assert expected() <= set(in_ci.occurred)
-    kinds = expected() - RARE
+    assert expected(NOT_YET) <= set(in_ci.occurred)
+    kinds = expected(NOT_YET) - RARE
     assert {kind: in_ci.shares[kind] for kind in kinds if in_ci.shares[kind] < SHARE_MIN} == {}
 
 
@@ -129,7 +132,15 @@ def test_nightly_histories_keep_the_promise(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_seed_is_one_history_of_the_whole() -> None:
-    one, two = History(7), History(7)
+    one, two = History(7, without=NOT_YET), History(7, without=NOT_YET)
     assert one.run() == two.run()
     assert one.world.events == two.world.events > 0
     assert one.world.occurred == two.world.occurred
+
+
+@pytest.mark.nightly
+@pytest.mark.xfail(strict=True, reason="found by the simulator and not mended yet")
+@pytest.mark.parametrize("kind", OPEN)
+def test_what_is_not_mended_yet(kind: str) -> None:
+    without = tuple(other for other in NOT_YET if other != kind)
+    assert play(range(120), without).wrong == {}

@@ -68,7 +68,7 @@ class CachePromise:
     def _answered(self, question: Question, found: list[Sample]) -> None:
         """An answer that does not say it is cut holds all that is there."""
         cache = self._cache
-        if question.after is not None or question.newest is not None or cache.excused:
+        if question.after is not None or question.newest is not None:
             return
         given = {self._truth.of(sample) for sample in found}
         for publication in cache.held_ns:
@@ -91,11 +91,22 @@ class CachePromise:
         for publisher in publishers:
             self._check_acknowledged(publisher, found)
         self._check_purged(found)
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """What reads the backend alone finds samples under the epochs that answers show."""
+        cache = self._cache
+        assert cache.process is not None
+        for stream, held in cache.backend.state.streams.items():
+            stands = cache.process.core.epochs.canonical_stream(stream)
+            if held and stands != stream:
+                self._fail(f"stores {stream} under another epoch than {stands.epoch}")
+                return
 
     def _check_purged(self, found: Mapping[Publication, int]) -> None:
         """What an operator purged never comes back, unless nothing here can know of it any more."""
         cache = self._cache
-        if cache.process is None or (cache.journal.lied and cache.index.lied):
+        if cache.process is None or (cache.journal.losses and cache.index.losses):
             return
         floors: dict[Stream, int] = {}
         for floor in cache.purged:
@@ -115,13 +126,15 @@ class CachePromise:
     ) -> None:
         cache = self._cache
         for (numbering, cache_id), sns in publisher.acked.items():
-            if cache_id not in cache.cache_ids or cache.excused:
+            if cache_id not in cache.cache_ids:
                 continue
             for sn in sorted(sns):
                 publication = numbering.published.get(sn)
                 if publication is None:
                     self._fail(f"acknowledged {Finding(numbering, sn)}")
-                elif publication not in found and not cache.hides(publication):
+                elif not (
+                    publication in found or publication in cache.gone or cache.hides(publication)
+                ):
                     self._fail(f"lost {Finding(numbering, sn)}")
 
     def check_aligned(self, other: CachePromise) -> None:

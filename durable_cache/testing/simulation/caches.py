@@ -92,8 +92,13 @@ class SimCache(Listener):
         """Which numbering it calls by an epoch, as what it stores shows."""
         self.removed: set[Publication] = set()
         """What retention or a purge took away."""
+        self.gone: set[Publication] = set()
+        """What went with a medium that lied, was lost or came back older."""
+        self._losses = 0
         self.purged: list[Floor] = []
         """What an operator was told is gone for good."""
+        self._named_runs: set[str] = set()
+        """The incarnations whose tokens it saw."""
         self.cache_ids: set[str] = set()
         """What it has called itself; another one where its own name was lost."""
         self.on_miss: list[Callable[[ReportMiss], None]] = []
@@ -186,6 +191,10 @@ class SimCache(Listener):
             elif sample.sn >= floors.get(sample.stream, 0):
                 found.add(publication)
                 self.named[sample.source, sample.epoch] = publication.numbering
+        losses = self.journal.losses + self.backend.losses  # the index holds none
+        if losses != self._losses:
+            self._losses = losses
+            self.gone |= self.held_ns.keys() - found
         self.held_ns = {one: self.held_ns.get(one, now) for one in found}
 
     def committed(self, samples: Iterable[Sample]) -> None:
@@ -251,6 +260,12 @@ class SimCache(Listener):
 
     def _seen(self, token: PublisherToken, alive: bool) -> None:
         if alive:
+            if (
+                self._runs.get(token.source) == token.run
+                and token.incarnation not in self._named_runs
+            ):
+                self.world.occur("samples before their token")
+            self._named_runs.add(token.incarnation)
             self.follows(token.source, token.run)
             self._queue.append(token)
             self._step_soon()
@@ -525,15 +540,7 @@ class SimCache(Listener):
 
     def has_durably(self, publication: Publication) -> bool:
         """Tell whether a publication is here, or went by retention, a purge or a broken medium."""
-        return publication in self.held_ns or publication in self.removed or self.excused
-
-    @property
-    def excused(self) -> bool:
-        """Whether what holds samples lied, was lost or put back: what was acknowledged may be gone.
-
-        The index holds none; it is read anew from what the others have.
-        """
-        return self.journal.lied or self.backend.lied
+        return any(publication in those for those in (self.held_ns, self.removed, self.gone))
 
 
 class Heard:

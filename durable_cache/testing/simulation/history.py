@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
@@ -14,7 +15,7 @@ from durable_cache.storage.contract import Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.testing.simulation.cache_promises import CachePromise
 from durable_cache.testing.simulation.caches import CachePlan, SimCache, answerers_of
-from durable_cache.testing.simulation.media import FAULTS
+from durable_cache.testing.simulation.media import FAULTS, Medium
 from durable_cache.testing.simulation.network import Conditions, Network
 from durable_cache.testing.simulation.promises import SubscriberPromise
 from durable_cache.testing.simulation.publisher_promises import PublisherPromise
@@ -84,6 +85,8 @@ class History:
         self._publisher_promises: list[PublisherPromise] = []
         self.publishers: list[SimPublisher] = []
         self.subscribers: list[SimSubscriber] = []
+        self._aside = Random(f"beside history {seed}")  # noqa: S311  a history is to be repeated
+        """Draws what may or may not happen besides, so that the rest of a history stays."""
         self._theme = self.random.choice(_THEMES)
         self.network.conditions = self._draw_conditions()
         if "network" in self.without:
@@ -160,6 +163,7 @@ class History:
             acknowledgements=random.choice((0, 1, len(self.caches))),
             unacknowledged_max=10 if self._maybe("few receipts", 0.2) else 1 << 30,
             heartbeat_seconds=random.choice((None, 0.5, 3.0)),
+            puts_at_once=3 if self._aside.random() < 0.3 and "at once" not in self.without else 0,
         )
         parts = self.world, self.network, self.truth
         publisher: SimPublisher
@@ -330,6 +334,9 @@ class History:
         cache = self.random.choice(self.caches)
         if cache.process is None:
             return
+        if self._aside.random() < 0.3:
+            self._purge_on_its_way(cache)
+            return
         infos = [info for info in cache.process.index.all_infos() if info.held]
         if infos:
             info = self.random.choice(infos)
@@ -337,28 +344,81 @@ class History:
             self.world.occur("operator purges")
             cache.purge([Floor(info.stream, self.random.randint(first, last) + 1)])
 
+    def _purge_on_its_way(self, cache: SimCache) -> None:
+        """Let an operator remove what no backend has yet.
+
+        Nothing that is still to come is below the floor: a purge is of what is there.
+        """
+        self._burst()
+        self.world.run(0.15)
+        runs = {} if cache.process is None else cache.process.store.backlog_runs()
+        for stream, held in runs.items():
+            numbering = cache.numbering_of(stream.source, stream.epoch)
+            every = () if numbering is None else numbering.published.values()
+            to_come = [
+                one.sample.sn
+                for one in every
+                if one.sample.key == stream.key
+                and one not in cache.held_ns
+                and one not in cache.removed
+            ]
+            floor = min([*to_come, (held.last or 0) + 1])
+            if floor > (held.first or 0):
+                self.world.occur("what is on its way is purged")
+                cache.purge([Floor(stream, floor)])
+                return
+
     def _wipe(self) -> None:
         cache = self.random.choice(self.caches)
         medium = self.random.choice(cache.media)
         self.world.occur(f"{medium.kind} wiped")
         cache.died("a medium is lost")
         medium.wipe()
-        self.world.at(self.random.choice((0.1, 3.0)), self._start_all)
+        again_seconds = self.random.choice((0.1, 3.0))
+        self.world.at(again_seconds, self._start_all)
+        if medium is cache.journal:
+            self._kill_before_it_drains(cache, again_seconds)
 
     def _put_back(self) -> None:
         """Keep a copy of a medium of a cache that is stopped, or put that in place."""
         cache = self.random.choice(self.caches)
         kept = [medium for medium in cache.media if medium.backed_up]
         if kept and self.random.random() < 0.7:
-            medium = self.random.choice(kept)
+            medium: Medium[Any] | None = self.random.choice(kept)
+            assert medium is not None
             self.world.occur(f"{medium.kind} put back")
             cache.died("a medium comes back older")
             medium.put_back()
         else:
+            medium = None
             cache.died("stopped for a copy")
-            for medium in cache.media:
-                medium.back_up()
-        self.world.at(self.random.choice((0.1, 3.0)), self._start_all)
+            for one in cache.media:
+                one.back_up()
+        again_seconds = self.random.choice((0.1, 3.0))
+        self.world.at(again_seconds, self._start_all)
+        if medium is cache.journal:
+            self._kill_before_it_drains(cache, again_seconds)
+
+    def _kill_before_it_drains(self, cache: SimCache, again_seconds: float) -> None:
+        """End a cache whose journal is another one now while all that it took since is in there."""
+        if "crash" in self.without:
+            return
+        world, backend = self.world, cache.backend
+
+        def take_away() -> None:
+            if not world.healed:
+                backend.fault = "unavailable"
+                self._burst()
+
+        def kill() -> None:
+            if not world.healed:
+                world.occur("killed before it drained")
+                cache.died("killed before it drained")
+                backend.fault = ""
+                world.at(0.1, self._start_all)
+
+        world.at(again_seconds + 0.01, take_away)
+        world.at(again_seconds + 1.0, kill)
 
     def _leave(self) -> None:
         subscriber = self.random.choice(self.subscribers)

@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "epochs differ": "pinned foreign",
     "heartbeat": "foreign",
     "held but not found": "",
+    "killed before it drained": "crash",
     "journal at its bound": "small journal",
     "late joiner asks for history": "join",
     "link cut": "part",
@@ -63,6 +64,7 @@ KINDS: Mapping[str, str] = {
     "purge pulled": "purge",
     "room for what others gave failed": "little room",
     "samples pulled": "align",
+    "samples before their token": "at once",
     "sample doubled": "network",
     "sample late": "network",
     "sample lost": "network",
@@ -73,6 +75,7 @@ KINDS: Mapping[str, str] = {
     "subscriber leaves": "leave",
     "timestamp goes back": "times back",
     "too many unacknowledged": "few receipts",
+    "what is on its way is purged": "purge",
     "wildcard update": "wildcards",
 }
 """Each kind, with the kind of trouble without which it does not occur, or is a rarity; "" where it

@@ -66,9 +66,9 @@ class Medium(Generic[StateT]):
         unreadable (only reads fail)."""
         self.lying = False
         """Whether writes are said to be synced and are not."""
-        self.lied = False
-        """Whether a power cut has ever taken back what was said to be synced, or an older copy
-        was put in place: then what was acknowledged may be gone."""
+        self.losses = 0
+        """How often a power cut took back what was said to be synced, it was wiped, or an older
+        copy was put in place: what was acknowledged before may be gone."""
         self.crash_in: int | None = None
         """A crash comes with this call from now."""
         self.seconds = 0.0
@@ -132,7 +132,7 @@ class Medium(Generic[StateT]):
             return False
         self.state = self.world.random.choice(self._unsynced)
         self._unsynced.clear()
-        self.lied = True
+        self.losses += 1
         return True
 
     @property
@@ -147,12 +147,14 @@ class Medium(Generic[StateT]):
     def put_back(self) -> None:
         """Put the copy in place; idempotent."""
         assert self._copy is not None
-        self.state, self.lied = self._copied(self._copy), True
+        self.state = self._copied(self._copy)
+        self.losses += 1
         self._unsynced.clear()
 
     def wipe(self) -> None:
         """Lose everything."""
-        self.state, self.lied = self._copied(self._empty), True
+        self.state = self._copied(self._empty)
+        self.losses += 1
         self._unsynced.clear()
 
     def mend(self) -> None:

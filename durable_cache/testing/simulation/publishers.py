@@ -104,6 +104,8 @@ class PublisherPlan:
     acknowledgements: int = 0
     """How many caches must hold a sample, at the level of a disk."""
     unacknowledged_max: int = 1 << 30
+    puts_at_once: int = 0
+    """How many samples one of ours puts in the moment in which it is declared."""
     heartbeat_seconds: float | None = None
     """How often a foreign one says its last number, while it has said something new."""
 
@@ -298,6 +300,8 @@ class OwnPublisher(SimPublisher):
         def end(_: Outcome) -> None:
             self._ready = True
             self._tell(EpochsKnown(highest, self._began(self._engine.next_sn)))
+            if self.plan.puts_at_once:
+                self.put(self.plan.puts_at_once)
 
         self.network.ask(self, self._answerers(question), _EPOCHS_TIMEOUT_SECONDS, hear, end)
 
