@@ -180,8 +180,8 @@ def k22_what_is_too_large_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
 def k27_history_comes_source_by_source(patch: pytest.MonkeyPatch) -> None:
     merged = reading._merged
 
-    def by_source(answer: Any) -> list[Sample]:
-        return sorted(merged(answer), key=lambda sample: (sample.source, sample.epoch, sample.sn))
+    def by_source(*asked: Any) -> list[Sample]:
+        return sorted(merged(*asked), key=lambda sample: (sample.source, sample.epoch, sample.sn))
 
     patch.setattr(reading, "_merged", by_source)
 
