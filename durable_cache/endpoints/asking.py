@@ -20,7 +20,7 @@ from durable_cache.endpoints.session import (
     ask,
     ask_later,
 )
-from durable_cache.errors import RemoteProtocolError
+from durable_cache.errors import RemoteProtocolError, StorageUnavailable
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, parse_source
 from durable_cache.protocol.wire import (
@@ -41,6 +41,7 @@ _SN = attrgetter("sn")
 _ORDER: Callable[[Sample], Cursor] = attrgetter("order")
 _TIME_ORDER: Callable[[Sample], Cursor] = attrgetter("time_order")
 _NOT_IN_PARAMETERS = frozenset(";=")
+_PAGE_QUESTIONS_MAX = 3
 _REPLY_BYTES_MAX = 1 << 30
 """What Zenoh itself allows in one message."""
 
@@ -156,6 +157,18 @@ class Asking:
         payload = None if after is None else encode_place(after)
         return self._begin(selector, payload, ours=True)
 
+    def page(self, key_expr: str, prefix: str, parameters: str, after: Sample | None) -> Gathered:
+        """Ask every cache for a page of history; `after` is where the page before was cut.
+
+        Somebody cut it: that nobody has the rest to give is an error, once it was asked again.
+        """
+        for _ in range(_PAGE_QUESTIONS_MAX):
+            gathered = self.caches(key_expr, prefix, parameters, after)
+            if after is None or gathered.answers:
+                return gathered
+        gathered.errors.append("no cache answered the question for the rest")
+        return gathered
+
     def publisher(self, key_expr: str, source: SourceId | None, parameters: str = "") -> Gathered:
         """Ask native publishers' own caches (zenoh-ext's AdvancedCache), one source or all."""
         who = f"*/{source.zid}/{source.eid}/**" if source else "**"
@@ -170,11 +183,14 @@ class Asking:
     def history(self, key_expr: str, prefix: str, parameters: str = "") -> Iterator[list[Sample]]:
         """Yield all that caches hold, page by page, each page sorted by identity.
 
-        A sample may come in two pages when answers are cut at different places.
+        A sample may come in two pages when answers are cut at different places. Raises
+        StorageUnavailable where somebody could not answer; what was yielded before is right.
         """
         after: Sample | None = None
         while True:
-            gathered = self.caches(key_expr, prefix, parameters, after)
+            gathered = self.page(key_expr, prefix, parameters, after)
+            if gathered.errors:
+                raise StorageUnavailable(f"history of {key_expr}: {gathered.errors[0]}; ask again")
             yield gathered.ordered()
             if gathered.cut_after is None or gathered.cut_after == after:
                 return

@@ -166,7 +166,7 @@ def history_pages(
     after: Sample | None = None
     last: tuple[object, ...] | None = None
     while True:
-        gathered: Gathered = asking.caches(key_expr, prefix, parameters, after)
+        gathered: Gathered = asking.page(key_expr, prefix, parameters, after)
         pages.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
         pages.answers += gathered.answers
         pages.repliers |= gathered.repliers
