@@ -264,7 +264,7 @@ def test_an_older_sample_is_reported_where_a_newer_one_was_taken(network: LocalN
         session = network.client()
         publisher = session.declare_publisher("a/b")
         connected(publisher)
-        early, late = session.new_timestamp(), session.new_timestamp()
+        first, early, late = (session.new_timestamp() for _ in range(3))
         publisher.put(b"late", timestamp=late)
         assert reader.wait(10)
         assert payloads(reader.take()) == [b"late"]
@@ -276,7 +276,8 @@ def test_an_older_sample_is_reported_where_a_newer_one_was_taken(network: LocalN
         assert reader.sample_lost_status().change == 0
         assert reader.read() == []
         by_callback.undeclare()
-        publisher.put(b"early", timestamp=early)
+        publisher.put(b"early", timestamp=early)  # a repeat is no other sample
+        publisher.put(b"first", timestamp=first)
         assert by_channel.recv(10).total == 2
         assert len(told) == 1
 
