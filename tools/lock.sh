@@ -3,7 +3,7 @@
 #
 # The files name no address to download from: where packages come from is the installer's setting.
 #   build      what builds wheels            run    what `make run` needs
-#   dev        every extra and all tools     postgres, influxdb, delta, spark, frame    one extra each
+#   dev        every extra and all tools     postgres, influxdb, delta, spark, frame, mcap, top    one extra each
 # All agree with each other: the small ones take their versions from dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,6 +25,6 @@ compile() {
 compile build requirements/build.in
 compile dev --extra all --extra testing -c requirements/build.txt pyproject.toml requirements/dev.in
 compile run -c requirements/dev.txt pyproject.toml
-for extra in postgres influxdb delta spark frame; do
+for extra in postgres influxdb delta spark frame mcap top; do
   compile "$extra" --extra "$extra" -c requirements/dev.txt pyproject.toml
 done
