@@ -156,7 +156,8 @@ def test_no_address_to_download_packages_from_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["build", "dev", "run", "postgres", "influxdb", "delta", "spark", "frame", "mcap", "top"]
+    "name",
+    ["build", "dev", "run", "postgres", "influxdb", "delta", "spark", "frame", "mcap", "top"],
 )
 def test_the_locks_pin_everything_by_hash_and_name_no_address(name: str) -> None:
     lock = next(path for path in tree_files() if named(path) == f"requirements/{name}.txt")

@@ -63,6 +63,8 @@ class Part:
 class Gathered:
     """What the answers to one query hold together."""
 
+    place: Callable[[Sample], Cursor] = _ORDER
+    """The order that was asked for."""
     packed: list[SampleBatch] = field(default_factory=list)
     """From caches, as they came, each in the order that was asked for: their epochs are known."""
     single: list[Sample] = field(default_factory=list)
@@ -88,6 +90,21 @@ class Gathered:
     def whole(self) -> bool:
         """Whether somebody answered, and nobody failed to."""
         return self.answers > 0 and not self.errors
+
+    def following(self, after: Sample | None) -> Sample | None:
+        """Return where to ask on; `after` is where this page began, None: it was the last.
+
+        A page begins where somebody cut the one before. So that nobody answers behind it, or no
+        further than it, is no end: it becomes an error.
+        """
+        if after is not None and not self.answers:
+            self.errors.append("no cache answered the question for the rest")
+            return None
+        cut = self.cut_after
+        if after is not None and cut is not None and self.place(cut) <= self.place(after):
+            self.errors.append("an answer came no further than the one before")
+            return None
+        return cut
 
     @property
     def samples(self) -> dict[Identity, Sample]:
@@ -160,13 +177,12 @@ class Asking:
     def page(self, key_expr: str, prefix: str, parameters: str, after: Sample | None) -> Gathered:
         """Ask every cache for a page of history; `after` is where the page before was cut.
 
-        Somebody cut it: that nobody has the rest to give is an error, once it was asked again.
+        Somebody cut it: where nobody answers, the question is asked again.
         """
         for _ in range(_PAGE_QUESTIONS_MAX):
             gathered = self.caches(key_expr, prefix, parameters, after)
             if after is None or gathered.answers:
-                return gathered
-        gathered.errors.append("no cache answered the question for the rest")
+                break
         return gathered
 
     def publisher(self, key_expr: str, source: SourceId | None, parameters: str = "") -> Gathered:
@@ -189,12 +205,12 @@ class Asking:
         after: Sample | None = None
         while True:
             gathered = self.page(key_expr, prefix, parameters, after)
+            after = gathered.following(after)
             if gathered.errors:
                 raise StorageUnavailable(f"history of {key_expr}: {gathered.errors[0]}; ask again")
             yield gathered.ordered()
-            if gathered.cut_after is None or gathered.cut_after == after:
+            if after is None:
                 return
-            after = gathered.cut_after
 
     def later(
         self,
@@ -241,12 +257,12 @@ class Asking:
     def _gather(
         self, answers: Iterator[Answer], place: Callable[[Sample], Cursor], *, ours: bool
     ) -> Gathered:
-        gathered = Gathered()
+        gathered = Gathered(place)
         for answer in answers:
             gathered.answers += 1
             gathered.repliers.add(answer.replier)
             try:
-                self._take(gathered, answer, place, ours=ours)
+                self._take(gathered, answer, ours=ours)
             except RemoteProtocolError as error:
                 gathered.errors.append(str(error)[:200])
         if gathered.refused:
@@ -262,7 +278,6 @@ class Asking:
         self,
         gathered: Gathered,
         answer: Answer,
-        place: Callable[[Sample], Cursor],
         *,
         ours: bool,
     ) -> None:
@@ -279,7 +294,7 @@ class Asking:
             gathered.single += self._within_bound([opened], gathered.oversized)
         elif ours and _is_frame(sample.payload, Content.PACKED):
             packed = decode_packed(sample.payload, refused=gathered.refused)
-            self._take_packed(gathered, answer.replier, packed, place)
+            self._take_packed(gathered, answer.replier, packed)
         elif sample.source == NO_SOURCE:
             gathered.plain.append(sample)
         else:
@@ -290,7 +305,6 @@ class Asking:
         gathered: Gathered,
         replier: str,
         packed: PackedAnswer,
-        place: Callable[[Sample], Cursor],
     ) -> None:
         samples = packed.samples.samples
         if packed.more and not samples:
@@ -298,7 +312,7 @@ class Asking:
         elif packed.more:
             last = msgspec.structs.replace(samples[-1], payload=b"", attachment=None)
             before = gathered.cut_after
-            if before is None or place(last) < place(before):
+            if before is None or gathered.place(last) < gathered.place(before):
                 gathered.cut_after = last
         part = gathered.parts.setdefault(replier, Part())
         kept = self._within_bound(samples, part.oversized)

@@ -85,7 +85,7 @@ class Fetching:
             return
 
         def answered(gather: Callable[[], Gathered]) -> None:
-            read = partial(self._read, steps, question, gather, ended)
+            read = partial(self._read, steps, gather, ended)
             self._lane.submit(read, within_bound=False)
 
         native = question.native
@@ -104,16 +104,11 @@ class Fetching:
     def _read(
         self,
         steps: _Steps,
-        question: _Question,
         gather: Callable[[], Gathered],
         ended: Callable[[bool], None],
     ) -> None:
         try:
-            gathered = gather()
-            if gathered.errors:
-                self.error = f"fetch {question.selector[:80]!r}: {gathered.errors[0]}"
-                _log.info("a fetch was not answered whole", extra={"reason": self.error})
-            self._go_on(steps, gathered, ended)
+            self._go_on(steps, gather(), ended)
         except Exception:
             ended(True)  # whoever waits for the fetch asks again; the lane logs what is ours
             raise
@@ -127,25 +122,34 @@ class Fetching:
                 payload = None if after is None else encode_place(after)
                 selector = f"{source}/{key_expr}?{numbers};_pack=1"
                 gathered = yield _Question(selector, payload)
-                whole &= not gathered.errors
+                after = gathered.following(after)
+                whole &= self._is_whole(gathered, selector)
                 for samples, names in gathered.by_names():
                     page = [sample for sample in samples if sample.source == source]
                     self._take(_within(page, first, last), Origin.RECOVERED, names)
-                if gathered.cut_after is None or gathered.cut_after == after:
+                if after is None:
                     break
-                after = gathered.cut_after
             native = f"{key_expr}/@adv/*/{source.zid}/{source.eid}/**?{numbers}"
             gathered = yield _Question(native, native=True)
-            whole &= not gathered.errors
+            whole &= self._is_whole(gathered, native)
             own = [sample for sample in gathered.native if sample.source == source]
             self._take(_within(own, first, last), Origin.NATIVE)
         return whole
 
     def _everything_native(self) -> _Steps:
         for key_expr in self._key_exprs:
-            gathered = yield _Question(f"{key_expr}/@adv/**?", native=True)
+            native = f"{key_expr}/@adv/**?"
+            gathered = yield _Question(native, native=True)
+            self._is_whole(gathered, native)
             self._take(gathered.native, Origin.NATIVE)
         return True
+
+    def _is_whole(self, gathered: Gathered, selector: str) -> bool:
+        """Tell whether nobody failed to answer; else note why."""
+        if gathered.errors:
+            self.error = f"fetch {selector[:80]!r}: {gathered.errors[0]}"
+            _log.info("a fetch was not answered whole", extra={"reason": self.error})
+        return not gathered.errors
 
     def _take(
         self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()

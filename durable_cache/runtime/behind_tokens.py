@@ -61,9 +61,6 @@ class BehindTokens:
         self.held = 0
         """How many samples and tokens wait here."""
 
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
     def begin(self, token: EpochDeclared) -> None:
         """Let a token wait, behind those of its source that wait already."""
         runs = self._runs.setdefault(token.source, [])
@@ -78,6 +75,8 @@ class BehindTokens:
 
         What a publisher's own cache gave passes: while its run is not known it is left out anyway.
         """
+        if not self._runs:
+            return event
         match event:
             case Arrived(batch, Origin.LIVE, now, names):
                 rest = [sample for sample in batch if not self._keeps(sample)]

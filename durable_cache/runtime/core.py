@@ -249,7 +249,8 @@ class CacheCore:
                 self._engine_takes(event)
             case Verified():
                 self._engine_takes(event)
-                self._live.extendleft(reversed(self._released(event.now)))
+                released = self._behind_tokens.released(self._engine.doubted, event.now)
+                self._live.extendleft(reversed(released))
             case Arrived(_, origin, _, _) if origin in _OTHERS:
                 self._given.append(event)
             case FetchEnded() | Inquired() | ResendArrived():
@@ -282,10 +283,6 @@ class CacheCore:
             alias = self._to_move.popleft()
             self._busy_moving = True
             self._begin(self._move(alias), partial(self._move_later, alias))
-
-    def _released(self, now: Moment) -> list[CoreEvent]:
-        """Return the tokens that may go on, with what came behind them."""
-        return self._behind_tokens.released(self._engine.doubted, now)
 
     def _begin(
         self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool = False

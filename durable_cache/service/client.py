@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import quote
 
-from durable_cache.endpoints.asking import Asking, Gathered
+from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Decoder, Session, ask, open_session, read_config, zid_of
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.sample import Sample
@@ -166,18 +166,17 @@ def history_pages(
     after: Sample | None = None
     last: tuple[object, ...] | None = None
     while True:
-        gathered: Gathered = asking.page(key_expr, prefix, parameters, after)
+        gathered = asking.page(key_expr, prefix, parameters, after)
+        cut = after = gathered.following(after)
         pages.errors += [f"a cache could not answer: {reason}" for reason in gathered.errors]
         pages.answers += gathered.answers
         pages.repliers |= gathered.repliers
         pages.refused += gathered.refused
-        cut = gathered.cut_after
-        samples = gathered.ordered()
         yield [
             sample
-            for sample in samples
+            for sample in gathered.ordered()
             if (last is None or sample.order > last) and (cut is None or sample.order <= cut.order)
         ]
-        if cut is None or (after is not None and cut.order <= after.order):
+        if cut is None:
             return
-        after, last = cut, cut.order
+        last = cut.order
