@@ -5,12 +5,12 @@ With a stable id its admin space keeps its address, and what others note of it s
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from pathlib import Path
 
 from durable_cache.errors import ConfigError, StorageUnavailable
+from durable_cache.service.whole_file import writing_whole
 
 __all__ = ["FILE_NAME", "kept_zid"]
 
@@ -42,15 +42,11 @@ def kept_zid(state_dir: Path) -> str:
 
 
 def _made(path: Path) -> str:
-    """Make an id and keep it; a file that a power cut left half written never has its name."""
+    """Make an id and keep it."""
     zid = secrets.choice("123456789abcdef") + secrets.token_hex(16)[1:]
-    part = path.with_suffix(".part")
     try:
-        with part.open("w", encoding="ascii") as file:
-            file.write(f"{zid}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        with writing_whole(path) as file:
+            file.write(f"{zid}\n".encode())
     except OSError as error:
         raise StorageUnavailable(f"{path}: {error.strerror}") from error
     return zid

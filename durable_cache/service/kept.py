@@ -5,13 +5,13 @@ It is laid over the configuration's storages at every start, so that a restart c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from durable_cache.errors import ConfigError, StorageUnavailable
+from durable_cache.service.whole_file import writing_whole
 
 __all__ = ["FILE_NAME", "KeptChanges", "keep_changes", "read_kept"]
 
@@ -95,17 +95,8 @@ def keep_changes(state_dir: Path, kept: KeptChanges) -> None:
     Raises `StorageUnavailable`; what was kept before is then kept still.
     """
     path = state_dir / FILE_NAME
-    part = path.with_suffix(".part")
     try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with writing_whole(path, 0o600) as file:
             file.write(msgspec.json.format(msgspec.json.encode(kept)))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        directory = os.open(state_dir, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
     except OSError as error:
         raise StorageUnavailable(f"{path}: {error.strerror}") from error

@@ -137,13 +137,17 @@ class RestHandler(Handler):
         names = {part.partition("=")[0] for part in parts}
         parameters = ";".join(part for part in parts if part and part != "_raw")
         selector = f"{key}?{parameters}" if parameters else key
-        replies = get_plain(
-            self.server.writing.session,
-            selector,
-            timeout_seconds=_GET_SECONDS_MAX,
-            replies_max=REPLIES_MAX + 1,
-            is_newest_only="_time" not in names,
-        )
+        try:
+            replies = get_plain(
+                self.server.writing.session,
+                selector,
+                timeout_seconds=_GET_SECONDS_MAX,
+                replies_max=REPLIES_MAX + 1,
+                is_newest_only="_time" not in names,
+            )
+        except ValueError as error:  # a selector to us and none to Zenoh, or the service ends
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return
         if len(replies) > REPLIES_MAX:
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {REPLIES_MAX}; ask for fewer keys"

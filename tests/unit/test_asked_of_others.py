@@ -146,6 +146,29 @@ def test_an_error_is_no_answer_and_is_told(session: Session, pool: Pool) -> None
     assert asked
 
 
+@pytest.mark.parametrize(
+    ("pages", "said"),
+    [(1, "no cache answered the question for the rest"), (9, "no further than the one before")],
+    ids=["who has the rest goes", "the same page again"],
+)
+def test_a_cut_page_that_nothing_follows_is_no_end(
+    session: Session, pool: Pool, pages: int, said: str
+) -> None:
+    cut = encode_packed(SampleBatch(map(sample, range(3))), more=True)
+    left = [cut] * pages
+
+    def answer(query: zenoh.Query) -> None:
+        if left and not str(query.key_expr).startswith("a/"):
+            query.reply(str(query.key_expr).replace("**", "x"), left.pop())
+        query.drop()
+
+    cutting = session.declare_queryable("*/a/**", answer)
+    asker = Asker(session, pool)
+    assert asker.fetch(0, 9)
+    cutting.undeclare()
+    assert said in asker.fetching.error
+
+
 def test_what_was_not_asked_for_is_not_taken(session: Session, pool: Pool) -> None:
     answer = [*map(sample, range(9)), sample(4, source=OTHER), sample(4, "b/c")]
 

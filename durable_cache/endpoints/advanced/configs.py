@@ -21,6 +21,7 @@ __all__ = [
     "RecoveryConfig",
     "RepliesConfig",
     "Seconds",
+    "check_ours",
 ]
 
 Seconds: TypeAlias = float | timedelta
@@ -68,7 +69,7 @@ class CacheConfig:
         if self.max_samples is not None:
             check_number("max_samples", self.max_samples, 1, whole=True)
         if self.replies_config is not None:
-            check_kind("replies_config", self.replies_config, RepliesConfig, _ours("RepliesConfig"))
+            check_ours("replies_config", self.replies_config, RepliesConfig)
 
     @property
     def samples(self) -> int:
@@ -148,5 +149,8 @@ class RecoveryConfig:
         return None if asked is None else _seconds("periodic_queries", asked, 0)
 
 
-def _ours(name: str) -> str:
-    return f"a durable_cache.ext.{name} (zenoh.ext's cannot be read)"
+def check_ours(name: str, value: object, kind: type[object]) -> None:
+    """Refuse with ConfigError what is no configuration of this module's, as zenoh.ext's own."""
+    check_kind(
+        name, value, kind, f"a durable_cache.ext.{kind.__name__} (zenoh.ext's cannot be read)"
+    )

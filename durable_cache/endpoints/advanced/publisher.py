@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durable_cache.endpoints.advanced.configs import CacheConfig, MissDetectionConfig
+from durable_cache.endpoints.advanced.configs import CacheConfig, MissDetectionConfig, check_ours
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.publisher import PublisherOptions, ReliablePublisher
@@ -25,7 +25,7 @@ from durable_cache.endpoints.session import (
     zenoh_qos,
 )
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_flag, check_kind, refused
+from durable_cache.model.arguments import check_flag, refused
 from durable_cache.model.sample import SourceId
 
 __all__ = ["AdvancedPublisher", "declare_advanced_publisher"]
@@ -125,12 +125,10 @@ def declare_advanced_publisher(  # noqa: PLR0913  # one call, as zenoh.ext has i
     congestion control blocks, where zenoh's drops. Raises ConfigError that names the argument
     nobody can work with.
     """
-    ours = "a durable_cache.ext.{} (zenoh.ext's cannot be read)"
     if cache is not None:
-        check_kind("cache", cache, CacheConfig, ours.format("CacheConfig"))
+        check_ours("cache", cache, CacheConfig)
     detection = sample_miss_detection or MissDetectionConfig()
-    kind = ours.format("MissDetectionConfig")
-    check_kind("sample_miss_detection", detection, MissDetectionConfig, kind)
+    check_ours("sample_miss_detection", detection, MissDetectionConfig)
     if publisher_detection is not None:
         check_flag("publisher_detection", publisher_detection)
     parsed = parse_key_expr(key_expr)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from durable_cache.endpoints.advanced.configs import HistoryConfig, RecoveryConfig
+from durable_cache.endpoints.advanced.configs import HistoryConfig, RecoveryConfig, check_ours
 from durable_cache.endpoints.advanced.detecting import PublisherListener
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.key_expressions import parse_key_expr
@@ -21,15 +20,13 @@ from durable_cache.endpoints.session import (
     check_session,
     read_origins,
 )
-from durable_cache.endpoints.subscriber.channels import Callback, Channel, Delivery, Sink, sink_of
+from durable_cache.endpoints.subscriber.channels import Callback, Delivery, Receiving, Sink, sink_of
 from durable_cache.endpoints.subscriber.subscriber import (
     MissListener,
     ReliableSubscriber,
     SubscriberOptions,
 )
-from durable_cache.endpoints.waking import AsyncItems
-from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_flag, check_kind
+from durable_cache.model.arguments import check_flag
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import DeliveryOptions
@@ -37,7 +34,7 @@ from durable_cache.protocol.subscriber.events import DeliveryOptions
 __all__ = ["AdvancedSubscriber", "declare_advanced_subscriber"]
 
 
-class AdvancedSubscriber(Closing):
+class AdvancedSubscriber(Receiving[ZenohSample], Closing):
     """A running subscriber; a context manager and iterable.
 
     `reliable` is the subscriber of ours that it stands for. A callback runs on its thread.
@@ -64,30 +61,6 @@ class AdvancedSubscriber(Closing):
     @property
     def key_expr(self) -> KeyExpr:
         return KeyExpr(str(self._key_expr))
-
-    @property
-    def handler(self) -> Any:
-        """What samples are received from, or the handler of ``(callback, handler)``."""
-        return self._handler
-
-    def recv(self, timeout_seconds: float | None = None) -> ZenohSample:
-        """Wait for the next sample; raises Closed, or TimeoutError when time is over."""
-        return self._channel().recv(timeout_seconds)
-
-    def try_recv(self) -> ZenohSample | None:
-        """Return the next sample if there is one."""
-        return self._channel().try_recv()
-
-    def __iter__(self) -> Iterator[ZenohSample]:
-        return iter(self._channel())
-
-    def __aiter__(self) -> AsyncItems[ZenohSample]:
-        return aiter(self._channel())
-
-    def _channel(self) -> Channel[ZenohSample]:
-        if not isinstance(self._sink, Channel):
-            raise ConfigError("this subscriber delivers elsewhere: nothing is received from it")
-        return self._sink
 
     def sample_miss_listener(self, handler: object = None) -> MissListener:
         """Tell `handler` of every loss; see `ReliableSubscriber.sample_miss_listener`."""
@@ -159,12 +132,11 @@ def declare_advanced_subscriber(
     with.
     """
     check_session(session)
-    ours = "a durable_cache.ext.{} (zenoh.ext's cannot be read)"
     if history is not None:
-        check_kind("history", history, HistoryConfig, ours.format("HistoryConfig"))
+        check_ours("history", history, HistoryConfig)
     delivery = DeliveryOptions(recovery=recovery is not None)
     if recovery is not None:
-        check_kind("recovery", recovery, RecoveryConfig, ours.format("RecoveryConfig"))
+        check_ours("recovery", recovery, RecoveryConfig)
         delivery = replace(delivery, periodic_queries_seconds=recovery.period_seconds)
     if subscriber_detection is not None:
         check_flag("subscriber_detection", subscriber_detection)

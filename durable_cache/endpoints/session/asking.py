@@ -108,7 +108,7 @@ def get_plain(
 ) -> list[PlainReply]:
     """Ask whoever answers, as any program does, and wait; at most `replies_max` are returned.
 
-    Raises ValueError for a selector that is none, Closed when the session is closed.
+    Raises ValueError for a selector that is none, and where the session is closed.
     """
     newest, everything = zenoh.ConsolidationMode.LATEST, zenoh.ConsolidationMode.NONE
     try:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Condition
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from durable_cache.endpoints.session import Session, is_fifo, read_callback, ring_capacity
 from durable_cache.endpoints.waking import AsyncItems, Waiters
@@ -24,6 +24,7 @@ __all__ = [
     "Delivery",
     "FifoChannel",
     "Listener",
+    "Receiving",
     "RingChannel",
     "Sink",
     "sink_of",
@@ -182,13 +183,16 @@ Sink = FifoChannel[_ItemT] | RingChannel[_ItemT] | Callback[_ItemT]
 """What takes what is delivered."""
 
 
-class Listener(Generic[_ItemT]):
-    """Where items of one kind are received from, until `undeclare`."""
+class Receiving(Generic[_ItemT]):
+    """What items are received from, where they are delivered to a channel."""
 
-    def __init__(
-        self, sink: Sink[_ItemT], handler: object, forget: Callable[[Sink[_ItemT]], None]
-    ) -> None:
-        self._sink, self.handler, self._forget = sink, handler, forget
+    _sink: Delivery[_ItemT]
+    _handler: object
+
+    @property
+    def handler(self) -> Any:
+        """What items are received from, or the handler of ``(callback, handler)``."""
+        return self._handler
 
     def recv(self, timeout_seconds: float | None = None) -> _ItemT:
         """Wait for the next; raises Closed, or TimeoutError when time is over."""
@@ -204,16 +208,26 @@ class Listener(Generic[_ItemT]):
     def __aiter__(self) -> AsyncItems[_ItemT]:
         return aiter(self._channel())
 
+    def _channel(self) -> Channel[_ItemT]:
+        if not isinstance(self._sink, Channel):
+            raise ConfigError("what comes here is delivered elsewhere: nothing is received from it")
+        return self._sink
+
+
+class Listener(Receiving[_ItemT]):
+    """Where items of one kind are received from, until `undeclare`."""
+
+    def __init__(
+        self, sink: Sink[_ItemT], handler: object, forget: Callable[[Sink[_ItemT]], None]
+    ) -> None:
+        self._sink: Sink[_ItemT] = sink
+        self._handler, self._forget = handler, forget
+
     def undeclare(self) -> None:
         """Be told of nothing further; idempotent."""
         with suppress(ValueError):
             self._forget(self._sink)
         self._sink.close()
-
-    def _channel(self) -> Channel[_ItemT]:
-        if isinstance(self._sink, Callback):
-            raise ConfigError("this listener is told through a callback")
-        return self._sink
 
 
 def sink_of(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event as Flag
 from threading import Thread, current_thread
-from typing import Any, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.closing import Closing
@@ -40,15 +40,13 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.subscriber.channels import (
     Callback,
-    Channel,
     Delivery,
     Listener,
+    Receiving,
     Sink,
     sink_of,
 )
 from durable_cache.endpoints.subscriber.questions import Questions
-from durable_cache.endpoints.waking import AsyncItems
-from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
@@ -134,7 +132,7 @@ class SubscriberOptions:
         return self
 
 
-class ReliableSubscriber(Closing):
+class ReliableSubscriber(Receiving[Sample], Closing):
     """A running subscriber (RFC, "The ReliableSubscriber"); a context manager and iterable.
 
     Samples are ours (`durable_cache.Sample`). A callback runs on the subscriber's own thread, never
@@ -230,30 +228,6 @@ class ReliableSubscriber(Closing):
         """How often a callback or a miss listener raised; delivery went on each time."""
         sinks = (self._sink, *self._miss_sinks)
         return sum(sink.errors for sink in sinks if isinstance(sink, Callback))
-
-    @property
-    def handler(self) -> Any:
-        """What samples are received from, or the handler of ``(callback, handler)``."""
-        return self._handler
-
-    def recv(self, timeout_seconds: float | None = None) -> Sample:
-        """Wait for the next sample; raises Closed, or TimeoutError when time is over."""
-        return self._channel().recv(timeout_seconds)
-
-    def try_recv(self) -> Sample | None:
-        """Return the next sample if there is one."""
-        return self._channel().try_recv()
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._channel())
-
-    def __aiter__(self) -> AsyncItems[Sample]:
-        return aiter(self._channel())
-
-    def _channel(self) -> Channel[Sample]:
-        if not isinstance(self._sink, Channel):
-            raise ConfigError("this subscriber delivers elsewhere: nothing is received from it")
-        return self._sink
 
     def sample_miss_listener(self, handler: object = None) -> MissListener:
         """Tell `handler` of every loss, before what follows it is delivered.

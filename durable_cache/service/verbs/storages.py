@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from durable_cache.service.layers import load_settings
 from durable_cache.service.output import Progress, say, write_result
 from durable_cache.service.verbs.options import add_config_options, add_json_option, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
+from durable_cache.service.whole_file import writing_whole
 from durable_cache.storage.contract import Refusal
 
 __all__ = ["add_verbs"]
@@ -109,12 +109,8 @@ def _export(arguments: argparse.Namespace) -> int:
     if target.exists():
         raise ConfigError(f"{target} exists; name a new file")
     with reading(source) as storage:
-        partial = target.with_name(f"{target.name}.part")
-        with partial.open("wb") as file, Progress(f"{source} -> {target}") as progress:
+        with writing_whole(target) as file, Progress(f"{source} -> {target}") as progress:
             samples = export_history(storage, only, file, progress.advance)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(target)
     write_result(
         f"{samples} samples exported to {target}",
         {"exported": samples, "file": str(target)},
