@@ -532,7 +532,8 @@ class CacheCore:
             if len(page.batch):
                 some = True
                 yield from self._load((alias.source,))
-                self._engine_takes(BatchReceived(page.batch, Origin.REFILED, self._now))
+                kept = yield from self._not_removed(page.batch)
+                self._engine_takes(BatchReceived(kept, Origin.REFILED, self._now))
             cursor = page.cursor
             if cursor is None:
                 return some

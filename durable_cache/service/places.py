@@ -107,9 +107,9 @@ def _reindex(storage: Storage, directory: Path) -> None:
     try:
         infos = [info for info in index.all_infos() if info.floor or info.purged]
         index.rebuild(storage)
-        index.trimmed(Floor(info.stream, info.floor) for info in infos if info.floor)
+        index.trimmed([Floor(info.stream, info.floor) for info in infos if info.floor])
         index.trimmed(
-            (Floor(info.stream, info.purged) for info in infos if info.purged), purged=True
+            [Floor(info.stream, info.purged) for info in infos if info.purged], purged=True
         )
     finally:
         index.close()

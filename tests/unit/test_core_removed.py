@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.cache.events import FetchEnded, Origin
-from durable_cache.storage.contract import Floor, Retention
+from durable_cache.protocol.cache.events import (
+    Append,
+    FetchEnded,
+    Origin,
+    ReportAbsent,
+    Verify,
+)
+from durable_cache.storage.contract import Capabilities, Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import BEGAN_NS, DrivenCache
@@ -23,6 +32,12 @@ from tests.unit.test_core import (
     sample,
     token,
 )
+
+
+class Backend(MemoryStorage):
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, durability=Durability.DISK)
 
 
 def under(epoch: int, samples: list[Sample]) -> list[Sample]:
@@ -128,3 +143,41 @@ def test_a_token_waits_for_the_samples_before_it_that_are_looked_up() -> None:
     (runs,) = of_run(cache, ONE, 1).values()
     assert list(runs) == [(0, 5)]
     assert (cache.acks[-1].incarnation, cache.acks[-1].runs) == ("00000002", ((0, 5),))
+
+
+def test_a_repeat_of_what_was_purged_on_its_way_is_known_by_who_forgot_the_source(
+    tmp_path: Path,
+) -> None:
+    cache = DrivenCache(JournaledStorage(Backend(), tmp_path))
+    cache.take(run_of(ONE, 0, 9))
+    cache.store.purge([Floor(sample(ONE, 0).stream, 10)])
+    cache.start()
+    cache.take([sample(ONE, 5), sample(ONE, 10)])
+    assert cache.store.drain_all(10)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(10, 10)])}
+    cache.store.close()
+
+
+def test_what_comes_by_another_way_while_it_is_looked_up_is_stored_once() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, "00000001")
+    cache.take([*run_of(ONE, 0, 4), sample(ONE, 6)])
+    cache.reads = False
+    cache.take([sample(ONE, 6), sample(ONE, 5)])
+    cache.appends = False
+    cache.take(under(EPOCH, [sample(ONE, 5)]), Origin.RECOVERED)
+    assert [type(effect) for effect in cache.unanswered] == [Verify, Append]
+    cache.answer_one()  # it finds nothing of what is under way
+    cache.answer_all()
+    stored = [len(effect.batch) for effect in cache.effects if isinstance(effect, Append)]
+    assert stored == [6, 1]
+    assert not cache.of(ReportAbsent)
+
+
+def test_what_moves_to_another_epoch_stays_removed_where_it_was_purged_there() -> None:
+    cache = DrivenCache()
+    cache.store.purge([Floor(sample(ONE, 0).stream._replace(epoch=EPOCH), 5)])
+    cache.take(run_of(ONE, 0, 12))
+    token(cache, ONE, EPOCH, "00000001")
+    moved(cache)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(5, 12)])}

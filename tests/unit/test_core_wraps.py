@@ -114,3 +114,15 @@ def test_a_name_given_here_before_the_token_came_raises_no_epoch() -> None:
     cache.take([sample(ONE, 0, seconds=1, run=1)])
     token(cache, ONE, declared, "0b0b0b0b", fresh=False)
     assert of_run(cache, ONE, 1) == {declared: RangeSet([SnRange(0, 0)])}
+
+
+def test_a_named_run_that_wraps_is_one_run_whatever_the_times_it_chooses() -> None:
+    """Its first samples overtake its token, and their times go back: no second run begins."""
+    cache = DrivenCache()
+    began = frame(BEGAN_NS)
+    token(cache, ONE, began - 10, "0a0a0a0a", fresh=False)
+    cache.take(last(5))
+    back = msgspec.structs.replace(wrapped(4, 4)[0], ntp64=wrapped(0, 0)[0].ntp64 - (30 << 32))
+    cache.take([back, *wrapped(3, 3), *wrapped(6, 6), *wrapped(0, 2)])
+    token(cache, ONE, began, "0b0b0b0b")
+    assert of_run(cache, ONE, 1) == {began: RangeSet([SnRange(0, 4), SnRange(6, 6)])}

@@ -74,6 +74,32 @@ def test_an_answerer_that_calls_a_run_otherwise_explains_its_numbers_too() -> No
     assert reader.story == [0, 1, 0, 2, 4]
 
 
+def test_absences_of_a_run_that_is_called_otherwise_are_believed_once_that_shows() -> None:
+    """All that is missing is other keys': the number before it shows which run is meant."""
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, at=9), sample(3, at=9.3))
+    reader.answer(answerers=0)
+    other_keys = (absent(1, 2, AbsenceReason.OTHER_KEY, 77),)
+    reader.answer(absent=other_keys)
+    assert reader.story == [0, 1, 0]
+    reader.wait(1)
+    assert reader.wanted == [(0, 2)]
+    reader.answer(sample(0, 77, at=9), absent=other_keys)
+    assert reader.story == [0, 1, 0, 3]
+
+
+def test_what_an_answerer_explains_of_a_later_run_explains_nothing_of_this() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(3))
+    other_keys = (absent(1, 2, AbsenceReason.OTHER_KEY, 77),)
+    reader.answer(absent=other_keys)
+    reader.wait(1)
+    assert reader.wanted == [(0, 2)]
+    reader.answer(sample(0, 77, at=9), absent=other_keys)
+    assert reader.story == [0]
+
+
 def test_the_first_number_after_a_declared_wrap_is_its_runs_though_no_other_came() -> None:
     """Its token is overtaken, and of the run before nothing was heard but the name."""
     reader = Reader()

@@ -24,7 +24,7 @@ from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS, sn_distance
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.cache.appending import Appending, Coming
@@ -431,9 +431,9 @@ class CacheEngine:
         if last < first:
             return
         due_ns = now.monotonic_ns + round(self._options.recovery_delay_seconds * _SECOND_NS)
-        self._gaps.open(
-            Gap(source, numbering.epoch, numbering.window, first, last, now.monotonic_ns, due_ns)
-        )
+        epoch, window, now_ns = numbering.epoch, numbering.window, now.monotonic_ns
+        overlaps = epoch != EPOCH_UNKNOWN and not (numbering.named or numbering.declared)
+        self._gaps.open(Gap(source, epoch, window, first, last, now_ns, due_ns, overlaps))
 
     def _tick(self, now: Moment) -> list[Output]:
         self._doubts.tick(now.monotonic_ns)
@@ -449,9 +449,10 @@ class CacheEngine:
         known.doubt = None
         outputs: list[Output] = []
         again: list[Sample] = []
+        under_way = self.under_way(doubt.source, known.live)
         for found in event.found:
             sample = found.sample
-            if again or known.live.epoch != sample.epoch or sample.sn > known.live.newest_held:
+            if again or known.live.outdates(found, under_way):
                 again.append(sample)
             elif known.live.restarted(sample, found.stored):
                 self.counts.restarts += 1

@@ -44,6 +44,9 @@ class Gap:
     last: int
     opened_ns: int
     due_ns: int
+    overlaps: bool = False
+    """Nobody named its run, and others may call it otherwise: a number that is here is asked for
+    with it, which shows theirs to be this one."""
     state: GapState = GapState.OPEN
     pause_ns: int = 0
     fetches: int = 0
@@ -162,6 +165,7 @@ class Gaps:
             gap.fetches += 1
             gap.missing_when_asked = gap.missing
         gap, last = together[0], max(gap.last for gap in together)
+        last += gap.overlaps and last + 1 in gap.window.held
         return Fetch(fetch_id, gap.source, gap.epoch, gap.first, last)
 
     def expired(self, now_ns: int) -> list[Gap]:

@@ -13,7 +13,7 @@ from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.epochs import Epochs
-from durable_cache.protocol.cache.events import Alias, EngineOptions, NumberingState
+from durable_cache.protocol.cache.events import Alias, EngineOptions, Found, NumberingState
 from durable_cache.protocol.restarts import (
     epoch_of_restart,
     has_wrapped,
@@ -31,6 +31,7 @@ class Numbering:
     __slots__ = (
         "declared",
         "epoch",
+        "follows_named",
         "foreign",
         "incarnation",
         "newest_ntp64",
@@ -45,6 +46,8 @@ class Numbering:
         """Its publisher said so; otherwise it was seen to begin, or nothing is known."""
         self.incarnation = ""
         """What its publisher's token calls it."""
+        self.follows_named = False
+        """It began where a named run's numbers wrapped: its own token is on its way."""
         self.foreign = False
         """Not all of it was heard by this process: what others gave may be another's numbers."""
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
@@ -52,6 +55,11 @@ class Numbering:
         self.newest_ntp64 = 0
         self.rejected = -1
         """The highest number that came and did not become durable."""
+
+    @property
+    def named(self) -> bool:
+        """Whether tokens say when a run begins: the times its publisher chooses say nothing."""
+        return bool(self.incarnation) or self.follows_named
 
     @property
     def newest_held(self) -> int:
@@ -99,13 +107,23 @@ class Numbering:
         return (
             window.verdict(sample.sn) is not Verdict.NEW
             or (window.start is not None and sample.sn < window.start)
-            or (not self.incarnation and is_later(sample, self.newest_ntp64))
+            or (not self.named and is_later(sample, self.newest_ntp64))
         )
+
+    def outdates(self, found: Found, under_way: RangeSet) -> bool:
+        """Tell whether what a look-up found says nothing of its sample any more.
+
+        It is of another run by now, comes behind all of it, or came by another way since and is
+        among those `under_way`, which no look-up finds.
+        """
+        sample = found.sample
+        since = found.stored is None and sample.sn in under_way
+        return since or sample.epoch != self.epoch or sample.sn > self.newest_held
 
     def shows_restart(self, sample: Sample) -> bool:
         """Tell whether a sample that a publisher's own cache gave is of a run that began since."""
         return (
-            not self.incarnation
+            not self.named
             and sample.sn <= self.newest_held
             and (self.wrapped(sample.sn) or is_later(sample, self.newest_ntp64))
         )
@@ -117,7 +135,7 @@ class Numbering:
         """
         if self.wrapped(sample.sn):
             return True
-        if self.incarnation and stored is None:
+        if self.named and stored is None:
             return False
         return is_restart(sample, stored, self.newest_ntp64, self.window.top)
 
@@ -296,9 +314,11 @@ class KnownSource:
 
     def restart(self, sample: Sample, unix_ns: int) -> Numbering:
         """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited."""
+        before = self.live
         highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
         self.current = epoch_of_restart(sample, unix_ns, highest)
         numbering = self.live
+        numbering.follows_named = bool(before.incarnation) and before.wrapped(sample.sn)
         numbering.window.begin(0)
         return numbering
 

@@ -55,6 +55,7 @@ from durable_cache.protocol.subscriber.following import (
 )
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
+from durable_cache.protocol.subscriber.naming import asked_from
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
@@ -366,7 +367,7 @@ class SubscriberEngine:
             return
         first = numbering.next_sn
         if numbering.ending and not numbering.end_known:
-            numbering.fetch = self._ask(numbering, first, None)
+            numbering.fetch = self._ask(numbering, asked_from(numbering), None)
             numbering.asked_to = numbering.top
         else:
             span = max(numbering.span, self._options.request_samples_max)
@@ -374,7 +375,7 @@ class SubscriberEngine:
             # What is held of a run that begins may be of the one before: an answer names it.
             held_to = min(numbering.top, first + span - 1)
             numbering.asked_to = held_to if begins else numbering.last_hole(span)
-            numbering.fetch = self._ask(numbering, first, numbering.asked_to)
+            numbering.fetch = self._ask(numbering, asked_from(numbering), numbering.asked_to)
 
     def _ask(self, numbering: Numbering, first: int, last: int | None) -> Fetch:
         fetch = Fetch(next(self._ids), numbering.source, numbering.epoch, first, last)

@@ -11,7 +11,7 @@ report (`lost`). A source's later numberings wait until the earlier one is at it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
@@ -25,6 +25,7 @@ from durable_cache.protocol.subscriber.events import (
     Missed,
     Output,
 )
+from durable_cache.protocol.subscriber.naming import Owns, called_by
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
 __all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs", "Reading"]
@@ -99,6 +100,8 @@ class Numbering:
     fetch: Fetch | None = None
     asked_to: int = -1
     """The last number that was asked for."""
+    called_otherwise: bool = False
+    """Perhaps: an answerer explained missing numbers under an epoch that nothing shows to be it."""
     span: int = 0
     dropped_from: int | None = None
     """The lowest number that came while there was no room to hold it."""
@@ -341,7 +344,7 @@ class Numbering:
         first: int,
         last: int,
         *,
-        owns: Callable[[Sample, Mapping[tuple[SourceId, int], str]], bool],
+        owns: Owns,
         whole: bool,
     ) -> None:
         """Note which numbers within a range a cache says not to have, and why.
@@ -351,10 +354,7 @@ class Numbering:
         have them. What is too large is so everywhere.
         """
         names = part.names()
-        asked = [s for s in part.samples if first <= s.sn <= last and s.source == self.source]
-        # An answerer that saw another sample first may have another name for this run.
-        called = {self.epoch, *(s.epoch for s in asked)}
-        called -= {s.epoch for s in asked if s.epoch != self.epoch and not owns(s, names)}
+        called = called_by(self, part, first, last, owns)
         first = max(first, self.next_sn or 0)
         oversized = (sample for sample in part.oversized if owns(sample, names))
         passed, lost = RangeSet(), RangeSet.of(s.sn for s in oversized if first <= s.sn <= last)

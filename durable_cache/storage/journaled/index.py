@@ -46,11 +46,13 @@ from durable_cache.storage.journaled.index_rows import (
     json_rows,
     json_text,
     no_runs,
+    note_held,
     numberings_of,
     put_numberings,
     put_streams,
     put_timestamps,
     set_meta,
+    skip_removed,
     standing_of,
     unpack,
 )
@@ -67,6 +69,7 @@ _PUT_AGREEMENT = "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)"
 _PUT_INCARNATION = "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)"
 _fact = msgspec.json.Decoder(list[str | int])
 _marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
+_NOTHING = SampleBatch()
 _RUNS_TEXT_MAX = 4 << 20
 """Runs of a source that are read to answer one question: 0.1 s of work."""
 
@@ -120,11 +123,7 @@ class StreamIndex:
                     newest_ntp64=max(info.newest_ntp64, new.newest_ntp64),
                     newest_received_ns=max(info.newest_received_ns, new.newest_received_ns),
                 )
-                if is_unnumbered(stream.source):
-                    continue
-                runs = numberings[NumberingKey(stream.source, stream.epoch)]
-                runs.held.update(new.runs)
-                runs.newest = max(runs.newest, new.newest_published_ntp64)
+            note_held(numberings, batch.summaries)
             for skip in skips:
                 numberings[NumberingKey(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)
             self._put_streams(database, infos)
@@ -384,10 +383,16 @@ class StreamIndex:
             yield from map(info_of, rows)
             after = rows[-1][:4]
 
-    def trimmed(self, floors: Iterable[Floor], *, purged: bool = False) -> None:
-        """Take in that retention (or, with `purged`, an operator) removed what is below."""
-        floors = list(floors)
+    def trimmed(
+        self, floors: Sequence[Floor], *, purged: bool = False, unrecorded: SampleBatch = _NOTHING
+    ) -> None:
+        """Take in that what is below was removed: by an operator where `purged`, else by retention.
+
+        `unrecorded`: some of it before the backend had it.
+        """
         with self._transaction() as database:
+            numberings = self._numberings(numberings_of(unrecorded.summaries))
+            put_numberings(database, note_held(numberings, unrecorded.summaries))
             infos = self._infos([floor.stream for floor in floors])
             for stream, sn in floors:
                 info = infos[stream]
@@ -448,14 +453,9 @@ class StreamIndex:
             infos = [*map(info_of, group)]
             if not any(info.floor > info.purged for info in infos):
                 continue
-            kept = RangeSet([(0, max(info.purged for info in infos) - 1)])
-            for info in infos:
-                kept.update(info.held)
             numbering = NumberingKey(SourceId(zid, eid), epoch)
-            runs = self._numberings([numbering])[numbering]
-            runs.skipped.update(runs.held.difference(kept))
-            runs.held = runs.held.difference(runs.skipped)
-            numberings[numbering] = runs
+            numberings |= self._numberings([numbering])
+            skip_removed(numberings[numbering], infos)
         put_numberings(database, numberings)
         return database.execute("UPDATE streams SET floor = purged WHERE floor > purged").rowcount
 

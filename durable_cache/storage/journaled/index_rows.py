@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SourceId, Stream
+from durable_cache.model.sample import SourceId, Stream, StreamSummary
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.questions import Standing
@@ -35,11 +35,13 @@ __all__ = [
     "json_rows",
     "json_text",
     "no_runs",
+    "note_held",
     "numberings_of",
     "put_numberings",
     "put_streams",
     "put_timestamps",
     "set_meta",
+    "skip_removed",
     "standing_of",
     "unpack",
 ]
@@ -210,6 +212,28 @@ def escape(key: str) -> str:
 
 def _unescape(text: str) -> str:
     return text.replace("\x1b0", "\x00").replace("\x1b1", "\x1b")
+
+
+def note_held(
+    numberings: dict[NumberingKey, NumberingRuns], summaries: Mapping[Stream, StreamSummary]
+) -> dict[NumberingKey, NumberingRuns]:
+    """Count a batch's numbers as held in its numberings; samples without a number have none."""
+    for stream, new in summaries.items():
+        runs = numberings.get(NumberingKey(stream.source, stream.epoch))
+        if runs is not None:
+            runs.held.update(new.runs)
+            runs.newest = max(runs.newest, new.newest_published_ntp64)
+    return numberings
+
+
+def skip_removed(runs: NumberingRuns, infos: Iterable[StreamInfo]) -> None:
+    """Count numbers that only retention removed as skipped, not as held."""
+    kept = RangeSet()
+    for info in infos:
+        kept.update(info.held)
+        kept.add(0, info.purged - 1)
+    runs.skipped.update(runs.held.difference(kept))
+    runs.held = runs.held.difference(runs.skipped)
 
 
 def numberings_of(streams: Iterable[Stream]) -> set[NumberingKey]:

@@ -475,16 +475,18 @@ class JournaledStorage:
         floors = list(floors)
         with self._trim_lock:
             with self._drain_lock:
-                self._purges.begin(floors, self.backlog.last_id)
                 below: dict[Stream, int] = {}
                 for stream, sn in floors:
                     below[stream] = max(sn, below.get(stream, 0))
                 waiting = self.backlog.matching(Selection()) if self.backlog.samples else ()
-                removed = sum(sample.sn < below.get(sample.stream, 0) for sample in waiting)
+                # Looked at before the purge is begun, which takes them from what is read back.
+                gone = [sample for sample in waiting if sample.sn < below.get(sample.stream, 0)]
+                self._purges.begin(floors, self.backlog.last_id)
                 self.backlog.change(self._purges.without)
-            self.index.trimmed(floors, purged=True)
+            # Their numbers stay known, so that a repeat that comes late is told to be one.
+            self.index.trimmed(floors, purged=True, unrecorded=SampleBatch(gone))
             self.wildcards.removed(floors)
-            return removed + self._finish_purges()
+            return len(gone) + self._finish_purges()
 
     def finish_purges(self) -> int:
         """Remove from the backend what purges it could not carry out left; returns how many."""

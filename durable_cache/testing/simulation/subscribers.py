@@ -156,20 +156,24 @@ class SimSubscriber(Listener):
     def _work(self) -> None:
         self._working = False
         if self._waiting:
-            complete = self._engine.history_complete
-            reads_history = self._engine.reads_history
-            outputs = self._engine.handle(self._waiting.popleft()())
-            if reads_history:
-                self.promise.history_given(outputs)
-            self._do(outputs)
-            if self._engine.history_complete and not complete:
-                self.promise.history_read()
+            self._handle(self._waiting.popleft()())
         if self._waiting or self._overrun:
             self._working = True
             self.later(0.0001 + self.plan.consumer_seconds, self._work)
         if self._overrun and not self._taking and len(self._waiting) < self.plan.waiting_max:
             self._take()
         self._schedule_wake()
+
+    def _handle(self, event: Event) -> None:
+        """Hand in an event; history may end with it, also with time that passes."""
+        complete = self._engine.history_complete
+        reads_history = self._engine.reads_history
+        outputs = self._engine.handle(event)
+        if reads_history:
+            self.promise.history_given(outputs)
+        self._do(outputs)
+        if self._engine.history_complete and not complete:
+            self.promise.history_read()
 
     def _schedule_wake(self) -> None:
         wake_ns = self._engine.wake_ns()
@@ -183,7 +187,7 @@ class SimSubscriber(Listener):
         if self._wake_ns != wake_ns:
             return  # something earlier came in between
         self._wake_ns = None
-        self._do(self._engine.handle(TimePassed(self._now)))
+        self._handle(TimePassed(self._now))
         self._schedule_wake()
 
     @property
