@@ -80,6 +80,8 @@ class CacheStatus:
     alignment: AlignmentStatus = AlignmentStatus()
     takes_samples: bool = True
     """Whether samples can be made durable: the journal's disk has room and does not fail."""
+    journal_bytes_max: int = 0
+    """What the journal may grow to before samples are refused; 0 where there is none."""
     findings: tuple[str, ...] = ()
     """What people should know of files that do not belong together, and of samples refused."""
 
@@ -111,6 +113,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         sources=ingest.sources,
         streams=store.index.streams,
         journal_bytes=0 if journal is None or cache.closing else journal.size_bytes(),
+        journal_bytes_max=0 if journal is None else store.options.spool_bytes_max,
         journal_samples=store.backlog.samples,
         drained=store.drained_samples,
         dead_letters=0 if journal is None else journal.dead_letters,

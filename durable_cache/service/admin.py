@@ -1,8 +1,9 @@
 """What a service answers in Zenoh's admin space, under ``@/<zid>/durable_cache/``.
 
-``status``, ``config`` (secrets masked), and per storage ``status``, ``streams``, ``skips`` and
-``purge``; ``changes`` tells what became of changes of storages. Purging needs Zenoh's own
-``adminspace.permissions.write`` in the configuration.
+``status``, ``config`` (secrets masked), and per storage ``streams``, ``skips``, ``alignment``,
+``purge`` and, page by page, ``keys``, ``sources`` and ``samples``; ``changes`` tells what became of
+changes of storages. Purging needs Zenoh's own ``adminspace.permissions.write`` in the
+configuration.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from urllib.parse import unquote
 
 from durable_cache.endpoints.alignment import Differences
 from durable_cache.endpoints.cache import ReliabilityCache
@@ -33,6 +35,7 @@ from durable_cache.model.sample import SourceId
 from durable_cache.model.selection import parse_source
 from durable_cache.model.timestamp import format_ntp64
 from durable_cache.service.changing import NOT_ALLOWED
+from durable_cache.service.looking import Looking
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.index_rows import StreamInfo
 
@@ -66,13 +69,15 @@ class AdminSpace:
         self,
         session: Session,
         caches: Callable[[], Mapping[str, ReliabilityCache]],
-        pages: Mapping[str, Callable[[], Values]],
+        pages: Mapping[str, Callable[[Mapping[str, str]], Values]],
         pool: Pool,
         *,
+        looking: Looking,
         writable: bool,
     ) -> None:
         self._caches = caches
         self._plain = pages
+        self._looking = looking
         self._writable = writable
         self._prefix = prefix_of(session)
         self._lane = pool.lane("admin", running_max=1, waiting_max=_QUERIES_WAITING_MAX)
@@ -99,12 +104,19 @@ class AdminSpace:
 
     def _pages(self) -> Iterator[tuple[str, _Page]]:
         for path, make in self._plain.items():
-            yield path, _Page(partial(_plain, make))
+            yield path, _Page(make)
         for name, cache in self._caches().items():
             yield f"storages/{name}/streams", _Page(partial(_streams, cache), True)
             yield f"storages/{name}/skips", _Page(partial(_skips, cache), True)
             yield f"storages/{name}/alignment", _Page(partial(_alignment, cache), True)
             yield f"storages/{name}/purge", _Page(partial(self._purge, cache), True)
+            looking = self._looking
+            for path, look in (
+                ("keys", looking.keys),
+                ("sources", looking.sources),
+                ("samples", looking.samples),
+            ):
+                yield f"storages/{name}/{path}", _Page(partial(_looked, look, cache), True)
 
     def _purge(self, cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
         if not self._writable:
@@ -135,8 +147,13 @@ class _Page:
         self.costly = costly
 
 
-def _plain(make: Callable[[], Values], _: Mapping[str, str]) -> Values:
-    return make()
+def _looked(
+    look: Callable[[ReliabilityCache, Mapping[str, str]], Values],
+    cache: ReliabilityCache,
+    parameters: Mapping[str, str],
+) -> Values:
+    """Look with parameters that are percent-encoded, for a key may hold ``;`` and ``=``."""
+    return look(cache, {name: unquote(text) for name, text in parameters.items()})
 
 
 def _chosen(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Iterator[StreamInfo]:

@@ -109,14 +109,15 @@ def admin_values(
     path: str,
     parameters: Mapping[str, str] | None = None,
     *,
+    zid: str = "*",
     timeout_seconds: float = 10.0,
 ) -> list[tuple[str, object]]:
-    """Ask every service for ``@/*/durable_cache/<path>``; returns (zid, value) per reply.
+    """Ask every service, or one, for ``@/<zid>/durable_cache/<path>``; returns (zid, value) each.
 
     Raises DurableCacheError with the reason a service gave for refusing.
     """
     given = ";".join(f"{name}={_value(text)}" for name, text in (parameters or {}).items())
-    selector = f"@/*/durable_cache/{path}" + (f"?{given}" if given else "")
+    selector = f"@/{zid}/durable_cache/{path}" + (f"?{given}" if given else "")
     decoder = Decoder(zid_of(session), _REPLY_BYTES_MAX)
     found: list[tuple[str, object]] = []
     errors = []
@@ -124,8 +125,8 @@ def admin_values(
         if answer.sample is None:
             errors.append(answer.error)
         else:
-            zid = answer.sample.key.split("/")[1]
-            found.append((zid, cast("object", json.loads(answer.sample.payload))))
+            replier = answer.sample.key.split("/")[1]
+            found.append((replier, cast("object", json.loads(answer.sample.payload))))
     if errors:
         raise DurableCacheError("; ".join(sorted(set(errors))))
     return found

@@ -12,6 +12,7 @@ from typing import Self, TextIO
 
 __all__ = [
     "Progress",
+    "cell_text",
     "counted",
     "growing_table",
     "say",
@@ -47,7 +48,7 @@ def growing_table(rows: Sequence[Row], columns: Sequence[str], widths: dict[str,
 
     `widths` is empty before the first, where a heading is due, and remembers them.
     """
-    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    cells = [[cell_text(row.get(column, "")) for column in columns] for row in rows]
     shown = cells if widths else [list(columns), *cells]
     for at, column in enumerate(columns):
         longest = max((len(line[at]) for line in shown), default=0)
@@ -90,7 +91,8 @@ def write_csv(rows: Iterable[Row], columns: Sequence[str], heading: bool = True)
     writer.writerows(rows)
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """Return a value on one line, without what would move a terminal's cursor."""
     match value:
         case bool():
             return "yes" if value else "no"

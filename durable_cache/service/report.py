@@ -38,6 +38,8 @@ class ServiceReport:
     storages: tuple[CacheStatus, ...]
     events: tuple[Event, ...]
     """The changes of the last hours, oldest first, bounded."""
+    disk_free_bytes: int = -1
+    """Room on the disk of the journals; -1 where it cannot be told."""
 
     @property
     def ready(self) -> bool:
@@ -45,14 +47,15 @@ class ServiceReport:
         return all(status.storage_up and status.takes_samples for status in self.storages)
 
 
-def report_values(report: ServiceReport) -> dict[str, object]:
-    """Return the report as plain values for JSON."""
-    values = dataclasses.asdict(report)
+def report_values(report: ServiceReport, *, with_events: bool = True) -> dict[str, object]:
+    """Return the report as plain values for JSON; the events, which may be many, as asked."""
+    events = report.events if with_events else ()
+    values = dataclasses.asdict(dataclasses.replace(report, events=()))
     values["ready"] = report.ready
     values["storages"] = [
         {**dataclasses.asdict(status), "level": str(status.level)} for status in report.storages
     ]
-    values["events"] = [event._asdict() for event in report.events]
+    values["events"] = [event._asdict() for event in events]
     return values
 
 

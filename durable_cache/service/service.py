@@ -7,6 +7,7 @@ that fails undoes those before it. At most 10 s pass between the first signal an
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -39,6 +40,7 @@ from durable_cache.service.http import HttpServer, Server, StatusServer, http_la
 from durable_cache.service.identity import FILE_NAME, kept_zid
 from durable_cache.service.kept import keep_changes
 from durable_cache.service.logs import CHANGES
+from durable_cache.service.looking import Looking
 from durable_cache.service.report import ServiceReport, Timeline, report_values
 from durable_cache.service.rest import RestServer, Writing
 from durable_cache.service.volumes import Volume
@@ -68,6 +70,7 @@ class Service:
         self._began = time.monotonic()
         self._timeline = Timeline()
         self._changes = Changes()
+        self.looking = Looking()
         self.caches: dict[str, ReliabilityCache] = {}
         self.status: StatusServer | None = None
         self.rest: RestServer | None = None
@@ -119,13 +122,20 @@ class Service:
             self.session, prefix_of(self.session), self.change, self._pool, writable=writable
         )
         undo.callback(self._puts.close, 1.0)
-        pages: dict[str, Callable[[], object]] = {
-            "status": lambda: report_values(self.report()),
-            "config": self._effective,
-            "changes": self._puts.outcomes,
+        pages: dict[str, Callable[[Mapping[str, str]], object]] = {
+            "status": lambda asked: report_values(
+                self.report(), with_events=asked.get("events") != "0"
+            ),
+            "config": lambda _: self._effective(),
+            "changes": lambda _: self._puts.outcomes(),
         }
         self._admin = AdminSpace(
-            self.session, lambda: self.caches, pages, self._pool, writable=writable
+            self.session,
+            lambda: self.caches,
+            pages,
+            self._pool,
+            looking=self.looking,
+            writable=writable,
         )
         undo.callback(self._admin.close)
 
@@ -229,6 +239,7 @@ class Service:
             uptime_seconds=time.monotonic() - self._began,
             storages=statuses,
             events=self._timeline.events(),
+            disk_free_bytes=_free_bytes(self.settings.cache.state_dir),
         )
 
     def look(self) -> str:
@@ -296,6 +307,14 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
     except OSError as error:
         _log.debug("a state directory is left", extra={"reason": str(error)})
+
+
+def _free_bytes(directory: str) -> int:
+    """Return the room on the disk of the journals; -1 where it cannot be told."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return -1
 
 
 def _pool_threads(options: Iterable[CacheOptions]) -> int:

@@ -39,7 +39,9 @@ VERBS = {
     "query": Verb(_ASK, f"{_HERE}.query", "print what the caches hold, and follow what comes"),
     "replay": Verb(_ASK, f"{_HERE}.replay", "publish stored history once more, in time order"),
     "status": Verb(_KEEP, f"{_HERE}.observe", "what each service stores, and how well"),
-    "top": Verb(_KEEP, f"{_HERE}.observe", "the rates of every storage, again and again"),
+    "top": Verb(
+        _KEEP, f"{_HERE}.observe", "storages, keys, sources and samples, live on the terminal"
+    ),
     "streams": Verb(_KEEP, f"{_HERE}.observe", "every stream that is stored, with its ranges"),
     "loss": Verb(_KEEP, f"{_HERE}.observe", "which samples were given up, and what is awaited"),
     "align": Verb(_KEEP, f"{_HERE}.align", "how the caches stand with each other, peer by peer"),

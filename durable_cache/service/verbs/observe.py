@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
 from durable_cache.service.output import say, table_lines, write_json, write_result, write_table
@@ -52,6 +52,8 @@ _STATUS = (
 _STREAMS = ("storage", "key", "source", "epoch", "samples", "runs", "floor", "newest")
 _LOSS = ("storage", "source", "epoch", "first", "last", "samples")
 _HTTP_SECONDS = 10.0
+_ROWS_MAX = 1000
+_TOP_PACKAGES = frozenset({"textual", "rich"})
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -75,9 +77,18 @@ def add_verbs(verbs: Verbs) -> None:
     for parser in (status, streams, loss):
         add_format_option(parser)
     top = add_verb(
-        verbs, "top", examples=("durable-cache top", "durable-cache top --interval 5 --rounds 12")
+        verbs,
+        "top",
+        examples=("durable-cache top", "durable-cache top --interval 5 --rounds 12 --json"),
+        description="Show running services on the terminal, again and again: storages, their keys "
+        "and sources with rates, single samples. Enter opens, s shows sources, p peers, / searches "
+        "by key expression, < and > choose what to sort by, q quits. With --rounds or --json, and "
+        "where there is no terminal, the rates of the storages are written line by line.",
     )
     top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    top.add_argument(
+        "--rows", type=int, default=50, metavar="N", help="keys, sources or samples a page; 1-1000"
+    )
     top.add_argument("--rounds", type=int, default=0, help="stop after so many; 0: until Ctrl-C")
     top.add_argument("--json", action="store_true", help="one JSON object a storage and round")
     top.set_defaults(run=_top)
@@ -203,10 +214,36 @@ def _show(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    from durable_cache.service.client import client_session
-
     if not arguments.interval > 0 or arguments.rounds < 0:
         raise ConfigError("--interval: expected seconds above 0")
+    if not 1 <= arguments.rows <= _ROWS_MAX:
+        raise ConfigError(f"--rows: expected 1 to {_ROWS_MAX}")
+    if arguments.json or arguments.rounds or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return _top_lines(arguments)
+    return _top_view(arguments)
+
+
+def _top_view(arguments: argparse.Namespace) -> int:
+    """Show the terminal view until it is quit; BackendNotInstalled where its extra is missing."""
+    from durable_cache.service.top.reach import Reach
+
+    try:
+        from durable_cache.service.top.app import Top
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _TOP_PACKAGES:
+            raise
+        raise BackendNotInstalled("top", "top", error.name or "textual") from error
+    reach = Reach(arguments)
+    try:
+        view = Top(reach, interval_seconds=arguments.interval, rows_max=arguments.rows)
+        return view.run() or view.return_code or 0
+    finally:
+        reach.close()
+
+
+def _top_lines(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.client import client_session
+
     before: dict[tuple[str, str], Row] = {}
     last = rounds = 0.0
     with client_session(arguments) as session:

@@ -93,7 +93,7 @@ class StreamIndex:
             self.close()
             raise sqlite_error(error, f"stream index {path}") from error
         self._keeper: Keeper | None = None
-        self.streams = int(self._rows("SELECT count(*) FROM streams")[0][0])
+        self.streams = int(self.rows("SELECT count(*) FROM streams")[0][0])
         self.generation = self._once("generation")
         """Changes when the state directory is lost: what peers know of this cache is void then."""
         self.cache_id = self._once("cache_id")
@@ -150,7 +150,7 @@ class StreamIndex:
         }
         ordered = "ORDER BY key {0}, zid {0}, eid {0}, epoch {0} LIMIT ?"
         for direction in ("ASC", "DESC"):
-            rows = self._rows(
+            rows = self.rows(
                 f"SELECT * FROM known WHERE held <> '[]' {ordered.format(direction)}",  # noqa: S608
                 (edges,),
             )
@@ -197,7 +197,7 @@ class StreamIndex:
         keeper.keep("cache", {"cache_id": self.cache_id})
         keeper.keep("alias", dict(map(alias_fact, self.aliases())))
         keeper.keep("agreement", dict(map(agreement_fact, self.agreements())))
-        rows = self._rows("SELECT zid, eid, epoch, incarnation FROM incarnations")
+        rows = self.rows("SELECT zid, eid, epoch, incarnation FROM incarnations")
         named = {json_text(row[:3]): json_text(row) for row in rows}
         keeper.keep("incarnation", named)
         # A power cut may take an index's last writes; a run without its name is taken for another.
@@ -213,7 +213,7 @@ class StreamIndex:
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
         """Return what is stored of a source, for its windows."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT n.epoch, held, skipped, newest, coalesce(incarnation, '') FROM numberings AS n "
             "LEFT JOIN incarnations USING (zid, eid, epoch) WHERE zid = ? AND eid = ? "
             "UNION ALL SELECT epoch, '[]', '[]', '0', incarnation FROM incarnations "
@@ -221,14 +221,14 @@ class StreamIndex:
             "(SELECT epoch FROM numberings WHERE zid = ? AND eid = ?)",
             source * 3,
         )
-        aliases = self._rows(
+        aliases = self.rows(
             "SELECT stored, from_sn, epoch FROM aliases WHERE zid = ? AND eid = ?", source
         )
         states = tuple(
             NumberingState(int(epoch), unpack(held), unpack(skipped), int(newest), str(incarnation))
             for epoch, held, skipped, newest, incarnation in rows
         )
-        agreed = self._rows(
+        agreed = self.rows(
             "SELECT loser, 0, winner FROM agreements WHERE zid = ? AND eid = ?", source
         )
         return states, tuple(Alias(source, *map(int, row)) for row in (*aliases, *agreed))
@@ -243,7 +243,7 @@ class StreamIndex:
 
     def aliases(self) -> list[Alias]:
         """Return every alias."""
-        rows = self._rows("SELECT zid, eid, stored, from_sn, epoch FROM aliases")
+        rows = self.rows("SELECT zid, eid, stored, from_sn, epoch FROM aliases")
         return [*map(alias_of, rows)]
 
     def declare(
@@ -269,7 +269,7 @@ class StreamIndex:
         return [
             Incarnation(source, int(epoch), str(incarnation))
             for source in sources
-            for epoch, incarnation in self._rows(
+            for epoch, incarnation in self.rows(
                 "SELECT epoch, incarnation FROM incarnations WHERE zid = ? AND eid = ?", source
             )
         ]
@@ -294,11 +294,11 @@ class StreamIndex:
 
     def agreements(self) -> list[Alias]:
         """Return what was agreed on and not forgotten."""
-        return [*map(alias_of, self._rows("SELECT zid, eid, loser, 0, winner FROM agreements"))]
+        return [*map(alias_of, self.rows("SELECT zid, eid, loser, 0, winner FROM agreements"))]
 
     def infos_of_source(self, source: SourceId, streams_max: int) -> list[StreamInfo] | None:
         """Return every stream of a source; None when they are more than `streams_max`."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT * FROM known WHERE zid = ? AND eid = ? LIMIT ?", (*source, streams_max + 1)
         )
         if len(rows) > streams_max or sum(len(row[4]) for row in rows) > _RUNS_TEXT_MAX:
@@ -307,7 +307,7 @@ class StreamIndex:
 
     def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
         """Return the streams of one numbering."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT * FROM known WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
         )
         return [*map(info_of, rows)]
@@ -334,7 +334,7 @@ class StreamIndex:
 
     def sources_with_holes(self, limit: int) -> list[SourceId]:
         """Return up to `limit` sources whose numbers are not one unbroken run."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT DISTINCT zid, eid FROM numberings WHERE json_array_length(held) > 1 LIMIT ?",
             (limit,),
         )
@@ -342,7 +342,7 @@ class StreamIndex:
 
     def has_zid(self, zid: str) -> bool:
         """Tell whether something of this Zenoh id is stored."""
-        return bool(self._rows(HAS_ZID, (zid, zid)))
+        return bool(self.rows(HAS_ZID, (zid, zid)))
 
     def unknown(self, streams: Sequence[Stream]) -> list[Stream]:
         """Return which of these streams are new here."""
@@ -367,13 +367,13 @@ class StreamIndex:
 
     def wildcard_infos(self) -> list[StreamInfo]:
         """Return the streams of wildcard updates, each under its key expression; a scan."""
-        return [info_of(row) for row in self._rows("SELECT * FROM known WHERE instr(key, '*')")]
+        return [info_of(row) for row in self.rows("SELECT * FROM known WHERE instr(key, '*')")]
 
     def all_infos(self, page: int = 1000) -> Iterator[StreamInfo]:
         """Yield every stream, in order of key, zid, eid and epoch as SQLite sorts them."""
         after: tuple[Any, ...] = ("", "", -1, -1)
         while True:
-            rows = self._rows(
+            rows = self.rows(
                 "SELECT * FROM known WHERE (key, zid, eid, epoch) > (?, ?, ?, ?) "
                 "ORDER BY key, zid, eid, epoch LIMIT ?",
                 (*after, page),
@@ -405,7 +405,7 @@ class StreamIndex:
 
     def purges(self) -> list[Floor]:
         """Return the floors of what was purged; a scan."""
-        rows = self._rows("SELECT * FROM known WHERE purged > 0")
+        rows = self.rows("SELECT * FROM known WHERE purged > 0")
         return [Floor(info.stream, info.purged) for info in map(info_of, rows)]
 
     def disclaim(self, batch: SampleBatch) -> None:
@@ -527,7 +527,7 @@ class StreamIndex:
     def _numberings(self, wanted: Collection[NumberingKey]) -> dict[NumberingKey, NumberingRuns]:
         found = {numbering: NumberingRuns(RangeSet(), RangeSet(), 0) for numbering in wanted}
         names = [(*numbering.source, numbering.epoch) for numbering in wanted]
-        for zid, eid, epoch, held, skipped, newest in self._rows(
+        for zid, eid, epoch, held, skipped, newest in self.rows(
             GET_NUMBERINGS, (json_rows(names),)
         ):
             numbering = NumberingKey(SourceId(str(zid), int(eid)), int(epoch))
@@ -546,8 +546,7 @@ class StreamIndex:
         if not streams:
             return {}
         wanted = [(escape(stream.key), *stream.source, stream.epoch) for stream in streams]
-        rows = self._rows(GET_STREAMS, (json_rows(wanted),))
-        return {info.stream: info for info in map(info_of, rows)}
+        return {i.stream: i for i in map(info_of, self.rows(GET_STREAMS, (json_rows(wanted),)))}
 
     def _put_streams(self, database: sqlite3.Connection, infos: dict[Stream, StreamInfo]) -> None:
         new = [stream for stream in infos if stream not in self._cache]
@@ -575,7 +574,8 @@ class StreamIndex:
                     raise sqlite_error(error, f"stream index {self._path}") from error
                 raise
 
-    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what a reading statement finds."""
         with self._lock:
             try:
                 return self._open().execute(statement, tuple(values)).fetchall()
@@ -588,7 +588,7 @@ class StreamIndex:
         return self._db
 
     def _get(self, name: str) -> str | None:
-        rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
+        rows = self.rows("SELECT value FROM meta WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else None
 
     def _once(self, name: str) -> str:

@@ -43,6 +43,7 @@ __all__ = [
     "set_meta",
     "skip_removed",
     "standing_of",
+    "unescape",
     "unpack",
 ]
 
@@ -196,7 +197,7 @@ def put_numberings(
 def info_of(row: tuple[Any, ...]) -> StreamInfo:
     """Read a row of the streams."""
     key, zid, eid, epoch, held, floor, purged, newest, received = map(str, row)
-    stream = Stream(_unescape(key), SourceId(zid, int(eid)), int(epoch))
+    stream = Stream(unescape(key), SourceId(zid, int(eid)), int(epoch))
     return StreamInfo(stream, unpack(held), int(floor), int(purged), int(newest), int(received))
 
 
@@ -210,7 +211,8 @@ def escape(key: str) -> str:
     return key.replace("\x1b", "\x1b1").replace("\x00", "\x1b0")
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
+    """Return the key that `escape` wrote."""
     return text.replace("\x1b0", "\x00").replace("\x1b1", "\x1b")
 
 

@@ -410,13 +410,13 @@ class SimIndex(StreamIndex):
         if medium is not None:
             medium.end()
 
-    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if self._read is None:
-            return super()._rows(statement, values)
+            return super().rows(statement, values)
         asked = statement, tuple(values)
         found = self._read.get(asked)
         if found is None:
-            found = self._read[asked] = super()._rows(statement, values)
+            found = self._read[asked] = super().rows(statement, values)
         return found
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
