@@ -303,3 +303,21 @@ def test_what_is_absent_is_known_by_its_run_whatever_its_answerer_calls_it() -> 
     reader.wait(1)
     reader.answer(absent=(other_key,), names=(Incarnation(SOURCE, 5, "bbbbbbbb"),))
     assert reader.story == [0, 2]
+
+
+def test_one_run_that_two_caches_call_otherwise_is_delivered_once() -> None:
+    """A foreign publisher's: they have not agreed yet on how they call it."""
+    reader = Reader(history=True)
+    one = [sample(sn, 6, at=9 + sn / 10) for sn in (3, 4, 6)]
+    two = [sample(sn, 8, at=9 + sn / 10) for sn in (4, 6)]
+    reader.page([sample(0), sample(1), *one], [sample(0), *two])
+    reader.answer(sample(5, 8, at=9.5))
+    assert reader.story == [0, 1, 3, 4, 5, 6]
+
+
+def test_two_runs_that_two_caches_call_otherwise_stay_two() -> None:
+    reader = Reader(history=True)
+    one = [sample(sn, 6, at=sn / 10) for sn in range(2)]
+    two = [sample(sn, 8, at=9 + sn / 10) for sn in range(2)]
+    reader.page([*one, *two], two)
+    assert reader.story == [0, 1, 0, 1]

@@ -37,6 +37,49 @@ def test_what_the_run_before_held_is_nothing_of_the_next() -> None:
     assert reader.story == [0, 1, 2, 0, 1]
 
 
+def test_what_the_run_before_held_is_nothing_of_the_next_though_all_of_it_came_at_once() -> None:
+    reader = Reader()
+    reader.live(*(sample(sn) for sn in range(6)))
+    reader.live(sample(1, at=9.1), sample(4, at=9.4))
+    reader.answer(answerers=0)
+    reader.answer(*(sample(sn) for sn in range(5)), sample(1, 77, at=9.1), sample(4, 77, at=9.4))
+    assert reader.story == [0, 1, 2, 3, 4, 5]
+    reader.wait(1)
+    reader.answer(*(sample(sn, 77, at=9 + sn / 10) for sn in range(5)))
+    assert [one.ntp64 for one in reader.delivered_samples[6:]] == [
+        sample(sn, at=9 + sn / 10).ntp64 for sn in range(5)
+    ]
+
+
+def test_a_name_that_two_observers_made_up_for_two_runs_makes_them_none_the_more_one() -> None:
+    """Caches call the run between these two as it would be called that came to us."""
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    called = frame(BEGAN_NS + 9 * SECOND)
+    reader.live(sample(0, at=9), sample(2, at=9.2))
+    reader.answer(answerers=0)
+    reader.answer(
+        sample(1, called, at=4),
+        sample(1, called + 1, at=9.1),
+        absent=(absent(1, 1, AbsenceReason.OTHER_KEY, called),),
+    )
+    assert [one.ntp64 for one in reader.delivered_samples[2:]] == [
+        sample(sn, at=9 + sn / 10).ntp64 for sn in range(3)
+    ]
+
+
+def test_a_run_of_which_nothing_came_gives_nothing_to_the_one_after_it() -> None:
+    reader = Reader()
+    reader.live(*(sample(sn) for sn in range(4)))
+    reader.live(sample(2, at=9.2))
+    reader.answer(answerers=0)
+    between = [sample(sn, 5, at=4 + sn / 10) for sn in range(3)]
+    reader.answer(*between, *(sample(sn, 6, at=9 + sn / 10) for sn in range(3)))
+    assert [one.ntp64 for one in reader.delivered_samples[4:]] == [
+        sample(sn, at=9 + sn / 10).ntp64 for sn in range(3)
+    ]
+
+
 def test_a_number_below_one_that_is_held_with_a_later_time_begins_a_run() -> None:
     reader = Reader()
     reader.live(sample(0), sample(5))

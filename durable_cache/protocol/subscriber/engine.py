@@ -55,7 +55,7 @@ from durable_cache.protocol.subscriber.following import (
 )
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
-from durable_cache.protocol.subscriber.naming import asked_from
+from durable_cache.protocol.subscriber.naming import asked_from, of_run
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
@@ -290,7 +290,7 @@ class SubscriberEngine:
         if numbering is not followed.numberings[-1]:
             return followed.numberings[-1]
         epoch = epoch_of_restart(sample, now.unix_ns, numbering.epoch)
-        begun = Numbering(sample.source, epoch, first_sn=0, next_sn=0, newest_ntp64=newest)
+        begun = Numbering(sample.source, epoch, "", None, 0, 0, newest, newest)
         followed.numberings.append(begun)
         if wraps:
             numbering.top = SOURCE_SN_MODULUS - 1
@@ -438,17 +438,18 @@ class SubscriberEngine:
         until = followed.until_ntp64(numbering)
         owns = partial(numbering.owns, alone=alone, until_ntp64=until)
         taken = 0
-        for part in answer.parts:
+        parts = [of_run(numbering, part) for part in answer.parts]
+        for part, ours in zip(answer.parts, parts, strict=True):
             names = part.names()
             followed.learn_names(part)
             followed.put_right(part, self._options.pending_samples_max)
-            for sample in part.samples:
+            for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
                     self._hold(numbering, sample)
                     taken += 1
                     if len(numbering.pending) >= self._options.pending_samples_max:
                         numbering.advance(self._outputs, now_ns)
-        for part in answer.parts:
+        for part in parts:
             numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole)
         if fetch.last is None and numbering.ending and whole:
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known

@@ -88,6 +88,8 @@ class Numbering:
     """The first number that was ours to deliver."""
     next_sn: int | None = None
     newest_ntp64: int = 0
+    after_ntp64: int = 0
+    """The latest time of the run before: all of this one was published later."""
     top: int = -1
     """The highest number known to have been published, where it is not delivered yet."""
     pending: dict[int, Sample] = field(default_factory=dict)
@@ -311,7 +313,7 @@ class Numbering:
         name = names.get((sample.source, sample.epoch), "")
         if name and self.incarnation:
             return name == self.incarnation
-        if sample.epoch and sample.epoch == self.epoch:
+        if sample.epoch and sample.epoch == self.epoch and (self.declared or self.incarnation):
             return True
         if alone and sample.epoch == self.declared_epoch:
             return True
@@ -319,7 +321,7 @@ class Numbering:
             return False
         # Epochs that two observers saw begin may differ, and a publisher's own cache knows none;
         # the source's own clock does not differ.
-        low = self.newest_ntp64 - RESTART_NTP64
+        low = max(self.newest_ntp64 - RESTART_NTP64, self.after_ntp64 + 1)
         early_enough = sample.ntp64 < until_ntp64 and not self.contradicts(sample)
         return sample.stamped or (low <= sample.ntp64 and early_enough)
 

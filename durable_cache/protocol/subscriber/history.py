@@ -43,6 +43,7 @@ from durable_cache.protocol.subscriber.events import (
     HistoryPage,
 )
 from durable_cache.protocol.subscriber.following import RESTART_NTP64, Outputs, Reading
+from durable_cache.protocol.subscriber.twins import Twins
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 from durable_cache.protocol.wire import AbsenceReason
 
@@ -106,6 +107,7 @@ class History:
         self.complete = False
         self.incarnations: dict[_Key, str] = {}
         self._readings: dict[_Key, Reading] = {}
+        self._twins = Twins(options.places_max, self._readings.__contains__)
         self._reached: dict[SourceId, int] = {}
         """The latest epoch of each source of which something was delivered."""
         self._called: dict[tuple[SourceId, str], int] = {}
@@ -253,7 +255,9 @@ class History:
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
         self._agree(answer)
-        samples = _merged(answer, self._called)
+        self._twins.learn(answer.parts)
+        every = [s for part in answer.parts for s in self._renamed(part, part.samples)]
+        samples = _merged(answer, every)
         self._in_order = samples
         self._page = {}
         groups: dict[_Key, list[Sample]] = {}
@@ -269,7 +273,7 @@ class History:
         if len({source for source, _ in groups}) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
         for part in answer.parts:
-            for sample in _renamed(part, part.oversized, self._called):
+            for sample in self._renamed(part, part.oversized):
                 read = self._page.get((sample.source, sample.epoch))
                 if read is not None:
                     read.missing.remove(sample.sn, sample.sn)
@@ -301,6 +305,21 @@ class History:
         self._shorten(self._called)
         self._shorten(self._reached)
         self._shorten(self.incarnations)
+
+    def _renamed(self, part: AnswerPart, samples: Sequence[Sample]) -> Iterable[Sample]:
+        """Return samples of a part under the epochs by which their runs go here."""
+        named = part.names()
+        epochs = {key: epoch for key, epoch in self._twins.stand.items() if key not in named}
+        for key, name in named.items():
+            epoch = self._called.get((key[0], name), key[1])
+            if epoch != key[1]:
+                epochs[key] = epoch
+        if not epochs:
+            return samples
+        return (
+            _under(sample, epochs.get((sample.source, sample.epoch), sample.epoch))
+            for sample in samples
+        )
 
     def _shorten(self, table: dict[KeyT, ValueT]) -> None:
         while len(table) > self._options.places_max:
@@ -375,11 +394,13 @@ class History:
         heard = group.whole and answer.cut_after is None
         name = self.incarnations.get(key, "")
         latest_ntp64 = RESTART_NTP64 + max(sample.ntp64 for sample in group.samples)
+        others = set() if name else self._twins.names(key)
         for part in answer.parts:
-            called = part.called(key, name)
+            called = {part.called(key, name), *others}
             for samples in (part.samples, part.oversized):
                 for sample in samples:
-                    if (sample.source, sample.epoch) != called or sample.sn not in group.missing:
+                    known = (sample.source, sample.epoch) in called
+                    if not known or sample.sn not in group.missing:
                         continue
                     # A publisher's own cache names no run: what is later is of the one it has now.
                     if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
@@ -389,10 +410,11 @@ class History:
                         group.samples.append(_under(sample, key[1]))
                         self._in_order = None
         for part in answer.parts:
-            called = part.called(key, name)
+            called = {part.called(key, name), *others}
             for absence in part.absent:
                 skipped = absence.reason is AbsenceReason.SKIPPED
-                if (absence.source, absence.epoch) != called or (skipped and not heard):
+                known = (absence.source, absence.epoch) in called
+                if not known or (skipped and not heard):
                     continue
                 for run in group.missing.clip(absence.first, absence.last):
                     group.missing.remove(run.first, run.last)
@@ -444,9 +466,8 @@ class History:
         self._due_ns = now_ns + _LATER_NS if self._heard and self._lacking else None
 
 
-def _merged(answer: Answer, called: Mapping[tuple[SourceId, str], int]) -> list[Sample]:
+def _merged(answer: Answer, samples: list[Sample]) -> list[Sample]:
     """Return what all parts hold up to the earliest cut, once each, in order of time."""
-    samples = [sample for part in answer.parts for sample in _renamed(part, part.samples, called)]
     if len(answer.parts) > 1:
         samples = list({sample.identity: sample for sample in samples}.values())
     samples.sort(key=_NTP64)
@@ -455,23 +476,6 @@ def _merged(answer: Answer, called: Mapping[tuple[SourceId, str], int]) -> list[
         return samples
     place = cut.time_order
     return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
-
-
-def _renamed(
-    part: AnswerPart, samples: Sequence[Sample], called: Mapping[tuple[SourceId, str], int]
-) -> Iterable[Sample]:
-    """Return samples of a part under the epochs by which their runs go here."""
-    epochs = {
-        (source, epoch): called[source, name]
-        for source, epoch, name in part.incarnations
-        if called.get((source, name), epoch) != epoch
-    }
-    if not epochs:
-        return samples
-    return (
-        _under(sample, epochs.get((sample.source, sample.epoch), sample.epoch))
-        for sample in samples
-    )
 
 
 def _under(sample: Sample, epoch: int) -> Sample:

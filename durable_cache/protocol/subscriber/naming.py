@@ -9,15 +9,17 @@ the number that was delivered before the hole is asked for with it the next time
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.protocol.wire import Absence
 
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["Owns", "asked_from", "called_by"]
+__all__ = ["Owns", "asked_from", "called_by", "of_run"]
 
 
 class Owns(Protocol):
@@ -40,7 +42,7 @@ def called_by(
         # What has been delivered is no later than the latest that was.
         delivered = sample.sn >= following or sample.ntp64 <= numbering.newest_ntp64
         (called if delivered and owns(sample, names) else others).add(sample.epoch)
-    called -= others - {numbering.epoch}
+    called -= others
     numbering.called_otherwise |= not numbering.incarnation and any(
         absence.source == numbering.source
         and absence.epoch not in called
@@ -48,6 +50,36 @@ def called_by(
         for absence in part.absent
     )
     return called
+
+
+def of_run(numbering: Numbering, part: AnswerPart) -> AnswerPart:
+    """Return what of a part is of a run that begins, where the part shows how it is called there.
+
+    Another run may have come and gone since the one before, of which nothing came here: its times
+    lie between the two. What is held tells them apart, for it is in the part under one name.
+    """
+    source = numbering.source
+    if numbering.incarnation or numbering.next_sn != numbering.first_sn:
+        return part
+    called = {
+        sample.epoch
+        for sample in part.samples
+        if sample.source == source
+        and (held := numbering.pending.get(sample.sn)) is not None
+        and (held.key, held.ntp64) == (sample.key, sample.ntp64)
+    }
+    if not called:
+        return part
+
+    def is_of_it(one: Sample | Absence) -> bool:
+        return one.source != source or one.epoch in called
+
+    return replace(
+        part,
+        samples=[*filter(is_of_it, part.samples)],
+        absent=tuple(filter(is_of_it, part.absent)),
+        oversized=[*filter(is_of_it, part.oversized)],
+    )
 
 
 def asked_from(numbering: Numbering) -> int:

@@ -220,7 +220,7 @@ class SubscriberPromise:
             (n for n in reversed(self._truth.numberings[source]) if _is_called(n, epoch)), None
         )
         if numbering is None:
-            numbering = self._newest.get(source)
+            numbering = self._named_since(source, epoch) or self._newest.get(source)
         if numbering is None:
             self._reported_unnamed[source].add(first, last)
             return
@@ -245,6 +245,20 @@ class SubscriberPromise:
                 continue  # history that came late cannot be delivered in order any more
             elif where := self._had_at(publication):
                 self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
+
+    def _named_since(self, source: SourceId, epoch: int) -> Numbering | None:
+        """Return the run that it came to know of after the newest it was given, if it names one.
+
+        Two runs that began within one time frame are called by that and by the next number.
+        """
+        newest = self._newest.get(source)
+        if newest is None or newest.epoch:
+            return None
+        called = (name for (_, name), run in self._named.items() if run is newest)
+        if epoch <= max(called, default=0):
+            return None
+        later = self._truth.numberings[source][newest.at + 1 :]
+        return next((run for run in later if self._heard.knows(run)), None)
 
     def _had_at(self, publication: Publication) -> str:
         subscriber = self._subscriber
