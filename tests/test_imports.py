@@ -67,6 +67,7 @@ DRIVERS = {
     "pandas": ("durable_cache/frame/",),
     "duckdb": ("durable_cache/frame/",),
     "delta": ("durable_cache/spark/",),
+    "mcap": ("durable_cache/service/recording.py",),
     "testcontainers": ("durable_cache/testing/",),
     "pytest": ("durable_cache/testing/",),
     "hypothesis": ("durable_cache/testing/",),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from durable_cache.endpoints.asking import Asking
 from durable_cache.errors import StorageUnavailable
@@ -19,30 +18,11 @@ from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.merged import MergedReading
 from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.storage.shared.wildcards import WildcardUpdates, read_values
+from durable_cache.storage.sized_pages import Reading, sized_pages
 
-__all__ = ["PAGE_BYTES", "cache_pages", "storage_pages"]
+__all__ = ["cache_pages", "storage_pages"]
 
 _log = logging.getLogger(__name__)
-PAGE_BYTES = 16 << 20
-"""What a page of samples is meant to take in memory: four times of it are at hand at once."""
-_FIRST_SAMPLES, _SAMPLES_MAX = 1_000, 10_000
-"""A page is small while nothing is known of the samples; beyond the greatest nothing is gained."""
-
-
-class _Reading(Protocol):
-    def __call__(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page: ...
-
-
-@dataclass(slots=True)
-class _PageSize:
-    """How many samples the next page holds, by the size of those of the last one."""
-
-    samples: int = _FIRST_SAMPLES
-
-    def saw(self, page: Page) -> None:
-        if len(page.samples):
-            fitting = PAGE_BYTES * len(page.samples) // max(1, page.samples.held_bytes)
-            self.samples = max(1, min(fitting, _SAMPLES_MAX))
 
 
 def storage_pages(
@@ -52,22 +32,14 @@ def storage_pages(
 
     With `latest`, the newest value of each key, wildcard updates applied, deleted keys left out.
     """
-    read: _Reading = storage.read
-    if latest:
-        read, selection = _values(storage, selection), replace(selection, newest=1)
-    size = _PageSize()
-    cursor: Cursor | None = None
-    while True:
-        page = read(selection, size.samples, cursor)
-        samples = list(page.samples)
-        yield [sample for sample in samples if sample.kind is Kind.PUT] if latest else samples
-        size.saw(page)
-        cursor = page.cursor
-        if cursor is None:
-            return
+    if not latest:
+        yield from sized_pages(storage.read, selection)
+        return
+    for samples in sized_pages(_values(storage, selection), replace(selection, newest=1)):
+        yield [sample for sample in samples if sample.kind is Kind.PUT]
 
 
-def _values(storage: Storage, selection: Selection) -> _Reading:
+def _values(storage: Storage, selection: Selection) -> Reading:
     """Return how the values of keys are read, by the one rule for the newest (ADR 0095)."""
     bounds = JournalOptions()
     updates = WildcardUpdates(bounds.wildcard_updates_max, bounds.wildcard_bytes_max)

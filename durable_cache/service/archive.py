@@ -14,10 +14,11 @@ import msgspec
 from durable_cache.errors import ProtocolError, StorageCorrupt
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip
-from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import SN_MAX
 from durable_cache.protocol.wire import check_identity, check_sample_identity
 from durable_cache.storage.contract import Refusal, Storage
+from durable_cache.storage.sized_pages import sized_pages
 
 __all__ = ["HEADER", "export_history", "import_history"]
 
@@ -41,15 +42,10 @@ def export_history(
     """Write every sample of `key_expr` and every skip; returns the number of samples."""
     file.write(HEADER)
     written = 0
-    cursor: Cursor | None = None
-    while True:
-        page = storage.read(Selection(key_expr=key_expr), _PAGE_SAMPLES, cursor)
-        file.writelines(_encoder.encode(sample) + b"\n" for sample in page.samples)
-        written += len(page.samples)
-        progress(len(page.samples))
-        cursor = page.cursor
-        if cursor is None:
-            break
+    for samples in sized_pages(storage.read, Selection(key_expr=key_expr)):
+        file.writelines(_encoder.encode(sample) + b"\n" for sample in samples)
+        written += len(samples)
+        progress(len(samples))
     for skip in storage.skips():
         file.write(_encoder.encode(_SkipLine(skip)) + b"\n")
     return written

@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from argparse import _SubParsersAction
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from durable_cache.errors import (
@@ -23,7 +24,7 @@ from durable_cache.service.output import say
 from durable_cache.service.verbs import VERBS
 from durable_cache.service.verbs.parsing import Parser, nearest
 
-__all__ = ["build_parser", "main"]
+__all__ = ["build_parser", "main", "parsers_of"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _FAMILIES = {"lake": "add_lake_verbs", "spark": "add_spark_verbs"}
@@ -109,6 +110,23 @@ def build_parser(verb: str) -> Parser:
         below = verbs.add_parser(verb, description=f"{VERBS[verb].summary}.")
         getattr(module, family)(below.add_subparsers(metavar="verb", required=True))
     return parser
+
+
+def parsers_of(verb: str) -> Iterator[Parser]:
+    """Yield the parsers that take a verb's options: its own, or those of the verbs below it."""
+    (action,) = _below(build_parser(verb))
+    waiting = list(action.choices.values())
+    while waiting:
+        parser = waiting.pop(0)
+        below = _below(parser)
+        if not below:
+            yield parser
+        for action in below:
+            waiting += action.choices.values()
+
+
+def _below(parser: Parser) -> list[Any]:
+    return [action for action in parser._actions if isinstance(action, _SubParsersAction)]
 
 
 def _failed(error: Exception, code: int) -> int:

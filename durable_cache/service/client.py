@@ -16,6 +16,7 @@ from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Decoder, Session, ask, open_session, read_config, zid_of
 from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.sample import Sample
+from durable_cache.model.selection import Cursor, Order, Selection
 from durable_cache.model.sequence import SN_MAX
 from durable_cache.service.document import read_document
 from durable_cache.service.layers import Overrides, lay_over_zenoh
@@ -157,15 +158,23 @@ def are_caches_in_reach(asking: Asking) -> bool:
 
 
 def history_pages(
-    asking: Asking, key_expr: str, prefix: str, parameters: str, pages: Pages
+    asking: Asking,
+    key_expr: str,
+    prefix: str,
+    parameters: str,
+    pages: Pages,
+    order: Order = Order.IDENTITY,
 ) -> Iterator[list[Sample]]:
-    """Yield what all caches hold, each sample once, in order of identity.
+    """Yield what all caches hold, each sample once, in `order`.
 
     Answers of several caches may be cut at different places: what lies beyond the earliest cut
     waits for the next page.
     """
+    place = Selection(order=order).place
+    if order is Order.TIME:
+        parameters = ";".join(filter(None, (parameters, "_order=time")))
     after: Sample | None = None
-    last: tuple[object, ...] | None = None
+    last: Cursor | None = None
     while True:
         gathered = asking.page(key_expr, prefix, parameters, after)
         cut = after = gathered.following(after)
@@ -173,11 +182,15 @@ def history_pages(
         pages.answers += gathered.answers
         pages.repliers |= gathered.repliers
         pages.refused += gathered.refused
+        samples = gathered.ordered()
+        if order is Order.TIME:
+            samples = sorted(samples, key=place)
         yield [
             sample
-            for sample in gathered.ordered()
-            if (last is None or sample.order > last) and (cut is None or sample.order <= cut.order)
+            for sample in samples
+            if (last is None or place(sample) > last)
+            and (cut is None or place(sample) <= place(cut))
         ]
         if cut is None:
             return
-        last = cut.order
+        last = place(cut)

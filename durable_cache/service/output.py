@@ -83,9 +83,9 @@ def write_result(text: str, values: Mapping[str, object], *, as_json: bool) -> N
     print(json.dumps(values, ensure_ascii=False, default=str) if as_json else text)
 
 
-def write_csv(rows: Iterable[Row], columns: Sequence[str], heading: bool = True) -> None:
-    """Write rows as CSV to stdout."""
-    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+def write_csv(rows: Iterable[Row], columns: Sequence[str], *, heading: bool, to: TextIO) -> None:
+    """Write rows as CSV."""
+    writer = csv.DictWriter(to, columns, extrasaction="ignore", lineterminator="\n")
     if heading:
         writer.writeheader()
     writer.writerows(rows)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
 
 from durable_cache.model.sample import Qos, Sample
 from durable_cache.model.timestamp import format_ntp64
 from durable_cache.service.output import growing_table, write_csv
 
-__all__ = ["FORMATS", "SampleWriter", "rows_of"]
+__all__ = ["SampleWriter", "rows_of"]
 
-FORMATS = ("table", "json", "csv")
 _PAYLOAD_SHOWN = 60
 _TABLE = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload")
 _CSV = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload", "attachment")
 
 
 class SampleWriter:
-    """Writes samples to stdout as they come; the columns of a table only ever grow."""
+    """Writes samples to a text stream as they come; the columns of a table only ever grow."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, to: TextIO | None = None) -> None:
         self._form = form
+        self._to = to or sys.stdout
         self._widths: dict[str, int] = {}
         self.written = 0
 
@@ -31,14 +32,18 @@ class SampleWriter:
         match self._form:
             case "table":
                 for line in growing_table(list(rows_of(samples)), _TABLE, self._widths):
-                    print(line)
+                    print(line, file=self._to)
             case "csv":
-                write_csv(rows_of(samples, short=False), _CSV, heading=self.written == 0)
+                rows = rows_of(samples, short=False)
+                write_csv(rows, _CSV, heading=self.written == 0, to=self._to)
             case _:
                 for row in rows_of(samples, short=False):
-                    print(json.dumps(row, ensure_ascii=False))
+                    print(json.dumps(row, ensure_ascii=False), file=self._to)
         self.written += len(samples)
-        sys.stdout.flush()
+        self._to.flush()
+
+    def finish(self) -> None:
+        """Write nothing more: a text has no end of its own."""
 
 
 def rows_of(samples: Iterable[Sample], *, short: bool = True) -> Iterator[dict[str, object]]:

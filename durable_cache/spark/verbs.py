@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ def add_spark_verbs(subparsers: Verbs) -> None:
     jars = subparsers.add_parser("jars", help=f"fetch the jars of {COORDINATES} into a folder")
     jars.add_argument("--to", type=Path, default=default_folder(), metavar="FOLDER")
     jars.add_argument("--repository", metavar="URL", help="a Maven repository to ask as well")
+    _add_json(jars)
     jars.set_defaults(run=_jars)
     _add_queries(subparsers)
     _add_reports(subparsers)
@@ -59,6 +61,7 @@ def _add_reports(subparsers: Verbs) -> None:
     delivery.add_argument("--key-expr", default="**")
     delivery.add_argument("--html", metavar="FILE")
     delivery.add_argument("--parquet", metavar="FOLDER")
+    delivery.add_argument("--json", action="store_true", help="it always is")
 
 
 def _add_tables(subparsers: Verbs) -> None:
@@ -82,6 +85,8 @@ def _add_tables(subparsers: Verbs) -> None:
     replay.add_argument("--to", required=True, metavar="FOLDER")
     replay.add_argument("--rate", type=float, default=1.0, help="2 is twice as fast")
     _add_part(replay)
+    for parser in (latest, thin, export, replay):
+        _add_json(parser)
 
 
 def _add_comparisons(subparsers: Verbs) -> None:
@@ -101,6 +106,8 @@ def _add_comparisons(subparsers: Verbs) -> None:
     load.add_argument("--to-storage", metavar="NAME", help="as --storage by default")
     load.add_argument("--key-expr", default="**")
     load.set_defaults(run=_import)
+    for parser in (verify, load):
+        _add_json(parser)
 
 
 def _verb(
@@ -129,6 +136,11 @@ def _add_part(parser: argparse.ArgumentParser) -> None:
 def _add_showing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=ROWS_SHOWN, help="rows to show")
     parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument("--json", action="store_const", dest="format", const="json")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the result as JSON, for programs")
 
 
 def _add_storage(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +194,9 @@ def _part(arguments: argparse.Namespace) -> Part:
 
 def _jars(arguments: argparse.Namespace) -> int:
     jars = fetch_jars(arguments.to, arguments.repository)
-    _print(f"{len(jars)} jars in {arguments.to}")
+    _tell(
+        arguments, f"{len(jars)} jars in {arguments.to}", jars=len(jars), folder=str(arguments.to)
+    )
     return 0
 
 
@@ -243,7 +257,8 @@ def _latest(arguments: argparse.Namespace) -> int:
 
         asked = (arguments.table, arguments.to, arguments.key_expr)
         if arguments.every is None:
-            _print(f"{update_latest(spark, *asked)} samples read")
+            rows = update_latest(spark, *asked)
+            _tell(arguments, f"{rows} samples read", samples_read=rows)
             return 0
         query = follow_latest(
             spark,
@@ -271,7 +286,7 @@ def _downsample(arguments: argparse.Namespace) -> int:
             part=_part(arguments),
             form=arguments.form,
         )
-    return 0
+    return _written(arguments)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -285,6 +300,12 @@ def _export(arguments: argparse.Namespace) -> int:
             buckets=arguments.buckets,
             part=_part(arguments),
         )
+    return _written(arguments)
+
+
+def _written(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        _tell(arguments, "", folder=arguments.to)
     return 0
 
 
@@ -295,9 +316,14 @@ def _replay_plan(arguments: argparse.Namespace) -> int:
         found = replay_plan(
             spark, arguments.table, arguments.to, rate=arguments.rate, part=_part(arguments)
         )
-    _print(
+    _tell(
+        arguments,
         f"{found.samples} samples, {found.payload_bytes} bytes, {found.seconds:.3f} s, "
-        f"at most {found.samples_per_second_max} samples in a second"
+        f"at most {found.samples_per_second_max} samples in a second",
+        samples=found.samples,
+        payload_bytes=found.payload_bytes,
+        seconds=found.seconds,
+        samples_per_second_max=found.samples_per_second_max,
     )
     return 0
 
@@ -321,16 +347,25 @@ def _verify(arguments: argparse.Namespace) -> int:
                 found = verify_against(
                     spark, arguments.table, storage, *asked, payloads=arguments.payloads
                 )
-    return _told(found)
+    return _told(arguments, found)
 
 
-def _told(found: Verification) -> int:
-    _print(
+def _told(arguments: argparse.Namespace, found: Verification) -> int:
+    _tell(
+        arguments,
         f"{found.here} samples here, {found.there} there; only here {found.only_here}, only there "
-        f"{found.only_there}, another payload {found.different}, damaged {found.damaged}"
+        f"{found.only_there}, another payload {found.different}, damaged {found.damaged}",
+        here=found.here,
+        there=found.there,
+        only_here=found.only_here,
+        only_there=found.only_there,
+        different=found.different,
+        damaged=found.damaged,
+        examples=[{**asdict(row), "source": str(row.source)} for row in found.examples],
     )
-    for row in found.examples:
-        _print(f"  {row.what}: {row.key_expr!r} {row.source} epoch {row.epoch} sn {row.sn}")
+    if not arguments.json:
+        for row in found.examples:
+            _print(f"  {row.what}: {row.key_expr!r} {row.source} epoch {row.epoch} sn {row.sn}")
     return 0 if found.agrees else DIFFERS
 
 
@@ -351,9 +386,15 @@ def _import(arguments: argparse.Namespace) -> int:
         key_expr=arguments.key_expr,
         progress=_counter("samples read"),
     )
-    _print(
+    _tell(
+        arguments,
         f"{done.new} new of {done.samples} read, {done.conflicts} conflicts, "
-        f"{len(done.refused)} refused, {done.missing} missing"
+        f"{len(done.refused)} refused, {done.missing} missing",
+        new=done.new,
+        samples=done.samples,
+        conflicts=done.conflicts,
+        refused=len(done.refused),
+        missing=done.missing,
     )
     return 0 if done.missing == 0 else DIFFERS
 
@@ -370,6 +411,11 @@ def _counter(what: str) -> Callable[[int], None]:
             _say(f"{total} {what}")
 
     return progress
+
+
+def _tell(arguments: argparse.Namespace, text: str, **values: object) -> None:
+    """Print what a verb did: a line for people, or its values as one JSON object."""
+    _print(json.dumps(values, default=str) if arguments.json else text)
 
 
 def _print(text: str) -> None:

@@ -14,7 +14,7 @@ import json5
 import jsonschema
 import pytest
 
-from durable_cache.service.cli import build_parser
+from durable_cache.service.cli import build_parser, parsers_of
 from durable_cache.service.verbs import VERBS
 from tests.tree import ROOT
 
@@ -124,7 +124,7 @@ def test_usage_errors_end_with_2(arguments: tuple[str, ...], run: Run) -> None:
         (("qurey",), "'qurey': no such verb; did you mean query?"),
         (("serve", "--conect", "x"), "durable-cache serve: --conect: unknown option; did you mean --connect?"),
         (("query", "a", "--formt=csv"), "--formt: unknown option; did you mean --format?"),
-        (("query", "a", "--format", "jsn"), "--format: 'jsn' is none of table, json, csv; did you mean json?"),
+        (("query", "a", "--format", "jsn"), "--format: 'jsn' is none of table, json, csv, parquet, arrow, mcap; did you mean json?"),
         (("query", "a", "b"), "'b': one argument too many"),
         (("lake", "statsu", "x"), "'statsu' is none of status, optimize, vacuum; did you mean status?"),
         (("serve", "--rest-http-port", "x"), "rest.listen: expected host:port"),
@@ -311,6 +311,15 @@ def test_who_cannot_connect_is_pointed_to_connect(run: Run) -> None:
     assert result.returncode == 1
     assert "is --connect right?" in one_line(result)
     assert "--listen" not in one_line(result)
+
+
+@pytest.mark.parametrize("verb", ["lake", "spark"])
+def test_every_verb_below_another_takes_json(verb: str) -> None:
+    pytest.importorskip("deltalake")
+    without = [
+        parser.prog for parser in parsers_of(verb) if "--json" not in parser._option_string_actions
+    ]
+    assert not without
 
 
 @pytest.mark.parametrize("verb", OWN_VERBS)

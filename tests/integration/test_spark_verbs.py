@@ -119,6 +119,12 @@ def test_latest_then_verify_then_an_error(run: Verbs, storage: Path, tmp_path: P
     other = write(tmp_path / "other", [make("fleet/r1/pose", 0)])
     out = run("verify", str(storage), "--against", str(other), code=1)
     assert "only here 3" in out
+    told = json.loads(run("verify", str(storage), "--against", str(other), "--json", code=1))
+    assert (told["here"], told["there"], told["only_here"]) == (4, 1, 3)
+    assert {example["key_expr"] for example in told["examples"]} <= {
+        "fleet/r1/pose",
+        "fleet/r2/pose",
+    }
     run("sql", str(tmp_path / "nowhere"), "select 1", code=2)
 
 
@@ -130,5 +136,7 @@ def test_replay_plan_downsample_and_export(run: Verbs, storage: Path, tmp_path: 
     out = run("replay-plan", str(storage), "--to", str(tmp_path / "plan"), "--rate", "2")
     assert out.startswith("4 samples, 4 bytes, 2.500 s")
     run("downsample", str(storage), "--to", str(tmp_path / "thin"), "--every", "60")
-    run("export", str(storage), "--to", str(tmp_path / "out"), "--sn", "0..1")
+    folder = str(tmp_path / "out")
+    out = run("export", str(storage), "--to", folder, "--sn", "0..1", "--json")
+    assert json.loads(out) == {"folder": folder}
     assert list((tmp_path / "out").glob("key_bucket=*/*.parquet"))

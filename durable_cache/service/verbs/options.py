@@ -20,6 +20,7 @@ __all__ = [
     "add_domain_option",
     "add_format_option",
     "add_json_option",
+    "add_output_option",
     "domain_of",
     "overrides_of",
 ]
@@ -108,6 +109,17 @@ def add_format_option(parser: argparse.ArgumentParser, *more: str) -> None:
     """Add ``--format`` and ``--json``, which is short for one of its values."""
     parser.add_argument("--format", choices=["table", "json", *more], default="table")
     parser.add_argument("--json", action="store_const", dest="format", const="json")
+
+
+def add_output_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--output``, whose name says the format where ``--format`` does not."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="",
+        metavar="FILE",
+        help="a new file, whole or not there at all; its suffix is the format",
+    )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

@@ -8,17 +8,25 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from durable_cache.errors import ConfigError
+from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.newest import is_update, latest_values
 from durable_cache.model.sample import Kind, Sample
-from durable_cache.model.selection import parse_max, parse_sn, parse_source, parse_time
+from durable_cache.model.selection import Order, parse_max, parse_sn, parse_source, parse_time
+from durable_cache.service.files import (
+    BINARY,
+    SampleFile,
+    check_output,
+    format_of,
+    order_of,
+    samples_to,
+)
 from durable_cache.service.output import counted, say
-from durable_cache.service.samples import SampleWriter
 from durable_cache.service.verbs.options import (
     add_client_options,
     add_domain_option,
     add_format_option,
+    add_output_option,
 )
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
@@ -63,6 +71,7 @@ def add_verbs(verbs: Verbs) -> None:
             "durable-cache query 'fleet/**?_time=[now(-1h)..];_max=10' --format csv",
             "durable-cache query '*/fleet/**?_sn=10..20' --json",
             "durable-cache query 'fleet/**?_max=10' --follow",
+            "durable-cache query 'fleet/**' --output fleet.parquet",
         ),
     )
     parser.add_argument("selector", help="key expression, then ?_sn=…;_time=…;_max=… as wanted")
@@ -80,12 +89,14 @@ def add_verbs(verbs: Verbs) -> None:
         action="store_true",
         help="first what is stored, then what comes, each once and in order, until Ctrl-C",
     )
-    add_format_option(parser, "csv")
+    add_format_option(parser, "csv", *BINARY)
+    add_output_option(parser)
+    parser.set_defaults(format="")
     parser.add_argument(
         "--limit",
         type=int,
         default=None,
-        help=f"stop after so many samples; 0: no limit; {_LIMIT_DEFAULT} without --follow",
+        help=f"stop after so many samples; 0: no limit; {_LIMIT_DEFAULT} where text is shown",
     )
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
     add_domain_option(parser)
@@ -134,14 +145,19 @@ def readings_of(key_expr: str, source: str) -> tuple[Reading, ...]:
 
 
 def read_all(
-    asking: Asking, readings: Iterable[Reading], parameters: str, trouble: Pages
+    asking: Asking,
+    readings: Iterable[Reading],
+    parameters: str,
+    trouble: Pages,
+    order: Order = Order.IDENTITY,
 ) -> Iterator[list[Sample]]:
-    """Yield what caches hold under any of the readings, each sample once."""
+    """Yield what caches hold under any of the readings, each sample once, each in `order`."""
     from durable_cache.service.client import history_pages
 
     before: list[KeyExpression] = []
     for reading in readings:
-        for page in history_pages(asking, reading.key_expr, reading.prefix, parameters, trouble):
+        asked = (reading.key_expr, reading.prefix, parameters)
+        for page in history_pages(asking, *asked, trouble, order):
             yield [s for s in page if not any(earlier.matches(s.key) for earlier in before)]
         before.append(KeyExpression(reading.key_expr))
 
@@ -164,20 +180,25 @@ def _query(arguments: argparse.Namespace) -> int:
     )
 
     trouble = Pages()
-    with client_session(arguments) as session:
+    with (
+        client_session(arguments) as session,
+        samples_to(arguments.format, arguments.output) as file,
+    ):
         asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
         pages: Iterable[list[Sample]] = (
             [_latest(asking, readings, trouble)]
             if arguments.latest
-            else read_all(asking, readings, asked.parameters, trouble)
+            else read_all(asking, readings, asked.parameters, trouble, order_of(arguments.format))
         )
         samples: Iterator[Sample] = itertools.chain.from_iterable(pages)
         left_out: list[Sample] = []
         if not arguments.wildcard_updates:
             samples = _on_keys(samples, left_out)
-        shown, cut = _write(samples, arguments)
+        shown, cut = _write(samples, file, arguments.limit)
         if not trouble.answers and not are_caches_in_reach(asking):
             trouble.errors.append(NOBODY_ANSWERED)
+        if trouble.errors and (arguments.output or arguments.format in BINARY):
+            raise DurableCacheError(f"no whole file was written: {_reasons(trouble)}")
     _sum_up(trouble, shown, cut, left_out)
     return 1 if trouble.errors else 0
 
@@ -189,8 +210,13 @@ def _check(asked: Asked, arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--source: {error}") from error
     if arguments.latest and (asked.parameters or arguments.source != "*"):
         raise ConfigError("--latest: takes no parameters and no --source")
+    if arguments.follow and (arguments.output or arguments.format in BINARY):
+        raise ConfigError("--follow: has no end that a file could have; write to stdout as json")
+    arguments.format = format_of(arguments.format, arguments.output, "table")
+    check_output(arguments.format, arguments.output)
     if arguments.limit is None:
-        arguments.limit = 0 if arguments.follow else _LIMIT_DEFAULT
+        endless = arguments.follow or arguments.output or arguments.format in BINARY
+        arguments.limit = 0 if endless else _LIMIT_DEFAULT
     if arguments.limit < 0 or not arguments.timeout > 0:
         raise ConfigError("--limit and --timeout: expected numbers above 0")
 
@@ -212,14 +238,18 @@ def _sum_up(trouble: Pages, shown: int, cut: bool, left_out: Sequence[Sample]) -
         say(f"durable-cache: {reason}")
 
 
-def _write(samples: Iterator[Sample], arguments: argparse.Namespace) -> tuple[int, bool]:
+def _reasons(trouble: Pages) -> str:
+    return "; ".join(sorted(set(trouble.errors)))
+
+
+def _write(samples: Iterator[Sample], file: SampleFile, limit: int) -> tuple[int, bool]:
     """Write the samples as they come; returns how many, and whether there were more."""
-    limit = arguments.limit or None
-    writer = SampleWriter(arguments.format)
-    chosen = itertools.islice(samples, limit)
+    written = 0
+    chosen = itertools.islice(samples, limit or None)
     while batch := list(itertools.islice(chosen, _BATCH)):
-        writer.write(batch)
-    return writer.written, limit is not None and next(samples, None) is not None
+        file.write(batch)
+        written += len(batch)
+    return written, limit > 0 and next(samples, None) is not None
 
 
 def _latest(asking: Asking, readings: Sequence[Reading], trouble: Pages) -> list[Sample]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from durable_cache.errors import ConfigError, StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.selection import Selection
+from durable_cache.service.files import (
+    BINARY,
+    check_output,
+    format_of,
+    order_of,
+    samples_to,
+)
 from durable_cache.service.layers import load_settings
 from durable_cache.service.output import Progress, say, write_result
 from durable_cache.service.verbs.options import add_config_options, add_json_option, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.whole_file import writing_whole
-from durable_cache.storage.contract import Refusal
+from durable_cache.storage.contract import Refusal, Storage
+from durable_cache.storage.sized_pages import sized_pages
 
 __all__ = ["add_verbs"]
 
@@ -39,10 +48,14 @@ def add_verbs(verbs: Verbs) -> None:
         examples=(
             "durable-cache export fleet fleet.jsonl --config fleet.json5",
             "durable-cache export fleet poses.jsonl --only 'fleet/*/pose' --config fleet.json5",
+            "durable-cache export fleet fleet.mcap --config fleet.json5",
         ),
+        description="Write a storage's history to a file. As json, one line a sample, nothing is "
+        "left out, and `import` reads it; the other formats are for other programs.",
     )
     export.add_argument("source", help=_WHERE)
-    export.add_argument("file", help="a new file, one line of JSON a sample")
+    export.add_argument("file", help="a new file; its suffix is the format, json where it is none")
+    export.add_argument("--format", choices=["json", "csv", *BINARY], default="")
     export.set_defaults(run=_export)
     bring = add_verb(
         verbs,
@@ -105,18 +118,34 @@ def _export(arguments: argparse.Namespace) -> int:
 
     only = _only(arguments)
     source = find_place(load_settings(overrides_of(arguments)), arguments.source)
-    target = Path(arguments.file)
-    if target.exists():
-        raise ConfigError(f"{target} exists; name a new file")
-    with reading(source) as storage:
-        with writing_whole(target) as file, Progress(f"{source} -> {target}") as progress:
-            samples = export_history(storage, only, file, progress.advance)
+    target = arguments.file
+    form = format_of(arguments.format, target, "json")
+    check_output(form, target)
+    with reading(source) as storage, Progress(f"{source} -> {target}") as progress:
+        if form == "json":
+            with writing_whole(Path(target)) as file:
+                samples = export_history(storage, only, file, progress.advance)
+        else:
+            samples = _export_rows(storage, only, form, target, progress.advance)
     write_result(
         f"{samples} samples exported to {target}",
-        {"exported": samples, "file": str(target)},
+        {"exported": samples, "file": target, "format": form},
         as_json=arguments.json,
     )
     return 0
+
+
+def _export_rows(
+    storage: Storage, only: KeyExpression, form: str, target: str, progress: Callable[[int], None]
+) -> int:
+    written = 0
+    with samples_to(form, target) as file:
+        for samples in sized_pages(storage.read, Selection(key_expr=only, order=order_of(form))):
+            if samples:
+                file.write(samples)
+            written += len(samples)
+            progress(len(samples))
+    return written
 
 
 def _import(arguments: argparse.Namespace) -> int:
