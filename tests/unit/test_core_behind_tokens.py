@@ -101,3 +101,17 @@ def test_where_there_is_no_room_a_token_that_showed_nothing_gives_its_place_to_t
     cache.answer_all()
     cache.wait(1)
     assert (ONE, EPOCH + 8) in {(fetch.source, fetch.epoch) for fetch in cache.fetches}
+
+
+def test_a_heartbeat_while_a_number_is_looked_up_awaits_nothing_of_the_run_before() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 4))
+    cache.reads = False
+    cache.take(run_of(ONE, 0, 2, seconds=30, run=1))
+    cache.give(HeartbeatReceived(ONE, 6, cache.now))
+    cache.wait(1)
+    assert cache.fetches == []
+    cache.answer_all()
+    cache.wait(1)
+    (epoch,) = of_run(cache, ONE, 1)
+    assert [(fetch.epoch, fetch.first, fetch.last) for fetch in cache.fetches] == [(epoch, 3, 6)]

@@ -569,3 +569,13 @@ def test_a_declared_wrap_is_known_by_its_incarnation() -> None:
         reader.declared(FRESH, incarnation)
         reader.live(sample(0, at=2))
         assert reader.wanted == [wanted or (top - 2, None)]
+
+
+def test_what_a_cache_had_not_is_asked_for_again_as_long_as_it_waits_for_its_turn() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(4))
+    reader.answer(absent=(absent(2, 3, AbsenceReason.SKIPPED),))
+    reader.wait(1)
+    assert reader.wanted == [(1, 3)]
+    reader.answer(sample(1), sample(2), absent=(absent(3, 3, AbsenceReason.SKIPPED),))
+    assert reader.story == [0, 1, 2, (3, 3), 4]

@@ -568,6 +568,9 @@ class CacheEngine:
         known = self._sources.get(event.source)
         if known is None:
             return []
+        if known.doubt is not None:  # of which run it is shows with what is looked up
+            known.doubt.refused.add(event.source_sn, event.source_sn)
+            return []
         numbering = known.live
         window = numbering.window
         ahead = sn_distance(event.source_sn, max(0, window.top) % SOURCE_SN_MODULUS)

@@ -32,6 +32,7 @@ from durable_cache.model.sequence import (
 )
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import epoch_of_restart, precedes_wrap
+from durable_cache.protocol.subscriber.asking import asked_from, asked_to
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     Declared,
@@ -55,7 +56,7 @@ from durable_cache.protocol.subscriber.following import (
 )
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
-from durable_cache.protocol.subscriber.naming import asked_from, of_run
+from durable_cache.protocol.subscriber.naming import of_run
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
@@ -365,16 +366,13 @@ class SubscriberEngine:
             or not self._options.recovery
         ):
             return
-        first = numbering.next_sn
         if numbering.ending and not numbering.end_known:
             numbering.fetch = self._ask(numbering, asked_from(numbering), None)
             numbering.asked_to = numbering.top
         else:
             span = max(numbering.span, self._options.request_samples_max)
-            begins = followed.ended is not None and first == numbering.first_sn
-            # What is held of a run that begins may be of the one before: an answer names it.
-            held_to = min(numbering.top, first + span - 1)
-            numbering.asked_to = held_to if begins else numbering.last_hole(span)
+            follows = followed.ended is not None
+            numbering.asked_to = asked_to(numbering, span, follows=follows)
             numbering.fetch = self._ask(numbering, asked_from(numbering), numbering.asked_to)
 
     def _ask(self, numbering: Numbering, first: int, last: int | None) -> Fetch:

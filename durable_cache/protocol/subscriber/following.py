@@ -95,6 +95,8 @@ class Numbering:
     pending: dict[int, Sample] = field(default_factory=dict)
     passed: RangeSet = field(default_factory=RangeSet)
     lost: RangeSet = field(default_factory=RangeSet)
+    too_large: RangeSet = field(default_factory=RangeSet)
+    """Those of them that came and are too large for us."""
     parked: Sample | None = None
     opened_ns: int | None = None
     due_ns: int = 0
@@ -230,7 +232,7 @@ class Numbering:
         waits = self.top >= sn or (self.ending and not self.end_known)
         if sn == before and self.opened_ns is not None and waits:
             return
-        for gone in (self.passed, self.lost):
+        for gone in (self.passed, self.lost, self.too_large):
             if gone and sn:
                 gone.remove(0, sn - 1)
         if waits:
@@ -282,18 +284,8 @@ class Numbering:
         if sample.sn == self.next_sn:  # those before it that are missing are compared by time
             self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
         if sample.sn >= (self.next_sn or 0):
+            self.too_large.add(sample.sn, sample.sn)
             self.note_absent(RangeSet(), RangeSet([(sample.sn, sample.sn)]))
-
-    def last_hole(self, span: int) -> int:
-        """Return where the last hole within a span ends."""
-        first = self.next_sn or 0
-        last = min(self.top, first + span - 1)
-        while last > first:
-            gone = self.lost.run_at(last) or self.passed.run_at(last)
-            if gone is None and last not in self.pending:
-                break
-            last = last - 1 if gone is None else gone.first - 1
-        return max(first, last)
 
     def owns(
         self,
@@ -360,6 +352,7 @@ class Numbering:
         first = max(first, self.next_sn or 0)
         oversized = (sample for sample in part.oversized if owns(sample, names))
         passed, lost = RangeSet(), RangeSet.of(s.sn for s in oversized if first <= s.sn <= last)
+        self.too_large.update(lost)
         for absence in part.absent:
             name = names.get((absence.source, absence.epoch), "")
             known = bool(name and self.incarnation)

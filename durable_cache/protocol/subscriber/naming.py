@@ -19,7 +19,7 @@ from durable_cache.protocol.wire import Absence
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["Owns", "asked_from", "called_by", "of_run"]
+__all__ = ["Owns", "called_by", "of_run"]
 
 
 class Owns(Protocol):
@@ -80,10 +80,3 @@ def of_run(numbering: Numbering, part: AnswerPart) -> AnswerPart:
         absent=tuple(filter(is_of_it, part.absent)),
         oversized=[*filter(is_of_it, part.oversized)],
     )
-
-
-def asked_from(numbering: Numbering) -> int:
-    """Return from which number on to ask for what is missing."""
-    following = numbering.next_sn or 0
-    begins = following == (numbering.first_sn or 0)
-    return following - 1 if numbering.called_otherwise and not begins else following

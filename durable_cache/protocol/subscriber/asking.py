@@ -1,0 +1,38 @@
+"""Which numbers a subscriber asks for of a run that lacks some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from durable_cache.protocol.subscriber.following import Numbering
+
+__all__ = ["asked_from", "asked_to"]
+
+
+def asked_from(numbering: Numbering) -> int:
+    """Return where to begin: at the first hole, or at what was delivered before it.
+
+    That shows, where others may call the run otherwise, which one they speak of.
+    """
+    following = numbering.next_sn or 0
+    begins = following == (numbering.first_sn or 0)
+    return following - 1 if numbering.called_otherwise and not begins else following
+
+
+def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
+    """Return where to end: at the last hole within a span; `follows`: it follows another run.
+
+    What caches said to be gone is asked for again while it waits for its turn: one of them may have
+    found it since. What is held of a run that begins may be of the one before: an answer names it.
+    """
+    first = numbering.next_sn or 0
+    last = min(numbering.top, first + span - 1)
+    if follows and first == numbering.first_sn:
+        return last
+    while last > first:
+        settled = numbering.passed.run_at(last) or numbering.too_large.run_at(last)
+        if settled is None and last not in numbering.pending:
+            break
+        last = last - 1 if settled is None else settled.first - 1
+    return max(first, last)
