@@ -68,7 +68,7 @@ from durable_cache.model.arguments import check_kind, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token
+from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token, tokens_about
 from durable_cache.storage.contract import Floor, Page, Retention, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
@@ -193,8 +193,10 @@ class ReliabilityCache(Closing):
             if plain:
                 self._answer_on(AnsweringPlace(str(key_expr), Form.PLAIN))
         if options.allowed_origin is not Origins.SESSION_LOCAL:
-            pattern = own_key(options.domain, "pub", "**")
-            self._declared.append(watch_tokens(session, pattern, self._token_changed))
+            everywhere = own_key(options.domain, "pub", "**")
+            named = {tokens_about(options.domain, "pub", key_expr) for key_expr in self.key_exprs}
+            for pattern in sorted({everywhere} | named):
+                self._declared.append(watch_tokens(session, pattern, self._token_changed))
             for key_expr in self.key_exprs:
                 self._declared.append(self.ingest.hear_native(f"{key_expr}/@adv/pub/**"))
             self.ingest.fetching.catch_up()

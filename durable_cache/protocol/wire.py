@@ -58,6 +58,7 @@ __all__ = [
     "parse_publisher_token",
     "publisher_token",
     "store_key",
+    "tokens_about",
 ]
 
 FRAME_VERSION = 1
@@ -526,6 +527,16 @@ def is_incarnation(text: str) -> bool:
 def own_key(domain: str, *chunks: str) -> str:
     """Return a key of ours: ``@durable/v1/<domain>/…``, which no ``**`` matches."""
     return "/".join(("@durable", "v1", domain, *chunks))
+
+
+def tokens_about(domain: str, kind: str, key_expr: KeyExpression) -> str:
+    """Return what tokens of a kind, `pub` or `history`, are to be watched that concern some keys.
+
+    No ``**`` matches what lies behind a verbatim chunk (``@…``): such keys are named.
+    """
+    if any(chunk.startswith("@") for chunk in str(key_expr).split("/")):
+        return own_key(domain, kind, "*", "*", str(key_expr))
+    return own_key(domain, kind, "**")
 
 
 def ack_key(domain: str, source: SourceId) -> str:

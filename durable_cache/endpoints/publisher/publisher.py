@@ -99,8 +99,8 @@ from durable_cache.protocol.wire import (
     INCARNATION_DIGITS,
     ack_key,
     decode_ack,
-    own_key,
     publisher_token,
+    tokens_about,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +186,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             for source in {self.source, *(left.source for left in spooled)}:
                 key = ack_key(options.domain, source)
                 self._declared.append(hear_at_once(session, key, self._acknowledged))
-            self._tokens = watch_tokens_polled(session, own_key(options.domain, "history", "**"))
+            pattern = tokens_about(options.domain, "history", self.key_expr)
+            self._tokens = watch_tokens_polled(session, pattern)
             self._declared.append(self._tokens)
         if options.cache:
             own = f"{self.source}/{self.key_expr}"
