@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from durable_cache.model.sample import Sample
-from durable_cache.protocol import resends, wire
+from durable_cache.protocol import consumers, resends, wire
 from durable_cache.protocol.alignment import wire as alignment
 from tests.tree import ROOT, named, parsed, source_files
 
@@ -21,6 +21,7 @@ FRAMES: dict[str, type[msgspec.Struct]] = {
     "JOURNAL": wire._JournalEntry,
     "RESEND": resends.ResendRequest,
     "RESENT": resends.ResendReply,
+    "POSITION": consumers.Position,
     "ROOT": alignment.Root,
 }
 MESSAGES = (

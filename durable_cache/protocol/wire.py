@@ -90,6 +90,7 @@ class Content(IntEnum):
     PLACE = 6
     RESEND = 7
     RESENT = 8
+    POSITION = 9
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -17,6 +17,7 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.protocol import wire
+from durable_cache.protocol.consumers import Position, decode_position, encode_position
 from durable_cache.protocol.resends import (
     RefusalReason,
     ResendRefusal,
@@ -48,6 +49,7 @@ DECODERS: dict[Content, Callable[[bytes], object]] = {
     Content.PLACE: wire.decode_place,
     Content.RESEND: decode_resend,
     Content.RESENT: decode_resent,
+    Content.POSITION: decode_position,
 }
 ACK = Ack("cache", 2, SOURCE, 7, ((0, 4), (9, 9)))
 FRAMES: dict[Content, bytes] = {
@@ -63,6 +65,7 @@ FRAMES: dict[Content, bytes] = {
     Content.RESENT: encode_resent(
         ResendReply("cache", (ResendRefusal(4, 9, RefusalReason.CONFLICT),))
     ),
+    Content.POSITION: encode_position(Position("a/**", SOURCE, 7, "0123abcd", 9, ((2, 3), (6, 6)))),
 }
 REASONS = tuple(AbsenceReason)
 contents = pytest.mark.parametrize("content", Content)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
@@ -155,7 +155,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         listed_seconds = _LISTED_SECONDS if options.joins_late else 0.0
         self._listed_until_seconds = time.monotonic() + listed_seconds
         self._miss_sinks: list[Sink[Miss]] = []
-        self._engine = SubscriberEngine(options.delivery, history=history is not None)
+        self._engine = self._make_engine(options)
         own_zid = zid_of(session)
         self._decoder = Decoder(own_zid, options.payload_bytes_max)
         asking = Asking(
@@ -189,6 +189,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._spawn("deliver", self._run)
         self._spawn("receive", self._run_receive)
         close_at_exit(self, session)
+
+    def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine:
+        return SubscriberEngine(options.delivery, history=options.history is not None)
 
     def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
         """Return where to deliver, and what the user receives samples from."""
@@ -342,13 +345,16 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         for output in outputs:
             match output:
                 case Deliver(samples):
-                    self._sink.deliver(samples)
+                    self._deliver(samples)
                 case Fetch() | AskHistory():
                     self._questions.ask(output)
                 case Missed(source, epoch, first, last):
                     self._report(Miss(source, epoch, first, last))
                 case _:
                     assert_never(output)
+
+    def _deliver(self, samples: Sequence[Sample]) -> None:
+        self._sink.deliver(samples)
 
     def _report(self, miss: Miss) -> None:
         _log.error(

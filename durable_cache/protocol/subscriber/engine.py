@@ -48,15 +48,11 @@ from durable_cache.protocol.subscriber.events import (
     Received,
     TimePassed,
 )
-from durable_cache.protocol.subscriber.following import (
-    RESTART_NTP64,
-    Followed,
-    Numbering,
-    Outputs,
-)
+from durable_cache.protocol.subscriber.following import RESTART_NTP64, Followed, Numbering
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_run
+from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
@@ -186,7 +182,7 @@ class SubscriberEngine:
     # What is published
 
     def _received(self, samples: Sequence[Sample], now: Moment) -> None:
-        ready = self._outputs.ready
+        ready, names_runs = self._outputs.ready, self._outputs.names_runs
         steady = self._sources.steady
         reading = self._history is not None and self._history.active
         for sample in samples:
@@ -195,7 +191,7 @@ class SubscriberEngine:
                 numbering.next_sn = sample.sn + 1
                 if sample.ntp64 > numbering.newest_ntp64:
                     numbering.newest_ntp64 = sample.ntp64
-                ready.append(sample)
+                ready.append(numbering.name(sample) if names_runs else sample)
                 numbering.used = True
             elif is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
@@ -267,7 +263,7 @@ class SubscriberEngine:
         if sample.sn < following:
             self._duplicates += 1
             return
-        self._outputs.report(ended.source, ended.epoch, following, sample.sn)
+        ended.report(self._outputs, following, sample.sn)
         ended.next_sn = sample.sn + 1
 
     def _restarted(

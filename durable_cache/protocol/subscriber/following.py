@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
     AnswerPart,
-    Deliver,
     DeliveryOptions,
     Fetch,
-    Missed,
-    Output,
 )
 from durable_cache.protocol.subscriber.naming import Owns, called_by
+from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
-__all__ = ["RESTART_NTP64", "Followed", "Numbering", "Outputs", "Reading"]
+__all__ = ["RESTART_NTP64", "Followed", "Numbering", "Reading"]
 
 _SECOND_NS = 1_000_000_000
 RESTART_NTP64 = (1 << 32) // 10
@@ -37,42 +37,6 @@ _INCARNATIONS_MAX = 16
 """Incarnations of a source that are remembered, so that a token that comes again is known."""
 _EARLY_MAX = 1000
 """Samples kept that came before the token of their numbering; the rest is asked for."""
-
-
-class Outputs:
-    """Collects what a subscriber is to do, samples in runs as long as they get."""
-
-    def __init__(self) -> None:
-        self.ready: list[Sample] = []
-        self.done: list[Output] = []
-        self.delivered = self.missed = 0
-
-    def report(self, source: SourceId, epoch: int, first: int, last: int) -> None:
-        """Report numbers as missed, after everything that is ready."""
-        self._flush()
-        self.missed += last - first + 1
-        previous = self.done[-1] if self.done else None
-        if isinstance(previous, Missed) and previous == Missed(
-            source, epoch, previous.first, first - 1
-        ):
-            self.done[-1] = Missed(source, epoch, previous.first, last)
-        else:
-            self.done.append(Missed(source, epoch, first, last))
-
-    def ask(self, question: Output) -> None:
-        self.done.append(question)
-
-    def take(self) -> list[Output]:
-        """Return what there is to do and begin anew."""
-        self._flush()
-        done, self.done = self.done, []
-        return done
-
-    def _flush(self) -> None:
-        if self.ready:
-            self.delivered += len(self.ready)
-            self.done.append(Deliver(tuple(self.ready)))
-            self.ready.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +77,10 @@ class Numbering:
     ending: bool = False
     """A later numbering waits: its end is to be found."""
     end_known: bool = False
+    resumed: bool = False
+    """It was followed in an earlier life: what caches removed since then is a loss."""
+    called: int | None = None
+    """The epoch that its samples bear, whatever it is called by later; None: as they came."""
     used: bool = True
     duplicates: int = 0
     dropped: int = 0
@@ -168,6 +136,19 @@ class Numbering:
         """Deliver from a number on."""
         self.first_sn = self.next_sn = sn
 
+    def name(self, sample: Sample) -> Sample:
+        """Return a sample with the epoch that all samples of this numbering bear."""
+        if self.called is None:
+            self.called = self.epoch
+        if sample.epoch == self.called:
+            return sample
+        return msgspec.structs.replace(sample, epoch=self.called)
+
+    def report(self, outputs: Outputs, first: int, last: int) -> None:
+        """Report numbers as missed, under the epoch that its samples bear."""
+        epoch = self.epoch if self.called is None else self.called
+        outputs.report(self.source, epoch, first, last)
+
     def hold(self, sample: Sample, samples_max: int) -> None:
         """Keep a sample until its turn comes; the highest go where there is no room."""
         sn = sample.sn
@@ -216,13 +197,13 @@ class Numbering:
         while True:
             sample = pending.pop(sn, None)
             if sample is not None:
-                ready.append(sample)
+                ready.append(self.name(sample) if outputs.names_runs else sample)
                 self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
                 sn += 1
             elif (run := self.passed.run_at(sn)) is not None:
                 sn = run.last + 1
             elif (run := self.lost.run_at(sn)) is not None:
-                outputs.report(self.source, self.epoch, sn, run.last)
+                self.report(outputs, sn, run.last)
                 sn = run.last + 1
             else:
                 break
@@ -389,6 +370,8 @@ class Reading:
     """It is followed live: what it lacks goes through there."""
     late: bool = False
     """A later numbering is followed already: nothing of this one can come in order."""
+    resumed: bool = False
+    """It goes on where an earlier life ended: what caches removed since then is a loss."""
     handed_over: bool = False
 
 

@@ -55,7 +55,12 @@ class Held:
         for numbering in () if followed is None else followed.numberings:
             if numbering.next_sn is not None and numbering.is_called(epoch, incarnation):
                 live = numbering if followed is not None and followed.live else None
-                return Reading(numbering.first_sn or 0, numbering.next_sn, numbering=live)
+                return Reading(
+                    numbering.first_sn or 0,
+                    numbering.next_sn,
+                    numbering=live,
+                    resumed=numbering.resumed,
+                )
         if self.has_begun(source, incarnation):
             return Reading(0, 0)
         is_late = followed is not None and followed.is_past(epoch)

@@ -42,7 +42,8 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
 )
-from durable_cache.protocol.subscriber.following import RESTART_NTP64, Outputs, Reading
+from durable_cache.protocol.subscriber.following import RESTART_NTP64, Reading
+from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.twins import Twins
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 from durable_cache.protocol.wire import AbsenceReason
@@ -412,13 +413,16 @@ class History:
         for part in answer.parts:
             called = {part.called(key, name), *others}
             for absence in part.absent:
-                skipped = absence.reason is AbsenceReason.SKIPPED
+                reason, is_resumed = absence.reason, group.reading.resumed
+                is_loss = reason is AbsenceReason.SKIPPED or (
+                    is_resumed and reason is AbsenceReason.TRIMMED
+                )
                 known = (absence.source, absence.epoch) in called
-                if not known or (skipped and not heard):
+                if not known or (is_loss and not heard):
                     continue
                 for run in group.missing.clip(absence.first, absence.last):
                     group.missing.remove(run.first, run.last)
-                    if not skipped:  # other keys' numbers, and what was removed before we came
+                    if not is_loss:  # other keys' numbers, and what was removed before we came
                         group.passed.add(run.first, run.last)
 
     def _deliver(self, now_ns: int) -> None:

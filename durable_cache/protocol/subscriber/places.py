@@ -31,6 +31,8 @@ class _Stood:
     first_sn: int | None
     next_sn: int | None
     newest_ntp64: int
+    resumed: bool
+    called: int | None
 
     @classmethod
     def of(cls, numbering: Numbering) -> _Stood:
@@ -41,6 +43,8 @@ class _Stood:
             numbering.first_sn,
             numbering.next_sn,
             numbering.newest_ntp64,
+            numbering.resumed,
+            numbering.called,
         )
 
     def numbering(self, source: SourceId) -> Numbering:
@@ -52,6 +56,8 @@ class _Stood:
             self.first_sn,
             self.next_sn,
             self.newest_ntp64,
+            resumed=self.resumed,
+            called=self.called,
         )
 
 

@@ -12,8 +12,8 @@ from durable_cache.model.sample import Identity, Sample
 from durable_cache.model.selection import Cursor
 from durable_cache.model.unnumbered import identified
 from durable_cache.protocol.subscriber.events import DeliveryOptions
-from durable_cache.protocol.subscriber.following import Outputs
 from durable_cache.protocol.subscriber.held import Held
+from durable_cache.protocol.subscriber.outputs import Outputs
 
 __all__ = ["Unnumbered"]
 

@@ -1,0 +1,11 @@
+"""Durable consumers: subscribers with a name that go on where they stood.
+
+`declare_reliable_subscriber(session, key_expr, handler, consumer="name")` declares one.
+"""
+
+from __future__ import annotations
+
+from durable_cache.endpoints.subscriber.consumer import Confirm, ReliableConsumer
+from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
+
+__all__ = ["Confirm", "ConsumerOptions", "ReliableConsumer"]

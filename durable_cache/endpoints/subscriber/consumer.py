@@ -1,0 +1,322 @@
+"""A durable consumer: a subscriber that goes on where it stood before a crash (ADR 0152).
+
+The *deliver* thread hands samples out; in `auto` mode it confirms each whose handler returned, in
+`manual` mode the program does, in any thread. *confirm* writes where the consumer stands, one batch
+at a time: what changes meanwhile is in the next one. `_changed` guards the positions and is never
+held while the program's code runs or anything is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from threading import Condition, Thread, current_thread
+from typing import Literal, NamedTuple
+
+from durable_cache.endpoints.session import Session, ZError, start_thread
+from durable_cache.endpoints.subscriber.channels import Callback, Delivery, RingChannel
+from durable_cache.endpoints.subscriber.keeping import ConsumerOptions, Keeping
+from durable_cache.endpoints.subscriber.subscriber import (
+    Miss,
+    ReliableSubscriber,
+    SubscriberOptions,
+)
+from durable_cache.errors import Closed, ConfigError, DurableCacheError, OutcomeUnknown
+from durable_cache.model.arguments import check_kind, check_timeout, refused
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.protocol.consumers import check_consumer
+from durable_cache.protocol.subscriber.engine import SubscriberEngine
+from durable_cache.protocol.subscriber.positions import Positions
+from durable_cache.protocol.subscriber.resuming import ResumingEngine
+
+__all__ = ["Confirm", "ConsumerName", "ReliableConsumer"]
+
+_log = logging.getLogger(__name__)
+_RETRY_SECONDS = 0.5
+"""The pause after a position could not be written."""
+_WAITS_SECONDS = 5.0
+"""How long delivery waits for confirmations before it says so."""
+
+Confirm = Literal["auto", "manual"]
+
+
+class ConsumerName(NamedTuple):
+    """A consumer's name, and how what bears it works."""
+
+    consumer: str
+    confirm: Confirm
+    options: ConsumerOptions
+
+    @classmethod
+    def of(cls, consumer: object, confirm: Confirm, options: object) -> ConsumerName | None:
+        """Read a subscriber's arguments; None where it is no consumer. Raises ConfigError."""
+        if confirm not in ("auto", "manual"):
+            raise refused("confirm", confirm, '"auto" or "manual"')
+        if consumer is None:
+            if confirm != "auto" or options is not None:
+                raise ConfigError("confirm, consumer_options: name the consumer they are of")
+            return None
+        given = ConsumerOptions() if options is None else options
+        chosen = check_kind("consumer_options", given, ConsumerOptions, "a ConsumerOptions")
+        return cls(check_consumer(consumer), confirm, chosen.checked())
+
+
+class ReliableConsumer(ReliableSubscriber):
+    """A running durable consumer; a context manager, and iterable where it delivers to a channel.
+
+    Everything that caches hold is delivered, then what is published; what was confirmed is not
+    delivered again. What was handed out and not confirmed comes again after a crash, or a `close`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        key_expr: KeyExpression,
+        handler: object,
+        options: SubscriberOptions,
+        name: ConsumerName,
+    ) -> None:
+        self.consumer = name.consumer
+        self._by_itself = name.confirm == "auto"
+        self._bounds = name.options
+        self._changed = Condition()
+        self._ending = self._ended = False
+        self._writing = self._hurried = self._waits_for_room = False
+        self._batches = 0
+        """How many batches of positions caches hold."""
+        self.confirm_error = ""
+        """Why positions could not be written the last time; empty where they were."""
+        self._keeping = Keeping(
+            session,
+            options.domain,
+            name.consumer,
+            key_expr,
+            name.options,
+            options.query_timeout_seconds,
+        )
+        found = self._keeping.positions
+        self._positions = Positions(str(key_expr), found, runs_max=name.options.runs_max)
+        self._resuming = ResumingEngine(options.delivery, found)
+        try:
+            super().__init__(session, key_expr, handler, options)
+        except BaseException:
+            self._keeping.close()
+            raise
+        self._writer: Thread = start_thread(self._run_confirm, "dc-subscriber-confirm")
+
+    def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine:
+        return self._resuming
+
+    def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
+        sink, given = super()._open(handler)
+        if isinstance(sink, RingChannel):
+            raise ConfigError(
+                "a ring drops samples that nobody confirmed: give a callable or a FifoChannel"
+            )
+        if self._by_itself and not isinstance(sink, Callback):
+            raise ConfigError(
+                'confirm="auto" confirms what a handler returned from: give a callable, or choose '
+                'confirm="manual" and call confirm(sample)'
+            )
+        return sink, given
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many samples were handed out and are not confirmed."""
+        return self._positions.in_hand
+
+    def confirm(self, *samples: Sample) -> None:
+        """Say that samples are processed: they are not delivered again, once caches hold that.
+
+        Samples are confirmed as they were received, in any order; confirming twice changes nothing.
+        Samples without a number have no position: caches give them again at every start. `flush`
+        waits until caches hold it. Raises Closed, LocalProtocolError for what was not delivered
+        here, ConfigError where each handler that returns confirms by itself.
+        """
+        if self._by_itself:
+            raise ConfigError('confirm="auto" confirms by itself: choose confirm="manual"')
+        for sample in samples:
+            check_kind("sample", sample, Sample, "a sample of this subscriber")
+        with self._changed:
+            if self._ending:
+                raise Closed(f"consumer {self.consumer!r} is closed")
+            written = not self._positions.changed
+            for sample in samples:
+                self._positions.confirm(sample)
+            if written or self._waits_for_room:
+                self._changed.notify_all()
+
+    def flush(self, timeout_seconds: float | None = None) -> None:
+        """Wait until caches hold every confirmation made before this call.
+
+        Raises Closed, or OutcomeUnknown when the time is over: they may be held all the same.
+        """
+        check_timeout(timeout_seconds)
+        with self._changed:
+            target = self._batches + (self._positions.changed > 0) + self._writing
+            self._hurried = self._positions.changed > 0
+            self._changed.notify_all()
+            held = self._changed.wait_for(
+                lambda: self._batches >= target or self._ended, timeout_seconds
+            )
+            if self._batches >= target:
+                return
+        if held:
+            raise Closed(f"consumer {self.consumer!r} is closed")
+        raise OutcomeUnknown(
+            f"the positions of consumer {self.consumer!r} are not known to be held by "
+            f"{self._bounds.acknowledgements} caches; they may be all the same"
+            + (f" ({self.confirm_error})" if self.confirm_error else "")
+        )
+
+    # The deliver thread
+
+    def _deliver(self, samples: Sequence[Sample]) -> None:
+        with self._changed:
+            for source, epoch in {(sample.source, sample.epoch) for sample in samples}:
+                self._learn(source, epoch)
+        if self._by_itself:
+            self._handle_each(samples)
+        else:
+            self._hand_out(samples)
+
+    def _learn(self, source: SourceId, epoch: int) -> None:
+        if not is_unnumbered(source):
+            self._positions.call(source, epoch, self._resuming.run_of(source, epoch))
+
+    def _handle_each(self, samples: Sequence[Sample]) -> None:
+        """Call the handler for each; one that raises leaves its sample unconfirmed."""
+        positions, changed = self._positions, self._changed
+        for sample in samples:
+            with changed:
+                if self._ending:
+                    return
+                if positions.is_confirmed(sample):
+                    continue
+            is_handled = self._handle_one(sample)
+            with changed:
+                written = not positions.changed
+                if is_handled:
+                    positions.handled(sample)
+                else:
+                    positions.hand_out(sample)
+                if written:
+                    changed.notify_all()
+                if positions.in_hand >= self._bounds.unconfirmed_max:
+                    self._await_room()
+
+    def _handle_one(self, sample: Sample) -> bool:
+        """Call the handler; tells whether it returned."""
+        sink = self._sink
+        errors = sink.errors if isinstance(sink, Callback) else 0
+        sink.deliver((sample,))
+        return not isinstance(sink, Callback) or sink.errors == errors
+
+    def _hand_out(self, samples: Sequence[Sample]) -> None:
+        at = 0
+        while at < len(samples):
+            with self._changed:
+                self._await_room()
+                if self._ending:
+                    return
+                room = self._bounds.unconfirmed_max - self._positions.in_hand
+                fresh: list[Sample] = []
+                while at < len(samples) and len(fresh) < room:
+                    if not self._positions.is_confirmed(samples[at]):
+                        fresh.append(samples[at])
+                        self._positions.hand_out(samples[at])
+                    at += 1
+                self._changed.notify_all()
+            self._sink.deliver(fresh)
+
+    def _await_room(self) -> None:
+        """Wait until less is unconfirmed than may be; under the lock."""
+
+        def has_room() -> bool:
+            return self._ending or self._positions.in_hand < self._bounds.unconfirmed_max
+
+        self._waits_for_room = True
+        if not self._changed.wait_for(has_room, _WAITS_SECONDS):
+            about = {"consumer": self.consumer, "samples": self._positions.in_hand}
+            _log.warning("delivery waits: too many samples are not confirmed", extra=about)
+            self._changed.wait_for(has_room)
+        self._waits_for_room = False
+
+    def _report(self, miss: Miss) -> None:
+        """Report what was not confirmed in an earlier life; the position passes over it."""
+        with self._changed:
+            self._learn(miss.source, miss.epoch)
+            lost = self._positions.pass_over(*miss)
+            self._changed.notify_all()
+        for first, last in lost:
+            super()._report(miss._replace(first=first, last=last))
+
+    # The confirm thread
+
+    def _run_confirm(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._positions.changed or self._ended)
+                if self._ended:
+                    return
+                batch = self._positions.take()
+                self._writing, self._hurried = True, False
+            written = False
+            try:
+                written = self._keeping.write(batch, lambda: not self._ended)
+                self.confirm_error = ""
+            except (DurableCacheError, ZError) as error:
+                if not self.confirm_error:
+                    about = {"consumer": self.consumer, "reason": str(error)}
+                    _log.warning("positions could not be written; tried again", extra=about)
+                self.confirm_error = str(error)
+            pause = self._bounds.confirm_seconds if written else _RETRY_SECONDS
+            with self._changed:
+                self._writing = False
+                if written:
+                    self._batches += 1
+                else:
+                    self._positions.put_back(batch)
+                self._changed.notify_all()
+                self._changed.wait_for(self._may_go_on, pause)
+
+    def _may_go_on(self) -> bool:
+        return self._ended or (self._hurried and not self.confirm_error)
+
+    def close(self, timeout_seconds: float = 2.0) -> None:
+        """Stop delivery, write what is confirmed, undeclare; idempotent.
+
+        What is not written when the time is over comes again at the next start: the log says so.
+        Raises the error of a thread that failed.
+        """
+        check_timeout(timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            if self._ended:
+                return
+            self._ending = True
+            self._changed.notify_all()
+        try:
+            super().close(timeout_seconds)
+        finally:
+            self._finish(max(0.1, deadline - time.monotonic()))
+
+    undeclare = close
+
+    def _finish(self, timeout_seconds: float) -> None:
+        try:
+            self.flush(timeout_seconds)
+        except OutcomeUnknown as error:
+            _log.warning("what was confirmed last may be delivered again: %s", error)
+        except Closed:
+            return
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            if self._writer is not current_thread():
+                self._writer.join(timeout_seconds)
+            self._keeping.close()

@@ -1,0 +1,119 @@
+"""What a durable consumer writes of itself: where it stands, and that it is alive.
+
+A position is an ordinary sample of a reliable publisher, under a key of its own for each run of a
+source, so that caches store, acknowledge, keep and align it as they do any other (ADR 0152).
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from durable_cache.errors import ConfigError, RemoteProtocolError
+from durable_cache.model.arguments import refused
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import SourceId
+from durable_cache.protocol.wire import (
+    SN_LIMIT,
+    Content,
+    check_identity,
+    is_incarnation,
+    own_key,
+    seal,
+    unseal,
+)
+
+__all__ = [
+    "OPEN_RUNS_MAX",
+    "Position",
+    "check_consumer",
+    "consumer_token",
+    "consumer_tokens",
+    "decode_position",
+    "encode_position",
+    "position_key",
+    "positions_key_expr",
+]
+
+OPEN_RUNS_MAX = 1_000
+"""Runs of open numbers in one position, 20 kB; beyond it the last of them are written as one."""
+_POSITION_BYTES_MAX = 128 * 1024
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a consumer stands in one run of a source."""
+
+    key_expr: str
+    """What the consumer subscribes to: under another one its numbers mean something else."""
+    source: SourceId
+    epoch: int
+    """As the consumer called the run when it wrote; the incarnation counts where there is one."""
+    incarnation: str
+    reached: int
+    """Every number up to here was handed out, or will not come."""
+    open: tuple[tuple[int, int], ...] = ()
+    """Of those, the runs that are not confirmed."""
+
+    @property
+    def confirmed_to(self) -> int:
+        """The last number below which nothing is open; -1 where the first one is."""
+        return self.open[0][0] - 1 if self.open else self.reached
+
+
+_positions = msgspec.msgpack.Decoder(Position)
+
+
+def check_consumer(name: object) -> str:
+    """Return a consumer's name; ConfigError where it is none."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise refused(
+            "consumer", name, "a name of at most 64 letters, digits, dots, dashes and underscores"
+        )
+    return name
+
+
+def positions_key_expr(domain: str, consumer: str) -> KeyExpression:
+    """Return what a consumer's positions lie under; ConfigError where the domain is no key."""
+    try:
+        return KeyExpression(own_key(domain, "consumers", consumer, "**"))
+    except ValueError as error:
+        raise ConfigError(f"domain {domain!r}: {error}") from error
+
+
+def position_key(domain: str, consumer: str, source: SourceId, epoch: int) -> str:
+    """Return the key of a consumer's position in one run of a source."""
+    return own_key(domain, "consumers", consumer, str(source), str(epoch))
+
+
+def consumer_token(domain: str, consumer: str, subscriber: SourceId) -> str:
+    """Return the liveliness token of a consumer, and of which subscriber it is."""
+    return own_key(domain, "consumer", consumer, str(subscriber))
+
+
+def consumer_tokens(domain: str, consumer: str) -> str:
+    """Return what the tokens of all that bear a consumer's name lie under."""
+    return own_key(domain, "consumer", consumer, "*")
+
+
+def encode_position(position: Position) -> bytes:
+    """Return the payload of a position."""
+    return seal(Content.POSITION, position)
+
+
+def decode_position(frame: bytes) -> Position:
+    """Read a position; RemoteProtocolError where it is none."""
+    position = unseal(frame, Content.POSITION, _positions, _POSITION_BYTES_MAX)
+    source, epoch, reached = position.source, position.epoch, position.reached
+    check_identity(source, epoch, reached, 0)
+    if position.incarnation and not is_incarnation(position.incarnation):
+        raise RemoteProtocolError(f"{position.incarnation[:40]!r} is no incarnation")
+    if len(position.open) > OPEN_RUNS_MAX:
+        raise RemoteProtocolError(f"a position with {len(position.open)} open runs")
+    before = -1
+    for first, last in position.open:
+        if not before < first <= last <= min(reached, SN_LIMIT):
+            raise RemoteProtocolError(f"a position whose open numbers {first}..{last} do not fit")
+        before = last
+    return position

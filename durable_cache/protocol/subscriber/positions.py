@@ -1,0 +1,265 @@
+"""How far a durable consumer has come in each run that it follows, and what of it is open.
+
+Theory of operation (ADR 0152). A run's samples are handed out in its order, so two things say where
+a consumer stands in it: the highest number that was handed out or given up, and which of those up
+to there are *open*, handed out and not confirmed.
+
+    confirmed ..4, 6 and 9        open 5, 7..8        reached 9
+
+What is confirmed stays confirmed. So of two positions of one run both are right, and the consumer
+stands where they are joined: what either says is confirmed, is. Confirming twice, in any order, or
+reading an older position beside a newer one can therefore never move it backwards.
+
+A run goes by its incarnation where its publisher names one. Caches may come to call a run by
+another epoch; every epoch under which samples of it are handed out leads to the one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from durable_cache.errors import LocalProtocolError
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.protocol.consumers import OPEN_RUNS_MAX, Position
+
+__all__ = ["Positions", "join_positions", "resumed_from"]
+
+_LOOKED_AT_MAX = 1_000
+"""Runs looked at for one that may be forgotten."""
+_Key = tuple[SourceId, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One run of a source, as a consumer takes it."""
+
+    source: SourceId
+    epoch: int
+    incarnation: str = ""
+    reached: int = -1
+    open: RangeSet = field(default_factory=RangeSet)
+    """Handed out in this life and not confirmed."""
+    left: RangeSet = field(default_factory=RangeSet)
+    """Open since an earlier life; not handed out again yet."""
+    resumed_to: int = -1
+    """What an earlier life reached: up to here only what is left is handed out."""
+    called: list[int] = field(default_factory=list)
+    """The epochs under which its samples are handed out."""
+
+    def position(self, key_expr: str) -> Position:
+        still_open = self.open.copy()
+        still_open.update(self.left)
+        runs = [(first, last) for first, last in still_open]
+        if len(runs) > OPEN_RUNS_MAX:
+            runs[OPEN_RUNS_MAX - 1 :] = [(runs[OPEN_RUNS_MAX - 1][0], runs[-1][1])]
+        return Position(
+            key_expr, self.source, self.epoch, self.incarnation, self.reached, tuple(runs)
+        )
+
+
+class Positions:
+    """A consumer's positions; owned by whoever holds its lock.
+
+    `runs_max` bounds the runs that are remembered. One that is forgotten has nothing open; what
+    comes of it later begins a position that says no more than the one before.
+    """
+
+    def __init__(
+        self, key_expr: str, known: Iterable[Position] = (), *, runs_max: int = 100_000
+    ) -> None:
+        self._key_expr = key_expr
+        self._runs_max = runs_max
+        self._runs: dict[_Key, _Run] = {}
+        self._named: dict[tuple[SourceId, str], _Run] = {}
+        self._changed: dict[_Run, None] = {}
+        self.in_hand = 0
+        """Samples that were handed out in this life and are not confirmed."""
+        for position in known:
+            run = self._add(position.source, position.epoch, position.incarnation)
+            run.reached = run.resumed_to = position.reached
+            run.left.update(RangeSet(position.open))
+
+    @property
+    def changed(self) -> int:
+        """How many runs stand elsewhere than was last taken to be written."""
+        return len(self._changed)
+
+    def call(self, source: SourceId, epoch: int, named: tuple[int, str]) -> None:
+        """Learn which run is meant by an epoch: by which epoch and incarnation it goes now."""
+        canonical, incarnation = named
+        run = self._runs.get((source, epoch))
+        if run is not None and run.incarnation in ("", incarnation):
+            if incarnation and not run.incarnation:
+                run.epoch, run.incarnation = canonical, incarnation
+                self._named[source, incarnation] = run
+            return
+        if run is not None and not incarnation:
+            return
+        run = self._named.get((source, incarnation)) if incarnation else None
+        if run is None:
+            self._add(source, epoch, incarnation).epoch = canonical
+        else:
+            self._alias(run, epoch)
+
+    def is_confirmed(self, sample: Sample) -> bool:
+        """Tell whether a sample was confirmed in an earlier life."""
+        run = self._runs.get((sample.source, sample.epoch))
+        return run is not None and sample.sn <= run.resumed_to and sample.sn not in run.left
+
+    def hand_out(self, sample: Sample) -> None:
+        """A sample goes to the consumer; it is open until it is confirmed."""
+        if is_unnumbered(sample.source):
+            return
+        run = self._run(sample)
+        sn = sample.sn
+        if sn not in run.open:
+            run.open.add(sn, sn)
+            self.in_hand += 1
+        if run.left:
+            run.left.remove(sn, sn)
+        run.reached = max(run.reached, sn)
+        self._changed[run] = None
+
+    def handled(self, sample: Sample) -> None:
+        """A sample was handed out and confirmed in one."""
+        if is_unnumbered(sample.source):
+            return
+        run = self._run(sample)
+        if sample.sn > run.reached:
+            run.reached = sample.sn
+        if run.left:
+            run.left.remove(sample.sn, sample.sn)
+        self._changed[run] = None
+
+    def confirm(self, sample: Sample) -> bool:
+        """Confirm what was handed out; False where it was confirmed before.
+
+        LocalProtocolError where this consumer was never handed the sample.
+        """
+        if is_unnumbered(sample.source):
+            return False
+        run, sn = self._runs.get((sample.source, sample.epoch)), sample.sn
+        if run is None or sn > run.reached or sn in run.left:
+            raise LocalProtocolError(
+                f"sample {sn} of {sample.source}, epoch {sample.epoch}, was not delivered by this "
+                "subscriber: confirm samples as they were received from it"
+            )
+        if sn not in run.open:
+            return False
+        run.open.remove(sn, sn)
+        self.in_hand -= 1
+        self._changed[run] = None
+        return True
+
+    def pass_over(self, source: SourceId, epoch: int, first: int, last: int) -> list[_Range]:
+        """Numbers will not come: return those of them that were not confirmed before, as runs."""
+        run = self._runs.get((source, epoch)) or self._add(source, epoch, "")
+        fresh = RangeSet([(max(first, run.resumed_to + 1), last)])
+        fresh.update(run.left.clip(first, last))
+        run.left.remove(first, last)
+        run.reached = max(run.reached, last)
+        self._changed[run] = None
+        return [(lost.first, lost.last) for lost in fresh]
+
+    def take(self) -> list[Position]:
+        """Return where the runs stand that have moved since, to be written."""
+        changed, self._changed = self._changed, {}
+        return [run.position(self._key_expr) for run in changed]
+
+    def put_back(self, positions: Iterable[Position]) -> None:
+        """Writing failed: these runs are to be written again, as they stand by then."""
+        for position in positions:
+            named = self._named.get((position.source, position.incarnation))
+            run = named or self._runs.get((position.source, position.epoch))
+            if run is not None:
+                self._changed[run] = None
+
+    def all(self) -> list[Position]:
+        """Return where every run stands that is remembered."""
+        return [run.position(self._key_expr) for run in dict.fromkeys(self._runs.values())]
+
+    def _run(self, sample: Sample) -> _Run:
+        key = sample.source, sample.epoch
+        return self._runs.get(key) or self._add(*key, "")
+
+    def _add(self, source: SourceId, epoch: int, incarnation: str) -> _Run:
+        if len(self._runs) >= self._runs_max:
+            self._forget_one()
+        run = _Run(source, epoch, incarnation)
+        if incarnation:
+            self._named[source, incarnation] = run
+        self._alias(run, epoch)
+        return run
+
+    def _alias(self, run: _Run, epoch: int) -> None:
+        before = self._runs.get((run.source, epoch))
+        if before is not None:
+            before.called.remove(epoch)
+        self._runs[run.source, epoch] = run
+        run.called.append(epoch)
+
+    def _forget_one(self) -> None:
+        """Forget the run that was met first, of those of which nothing is open or to be written."""
+        for _, run in zip(range(_LOOKED_AT_MAX), self._runs.values(), strict=False):
+            if not (run.open or run.left or run in self._changed):
+                for epoch in run.called:
+                    del self._runs[run.source, epoch]
+                self._named.pop((run.source, run.incarnation), None)
+                return
+
+
+_Range = tuple[int, int]
+
+
+def join_positions(positions: Iterable[Position]) -> list[Position]:
+    """Return one position for each run: what any says is confirmed, is.
+
+    One without an incarnation, of a source that has one with it, was written before the source's
+    token came: the other knows better.
+    """
+    runs: dict[tuple[SourceId, int, str], Position] = {}
+    named = set()
+    for position in positions:
+        name = position.incarnation
+        key = (position.source, 0 if name else position.epoch, name)
+        before = runs.get(key)
+        runs[key] = position if before is None else _joined(before, position)
+        if name:
+            named.add(position.source)
+    kept = (one for one in runs.values() if one.incarnation or one.source not in named)
+    return sorted(kept, key=lambda one: (one.source, one.epoch))
+
+
+def _joined(one: Position, other: Position) -> Position:
+    further = one if one.reached >= other.reached else other
+    both = _open_within(one, further.reached).intersection(_open_within(other, further.reached))
+    runs = tuple((first, last) for first, last in both)
+    if len(runs) > OPEN_RUNS_MAX:
+        runs = (*runs[: OPEN_RUNS_MAX - 1], (runs[OPEN_RUNS_MAX - 1][0], runs[-1][1]))
+    return Position(
+        further.key_expr, further.source, further.epoch, further.incarnation, further.reached, runs
+    )
+
+
+def _open_within(position: Position, reached: int) -> RangeSet:
+    still_open = RangeSet(position.open)
+    still_open.add(position.reached + 1, reached)
+    return still_open
+
+
+def resumed_from(positions: Sequence[Position]) -> Mapping[SourceId, list[Position]]:
+    """Return the runs of each source that are to be gone on with, in their order.
+
+    A source's later run begins when all of the earlier one was handed out: an earlier run counts
+    from the first on of which something is open, else the last alone.
+    """
+    sources: dict[SourceId, list[Position]] = {}
+    for position in sorted(positions, key=lambda one: (one.source, one.epoch)):
+        sources.setdefault(position.source, []).append(position)
+    for runs in sources.values():
+        begins = next((at for at, one in enumerate(runs) if one.open), len(runs) - 1)
+        del runs[:begins]
+    return sources

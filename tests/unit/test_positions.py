@@ -1,0 +1,244 @@
+"""Where a durable consumer stands. The model is the plain set of numbers that were confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_cache.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.unnumbered import identified
+from durable_cache.protocol import consumers
+from durable_cache.protocol.consumers import (
+    Position,
+    check_consumer,
+    decode_position,
+    encode_position,
+)
+from durable_cache.protocol.subscriber.positions import (
+    Positions,
+    join_positions,
+    resumed_from,
+)
+
+SOURCE, OTHER = SourceId("ab12", 7), SourceId("cd", 1)
+NAME, NEXT = "00000001", "00000002"
+LIMIT = (1 << 35) - 2
+
+
+def sample(sn: int, epoch: int = 5, source: SourceId = SOURCE) -> Sample:
+    return Sample("a/b", source, epoch, sn, b"")
+
+
+def position(
+    reached: int, *still_open: tuple[int, int], epoch: int = 5, name: str = "", key: str = "a/**"
+) -> Position:
+    return Position(key, SOURCE, epoch, name, reached, still_open)
+
+
+def confirmed(of: Position) -> set[int]:
+    """What a position says is confirmed, by the words of its definition."""
+    still_open = {sn for first, last in of.open for sn in range(first, last + 1)}
+    return set(range(of.reached + 1)) - still_open
+
+
+@dataclass
+class Life:
+    """A consumer from its start to its crash, and what of it is written."""
+
+    known: Sequence[Position] = ()
+    handed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.positions = Positions("a/**", self.known)
+
+    def read_on(self, until: int) -> list[int]:
+        """Hand out, in order, what a subscriber brings that begins behind what is confirmed."""
+        (before,) = self.known or (position(-1),)
+        fresh = []
+        for sn in range(before.confirmed_to + 1, until):
+            if not self.positions.is_confirmed(sample(sn)):
+                self.positions.hand_out(sample(sn))
+                fresh.append(sn)
+        self.handed.update(fresh)
+        return fresh
+
+
+lives = st.lists(
+    st.tuples(st.integers(1, 12), st.lists(st.integers(0, 60), max_size=20), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(lives)
+def test_each_number_is_handed_out_until_it_is_confirmed_and_never_after_that(
+    lives: list[tuple[int, list[int], bool]],
+) -> None:
+    written: list[Position] = []
+    model, stored, top = set[int](), set[int](), 0
+    for more, confirms, is_written in lives:
+        life, top = Life(written), top + more
+        assert life.read_on(top) == sorted(set(range(top)) - stored)
+        model = set(stored)
+        for sn in confirms:
+            if sn in life.handed:
+                assert life.positions.confirm(sample(sn)) is (sn not in model)
+                model.add(sn)
+            else:
+                try:
+                    assert not life.positions.confirm(sample(sn))  # in an earlier life
+                    assert sn in stored
+                except LocalProtocolError:
+                    assert sn >= top
+        assert life.positions.in_hand == top - len(model)
+        if is_written:
+            written, stored = join_positions([*written, *life.positions.take()]), model
+            assert confirmed(written[0]) == stored
+            assert decode_position(encode_position(written[0])) == written[0]
+
+
+@st.composite
+def any_positions(draw: st.DrawFn) -> Position:
+    reached = draw(st.integers(0, 30))
+    numbers = draw(st.sets(st.integers(0, reached), max_size=10))
+    positions = Positions("a/**")
+    for sn in range(reached + 1):
+        positions.hand_out(sample(sn))
+        if sn not in numbers:
+            positions.confirm(sample(sn))
+    return positions.take()[0]
+
+
+@given(st.lists(any_positions(), min_size=1, max_size=4))
+def test_what_any_position_says_is_confirmed_is_whatever_their_order(
+    found: list[Position],
+) -> None:
+    (joined,) = join_positions(found)
+    assert confirmed(joined) == set[int]().union(*map(confirmed, found))
+    assert join_positions(found[::-1]) == [joined]
+    assert join_positions([joined, *found]) == [joined]
+
+
+@given(any_positions(), st.integers(1, 4))
+def test_too_many_open_runs_are_written_as_fewer_and_claim_no_more(
+    of: Position, runs_max: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        for module in ("durable_cache.protocol.subscriber.positions", consumers.__name__):
+            patched.setattr(f"{module}.OPEN_RUNS_MAX", runs_max)
+        (written,) = Positions("a/**", [of]).all()
+    assert len(written.open) <= runs_max
+    assert confirmed(written) <= confirmed(of)
+    assert written.confirmed_to == of.confirmed_to
+
+
+def test_a_run_is_one_whatever_epoch_caches_come_to_call_it_by() -> None:
+    positions = Positions("a/**", [position(4, (2, 2), name=NAME)])
+    positions.call(SOURCE, 9, (9, NAME))
+    assert positions.is_confirmed(sample(1, epoch=9))
+    assert not positions.is_confirmed(sample(2, epoch=9))
+    positions.hand_out(sample(2, epoch=9))
+    assert positions.confirm(sample(2, epoch=9))
+    assert positions.take() == [position(4, name=NAME)]
+
+
+def test_a_run_whose_token_comes_late_is_written_under_its_name() -> None:
+    positions = Positions("a/**")
+    positions.call(SOURCE, 0, (0, ""))
+    positions.handled(sample(3, epoch=0))
+    assert positions.take() == [position(3, epoch=0)]
+    positions.call(SOURCE, 0, (5, NAME))
+    positions.handled(sample(4, epoch=0))
+    assert positions.take() == [position(4, name=NAME)]
+    both = [position(3, (1, 1), epoch=0), position(4, name=NAME)]
+    assert join_positions(both) == [position(4, name=NAME)], "the named one knows better"
+
+
+def test_another_run_under_an_epoch_that_was_taken_stands_for_itself() -> None:
+    positions = Positions("a/**", [position(9, name=NAME)])
+    positions.call(SOURCE, 5, (5, NEXT))
+    assert not positions.is_confirmed(sample(3))
+    positions.handled(sample(0))
+    assert positions.take() == [position(0, name=NEXT)]
+
+
+def test_what_was_lost_is_passed_over_and_reported_unless_it_was_confirmed() -> None:
+    positions = Positions("a/**", [position(9, (2, 3), (6, 6))])
+    assert positions.pass_over(SOURCE, 5, 0, 3) == [(2, 3)]
+    assert positions.take() == [position(9, (6, 6))]
+    assert positions.pass_over(SOURCE, 5, 8, 12) == [(10, 12)]
+    assert positions.take() == [position(12, (6, 6))]
+    assert positions.pass_over(OTHER, 1, 4, 4) == [(4, 4)]
+
+
+def test_a_position_that_could_not_be_written_is_written_as_it_stands_later() -> None:
+    positions = Positions("a/**")
+    positions.handled(sample(0))
+    (first,) = positions.take()
+    assert positions.take() == []
+    positions.put_back([first])
+    positions.handled(sample(1))
+    assert positions.changed == 1
+    assert positions.take() == [position(1)]
+
+
+def test_of_more_runs_than_may_be_one_with_nothing_open_is_forgotten() -> None:
+    positions = Positions("a/**", runs_max=2)
+    positions.hand_out(sample(0, epoch=1))
+    positions.handled(sample(0, epoch=2))
+    positions.take()
+    positions.handled(sample(0, epoch=3))
+    assert [one.epoch for one in positions.all()] == [1, 3]
+    assert positions.confirm(sample(0, epoch=1))
+
+
+def test_a_sample_that_was_never_delivered_cannot_be_confirmed() -> None:
+    positions = Positions("a/**", [position(5, (4, 4))])
+    for sn, source in ((6, SOURCE), (4, SOURCE), (0, OTHER)):
+        with pytest.raises(LocalProtocolError, match=f"sample {sn} of {source}"):
+            positions.confirm(sample(sn, source=source))
+
+
+def test_samples_without_a_number_have_no_position() -> None:
+    plain = identified(Sample("a", SourceId("", 0), 0, 0, b"", ntp64=1 << 40, timestamp_id="ab"))
+    assert plain is not None
+    positions = Positions("a/**")
+    positions.hand_out(plain)
+    positions.handled(plain)
+    assert not positions.confirm(plain)
+    assert positions.take() == []
+    assert positions.in_hand == 0
+
+
+def test_a_source_is_gone_on_with_from_its_first_run_with_something_open() -> None:
+    one, two, three = position(9, epoch=1), position(7, (3, 3), epoch=2), position(4, epoch=3)
+    assert resumed_from([three, one, two]) == {SOURCE: [two, three]}
+    assert resumed_from([one, three]) == {SOURCE: [three]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        position(5, (3, 2)),
+        position(5, (3, 6)),
+        position(5, (3, 3), (3, 4)),
+        position(-1),
+        position(LIMIT + 5),
+        position(5, name="no name"),
+        position(9000, *((2 * at, 2 * at) for at in range(1001))),
+    ],
+)
+def test_a_position_that_is_none_is_refused(wrong: Position) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_position(encode_position(wrong))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "*", "@a", "a$*", "-a", "a" * 65, None, 3])
+def test_a_name_that_is_no_chunk_of_a_key_is_refused(name: object) -> None:
+    with pytest.raises(ConfigError, match="consumer"):
+        check_consumer(name)
