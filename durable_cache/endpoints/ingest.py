@@ -8,6 +8,7 @@ backend or the network is done by the pool, and its answer comes back as an even
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import deque
@@ -67,7 +68,7 @@ from durable_cache.runtime.effects import (
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["Ingest"]
+__all__ = ["Ingest", "Miss"]
 
 EffectT = TypeVar("EffectT", Ask, Verify)
 
@@ -79,10 +80,22 @@ _MOVING_SECONDS = 2.0
 """So much of the time for closing is given to samples on their way to another epoch."""
 _PAUSE_AFTER_FAILURE_SECONDS = 0.2
 """A full disk fails each commit at once: the thread does not spin meanwhile."""
+_SOURCES_TOLD_MAX = 32
+_MISSES_TOLD_MAX = 200
 
 
 def _now() -> Moment:
     return Moment(time.monotonic_ns(), time.time_ns())
+
+
+class Miss(NamedTuple):
+    """Numbers of one source that were given up."""
+
+    unix_seconds: float
+    source: str
+    epoch: int
+    first: int
+    last: int
 
 
 class _Waiting(NamedTuple):
@@ -124,6 +137,8 @@ class Ingest:
             session, store, options.domain, unheard_max=options.acks_unheard_max
         )
         self.fetching = fetching(self.offer)
+        self.misses: deque[Miss] = deque(maxlen=_MISSES_TOLD_MAX)
+        """What was given up of late."""
         self._queue: deque[_Waiting] = deque()
         self._events: deque[CoreEvent] = deque()
         self._queued_bytes = 0
@@ -172,6 +187,12 @@ class Ingest:
     @property
     def gaps_open(self) -> int:
         return self._core.gaps_open
+
+    def gaps_by_source(self) -> tuple[tuple[str, int], ...]:
+        """Return the sources that wait for most numbers, at most `_SOURCES_TOLD_MAX`."""
+        found = self._core.gaps_by_source() if self._core.gaps_open else {}
+        most = heapq.nlargest(_SOURCES_TOLD_MAX, found.items(), key=lambda item: item[1])
+        return tuple((str(source), awaited) for source, awaited in most)
 
     @property
     def sources(self) -> int:
@@ -432,6 +453,7 @@ class Ingest:
             case ReportMiss(source, epoch, first, last):
                 about = {"source": str(source), "epoch": epoch, "first": first, "last": last}
                 _log.warning("samples missed", extra=about)
+                self.misses.append(Miss(time.time(), str(source), epoch, first, last))
             case ReportConflict(offered, _):
                 about = {"source": str(offered.source), "sn": offered.sn, "key": repr(offered.key)}
                 _log.warning("another payload under a stored identity", extra=about)

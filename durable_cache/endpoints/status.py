@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from durable_cache.endpoints.delays import DelaysSeen
+from durable_cache.endpoints.ingest import Miss
 from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.storage.contract import Durability
 
@@ -80,6 +81,10 @@ class CacheStatus:
     alignment: AlignmentStatus = AlignmentStatus()
     takes_samples: bool = True
     """Whether samples can be made durable: the journal's disk has room and does not fail."""
+    gaps_by_source: tuple[tuple[str, int], ...] = ()
+    """The sources that wait for most numbers, at most 32, and how many each."""
+    misses: tuple[Miss, ...] = ()
+    """What was given up of late, oldest first, at most 200."""
     journal_bytes_max: int = 0
     """What the journal may grow to before samples are refused; 0 where there is none."""
     findings: tuple[str, ...] = ()
@@ -110,6 +115,8 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         refused=ingest.refused + cache.decoder.oversized,
         missed=counts.missed,
         gaps_open=ingest.gaps_open,
+        gaps_by_source=ingest.gaps_by_source(),
+        misses=tuple(ingest.misses),
         sources=ingest.sources,
         streams=store.index.streams,
         journal_bytes=0 if journal is None or cache.closing else journal.size_bytes(),

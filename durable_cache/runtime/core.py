@@ -209,7 +209,10 @@ class CacheCore:
 
     @property
     def gaps_open(self) -> int:
-        return self._engine.gaps_open
+        return len(self._engine.gaps)
+
+    def gaps_by_source(self) -> dict[SourceId, int]:
+        return self._engine.gaps.by_source()
 
     @property
     def sources(self) -> int:

@@ -39,7 +39,7 @@ from durable_cache.service.looking import Looking
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.index_rows import StreamInfo
 
-__all__ = ["AdminSpace", "may_write", "prefix_of"]
+__all__ = ["AdminSpace", "alignment_rows", "may_write", "prefix_of", "skip_rows"]
 
 _log = logging.getLogger(__name__)
 ROWS_DEFAULT = 1000
@@ -107,8 +107,8 @@ class AdminSpace:
             yield path, _Page(make)
         for name, cache in self._caches().items():
             yield f"storages/{name}/streams", _Page(partial(_streams, cache), True)
-            yield f"storages/{name}/skips", _Page(partial(_skips, cache), True)
-            yield f"storages/{name}/alignment", _Page(partial(_alignment, cache), True)
+            yield f"storages/{name}/skips", _Page(partial(skip_rows, cache), True)
+            yield f"storages/{name}/alignment", _Page(partial(alignment_rows, cache), True)
             yield f"storages/{name}/purge", _Page(partial(self._purge, cache), True)
             looking = self._looking
             for path, look in (
@@ -201,7 +201,8 @@ def _runs(info: StreamInfo, shown: int = 8) -> str:
     return ",".join(runs[:shown]) + more
 
 
-def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
+def alignment_rows(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
+    """Return how a cache stands with each other one."""
     aligning = cache.aligning
     if aligning is None:
         return []
@@ -231,7 +232,8 @@ def _alignment(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
     ]
 
 
-def _skips(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
+def skip_rows(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
+    """Return what was given up; the parameter ``limit`` says how many rows."""
     known: Iterator[tuple[SourceId, int, int, int]] = itertools.chain(
         cache.store.backend.skips(), cache.store.backlog.skips()
     )

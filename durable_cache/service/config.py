@@ -80,6 +80,8 @@ class HttpSettings(_Section, frozen=True):
 
     listen: str = ""
     """``host:port``; empty serves nothing over HTTP. Port 0 takes a free one."""
+    hosts: list[str] = msgspec.field(default_factory=list)
+    """Names by which the page may be asked for, besides addresses and ``localhost``."""
 
     @property
     def address(self) -> tuple[str, int] | None:

@@ -1,32 +1,50 @@
-"""Who answers health checks, scrapers and browsers, only where the configuration says so."""
+"""Who answers health checks, scrapers and browsers, only where the configuration says so.
+
+There is no password. A web page of another origin that a browser shows reads nothing here: no
+answer allows another origin, a request that comes from one is refused, and so is one for a host
+name that is not the service's (DNS rebinding).
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import selectors
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from durable_cache.endpoints.session import start_thread
 from durable_cache.endpoints.workers import Lane, Pool
 from durable_cache.errors import DurableCacheError
 from durable_cache.service.metrics import CONTENT_TYPE, metrics_text
-from durable_cache.service.page import status_page
 from durable_cache.service.report import ServiceReport, report_values
+from durable_cache.service.web import FILES, read_file
 
-__all__ = ["Handler", "HttpServer", "Server", "StatusServer", "http_lane"]
+__all__ = ["LOOKS", "Handler", "HttpServer", "Look", "Server", "StatusServer", "http_lane"]
+
+LOOKS = ("keys", "sources", "samples", "peers", "losses")
+"""What can be seen of a storage's inside, each under ``/<name>.json?storage=…``."""
+Look = Callable[[str, Mapping[str, str]], object]
 
 _REQUESTS_MAX = 2
 """A client that sends slowly keeps a thread of the pool: others stay for queries."""
 _WAITING_MAX = 16
 _REQUEST_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.2
+_JSON = "application/json"
+_FOR_ALL = frozenset({"/healthz", "/readyz", "/metrics"})
+"""What names no key and no payload: probes and scrapers call a service by names it never heard."""
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -69,19 +87,24 @@ def http_lane(pool: Pool) -> Lane:
 class Server(HTTPServer):
     """A listening socket; the pool answers what comes to it.
 
+    It may be called by addresses, by ``localhost``, by its own address's name and by `hosts`.
     Raises DurableCacheError that names `option` where it cannot listen.
     """
 
     timeout = 0
+    hosts_setting = ""
+    """Where further names are added."""
 
     def __init__(
         self,
         address: tuple[str, int],
+        hosts: Sequence[str],
         handler: type[BaseHTTPRequestHandler],
         lane: Lane,
         option: str,
     ) -> None:
         self._lane = lane
+        self.hosts = frozenset({"localhost", address[0].lower(), *map(str.lower, hosts)})
         if ":" in address[0]:
             import socket
 
@@ -119,18 +142,30 @@ class Server(HTTPServer):
 
 
 class StatusServer(Server):
-    """Serves what `report` says."""
+    """Serves what `report` says, and what `look(what, parameters)` finds inside a storage.
+
+    `look` raises ValueError for a wrong question, and DurableCacheError.
+    """
+
+    hosts_setting = "http.hosts"
 
     def __init__(
-        self, address: tuple[str, int], report: Callable[[], ServiceReport], lane: Lane
+        self,
+        address: tuple[str, int],
+        hosts: Sequence[str],
+        report: Callable[[], ServiceReport],
+        look: Look,
+        lane: Lane,
     ) -> None:
         self.report = report
-        super().__init__(address, _StatusHandler, lane, "--http")
+        self.look = look
+        super().__init__(address, hosts, _StatusHandler, lane, "--http")
 
 
 class Handler(BaseHTTPRequestHandler):
     """One connection, one request; says nothing of the software behind it."""
 
+    server: Server
     timeout = _REQUEST_SECONDS_MAX
     server_version = "durable-cache"
     sys_version = ""
@@ -146,6 +181,31 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
+    def is_allowed(self) -> bool:
+        """Tell whether a request may come from where it says; answers it where it may not."""
+        named = self.headers.get("Host", "")
+        host = _host_of(named)
+        if host not in self.server.hosts and not _is_address(host):
+            self.refuse(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"{named[:80]!r} is no name of this service; add it to {self.server.hosts_setting}",
+            )
+            return False
+        origin = self.headers.get("Origin")
+        is_foreign = origin is not None and urlsplit(origin).netloc != named
+        if is_foreign or not self._is_fetched_here():
+            self.refuse(HTTPStatus.FORBIDDEN, "pages of other origins are not served")
+            return False
+        return True
+
+    def _is_fetched_here(self) -> bool:
+        return self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+
+    def refuse(self, status: HTTPStatus, reason: str) -> None:
+        """Answer with a reason on one line, and close."""
+        self.close_connection = True
+        self.send(status, "text/plain; charset=utf-8", f"{reason}\n".encode())
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
         """Say nothing: a scraper comes every few seconds."""
 
@@ -154,11 +214,18 @@ class _StatusHandler(Handler):
     server: StatusServer
 
     def do_GET(self) -> None:
-        self._answer(urlsplit(self.path).path)
+        asked = urlsplit(self.path)
+        if asked.path in _FOR_ALL or self.is_allowed():
+            self._answer(asked.path, dict(parse_qsl(asked.query, keep_blank_values=True)))
+
+    def _is_fetched_here(self) -> bool:
+        """Let a link on another page lead to this one, which it cannot read."""
+        is_link = self.headers.get("Sec-Fetch-Mode") == "navigate"
+        return super()._is_fetched_here() or (is_link and urlsplit(self.path).path == "/")
 
     do_HEAD = do_GET  # noqa: N815 - the name http.server looks for
 
-    def _answer(self, path: str) -> None:
+    def _answer(self, path: str, parameters: Mapping[str, str]) -> None:
         report = self.server.report
         match path:
             case "/healthz":
@@ -170,12 +237,39 @@ class _StatusHandler(Handler):
             case "/metrics":
                 self._send(HTTPStatus.OK, CONTENT_TYPE, metrics_text(report()))
             case "/status.json":
-                text = json.dumps(report_values(report()), indent=2)
-                self._send(HTTPStatus.OK, "application/json", text)
-            case "/":
-                self._send(HTTPStatus.OK, "text/html; charset=utf-8", status_page(report()))
+                values = report_values(report(), with_events=parameters.get("events") != "0")
+                self._send(HTTPStatus.OK, _JSON, json.dumps(values, indent=2))
+            case _ if path in FILES:
+                self._send(HTTPStatus.OK, FILES[path].content_type, read_file(FILES[path]))
+            case _ if path.removeprefix("/").removesuffix(".json") in LOOKS:
+                self._look(path.removeprefix("/").removesuffix(".json"), parameters)
             case _:
                 self._send(HTTPStatus.NOT_FOUND, "text/plain", "no such page\n")
 
+    def _look(self, what: str, parameters: Mapping[str, str]) -> None:
+        status = HTTPStatus.OK
+        try:
+            found = self.server.look(what, parameters)
+        except ValueError as error:
+            status, found = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        except DurableCacheError as error:
+            status, found = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}
+        self._send(status, _JSON, json.dumps(found))
+
     def _send(self, status: HTTPStatus, content_type: str, text: str) -> None:
         self.send(status, content_type, text.encode("utf-8", "replace"))
+
+
+def _host_of(named: str) -> str:
+    try:
+        return urlsplit(f"//{named}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

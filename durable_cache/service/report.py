@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from durable_cache.endpoints.cache import CacheStatus
 
-__all__ = ["Event", "ServiceReport", "Timeline", "report_values"]
+__all__ = ["Event", "ServiceReport", "SourceEvent", "Timeline", "report_values"]
 
 
 class Event(NamedTuple):
@@ -23,6 +23,16 @@ class Event(NamedTuple):
     missed: int
     refused: int
     up: bool
+
+
+class SourceEvent(NamedTuple):
+    """A source of a storage began to be waited for, or no longer is."""
+
+    unix_seconds: float
+    storage: str
+    source: str
+    awaited: int
+    """How many of its numbers; 0 from here on nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +50,8 @@ class ServiceReport:
     """The changes of the last hours, oldest first, bounded."""
     disk_free_bytes: int = -1
     """Room on the disk of the journals; -1 where it cannot be told."""
+    source_events: tuple[SourceEvent, ...] = ()
+    """When sources were waited for, oldest first, bounded."""
 
     @property
     def ready(self) -> bool:
@@ -49,13 +61,20 @@ class ServiceReport:
 
 def report_values(report: ServiceReport, *, with_events: bool = True) -> dict[str, object]:
     """Return the report as plain values for JSON; the events, which may be many, as asked."""
-    events = report.events if with_events else ()
-    values = dataclasses.asdict(dataclasses.replace(report, events=()))
+    values = dataclasses.asdict(dataclasses.replace(report, events=(), source_events=()))
+    values["unix_seconds"] = time.time()
     values["ready"] = report.ready
     values["storages"] = [
-        {**dataclasses.asdict(status), "level": str(status.level)} for status in report.storages
+        {
+            **dataclasses.asdict(status),
+            "level": str(status.level),
+            "misses": [miss._asdict() for miss in status.misses] if with_events else [],
+        }
+        for status in report.storages
     ]
-    values["events"] = [event._asdict() for event in events]
+    told, of_sources = (report.events, report.source_events) if with_events else ((), ())
+    values["events"] = [event._asdict() for event in told]
+    values["source_events"] = [event._asdict() for event in of_sources]
     return values
 
 
@@ -68,6 +87,8 @@ class Timeline:
     def __init__(self, events_max: int = 2000) -> None:
         self._events: deque[Event] = deque(maxlen=events_max)
         self._latest: dict[str, Event] = {}
+        self._source_events: deque[SourceEvent] = deque(maxlen=events_max)
+        self._awaited: dict[str, frozenset[str]] = {}
         self._lock = Lock()
 
     def note(self, statuses: Sequence[CacheStatus]) -> None:
@@ -76,6 +97,7 @@ class Timeline:
         names = {status.name for status in statuses}
         with self._lock:
             self._latest = {name: event for name, event in self._latest.items() if name in names}
+            self._awaited = {name: what for name, what in self._awaited.items() if name in names}
             for status in statuses:
                 event = Event(
                     now,
@@ -89,6 +111,22 @@ class Timeline:
                 if before is None or before[2:] != event[2:]:
                     self._latest[status.name] = event
                     self._events.append(event)
+                self._note_sources(status, now)
+
+    def _note_sources(self, status: CacheStatus, now: float) -> None:
+        """Remember which sources began to be waited for, and which are no longer."""
+        awaited = dict(status.gaps_by_source)
+        before = self._awaited.get(status.name, frozenset())
+        self._awaited[status.name] = frozenset(awaited)
+        for source in sorted(before ^ awaited.keys()):
+            self._source_events.append(
+                SourceEvent(now, status.name, source, awaited.get(source, 0))
+            )
+
+    def source_events(self) -> tuple[SourceEvent, ...]:
+        """Return what is remembered of sources, oldest first."""
+        with self._lock:
+            return tuple(self._source_events)
 
     def events(self) -> tuple[Event, ...]:
         """Return what is remembered, oldest first."""

@@ -1,14 +1,12 @@
 """``GET``, ``PUT`` and ``DELETE`` of keys over HTTP, as zenohd's REST plugin answers them.
 
 Off unless the configuration names an address. There is no password; a web page that a browser on
-this machine shows can neither write nor read: no answer allows another origin, a request that comes
-from one is refused, and so is one for a host name that is not the service's (DNS rebinding).
+this machine shows can neither write nor read (`durable_cache.service.http`).
 """
 
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
@@ -111,12 +109,13 @@ class Writing:
 class RestServer(Server):
     """Where keys are read and written."""
 
+    hosts_setting = "rest.hosts"
+
     def __init__(
         self, address: tuple[str, int], hosts: Sequence[str], writing: Writing, lane: Lane
     ) -> None:
         self.writing = writing
-        self.hosts = frozenset({"localhost", address[0], *hosts})
-        super().__init__(address, RestHandler, lane, "--rest-http-port")
+        super().__init__(address, hosts, RestHandler, lane, "--rest-http-port")
 
 
 class RestHandler(Handler):
@@ -125,13 +124,13 @@ class RestHandler(Handler):
     server: RestServer
 
     def do_GET(self) -> None:  # noqa: N802 - the name http.server looks for
-        if not self._is_allowed():
+        if not self.is_allowed():
             return
         key = self._key()
         if key is None:
             return
         if key.startswith("@") and key.rpartition("/")[2] == "purge":
-            self._refuse(HTTPStatus.FORBIDDEN, "nothing is removed by GET; durable-cache purge")
+            self.refuse(HTTPStatus.FORBIDDEN, "nothing is removed by GET; durable-cache purge")
             return
         parts = unquote(urlsplit(self.path).query).split(";")
         names = {part.partition("=")[0] for part in parts}
@@ -146,10 +145,10 @@ class RestHandler(Handler):
                 is_newest_only="_time" not in names,
             )
         except ValueError as error:  # a selector to us and none to Zenoh, or the service ends
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            self.refuse(HTTPStatus.BAD_REQUEST, str(error))
             return
         if len(replies) > REPLIES_MAX:
-            self._refuse(
+            self.refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {REPLIES_MAX}; ask for fewer keys"
             )
         elif "_raw" in names:
@@ -165,19 +164,19 @@ class RestHandler(Handler):
 
     def do_PUT(self) -> None:  # noqa: N802 - the name http.server looks for
         length = self.headers.get("Content-Length", "")
-        if not self._is_allowed():
+        if not self.is_allowed():
             return
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length")
+            self.refuse(HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length")
         elif int(length) > BODY_BYTES_MAX:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes")
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes")
         else:
             body = self.rfile.read(int(length))
             if len(body) == int(length):
                 self._write(body)
 
     def do_DELETE(self) -> None:  # noqa: N802 - the name http.server looks for
-        if self._is_allowed():
+        if self.is_allowed():
             self._write(None)
 
     def _write(self, payload: bytes | None) -> None:
@@ -188,7 +187,7 @@ class RestHandler(Handler):
         try:
             self.server.writing.write(key, payload, encoding)
         except (DurableCacheError, ZError, ValueError) as error:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         else:
             self.send(HTTPStatus.OK, "text/plain", b"")
 
@@ -200,43 +199,8 @@ class RestHandler(Handler):
         try:
             return str(KeyExpression(path))
         except ValueError as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, f"{path[:80]!r}: {error}")
+            self.refuse(HTTPStatus.BAD_REQUEST, f"{path[:80]!r}: {error}")
             return None
-
-    def _is_allowed(self) -> bool:
-        """Tell whether a request may come from where it says; answers it where it may not."""
-        named = self.headers.get("Host", "")
-        if _host_of(named) not in self.server.hosts and not _is_address(_host_of(named)):
-            self._refuse(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                f"{named[:80]!r} is no name of this service; add it to rest.hosts",
-            )
-            return False
-        origin = self.headers.get("Origin")
-        is_foreign = origin is not None and urlsplit(origin).netloc != named
-        if is_foreign or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            self._refuse(HTTPStatus.FORBIDDEN, "pages of other origins are not served")
-            return False
-        return True
-
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True
-        self.send(status, "text/plain; charset=utf-8", f"{reason}\n".encode())
-
-
-def _host_of(named: str) -> str:
-    try:
-        return urlsplit(f"//{named}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _content_type(encoding: str) -> str:

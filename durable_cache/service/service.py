@@ -30,7 +30,13 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.workers import Pool
 from durable_cache.errors import ConfigError, DurableCacheError, StorageError
-from durable_cache.service.admin import AdminSpace, may_write, prefix_of
+from durable_cache.service.admin import (
+    AdminSpace,
+    alignment_rows,
+    may_write,
+    prefix_of,
+    skip_rows,
+)
 from durable_cache.service.building import check_all
 from durable_cache.service.changes import Changes, Weight
 from durable_cache.service.changing import StorageChanges
@@ -107,7 +113,8 @@ class Service:
         lane = http_lane(self._pool)
         servers: list[Server] = []
         if (address := cache.http.address) is not None:
-            self.status = StatusServer(address, self.report, lane)
+            hosts = cache.http.hosts
+            self.status = StatusServer(address, hosts, self.report, self.look_into, lane)
             undo.callback(self.status.server_close)
             servers.append(self.status)
         if (address := cache.rest.address) is not None:
@@ -239,8 +246,26 @@ class Service:
             uptime_seconds=time.monotonic() - self._began,
             storages=statuses,
             events=self._timeline.events(),
+            source_events=self._timeline.source_events(),
             disk_free_bytes=_free_bytes(self.settings.cache.state_dir),
         )
+
+    def look_into(self, what: str, parameters: Mapping[str, str]) -> object:
+        """Return what the page shows of a storage's inside; the parameter ``storage`` names it.
+
+        Raises ValueError for a wrong question, and StorageError.
+        """
+        cache = self.caches.get(parameters.get("storage", ""))
+        if cache is None:
+            raise ValueError(f"storage={parameters.get('storage', '')[:80]!r}: there is none")
+        looks: dict[str, Callable[[ReliabilityCache, Mapping[str, str]], object]] = {
+            "keys": self.looking.keys,
+            "sources": self.looking.sources,
+            "samples": self.looking.samples,
+            "peers": alignment_rows,
+            "losses": skip_rows,
+        }
+        return looks[what](cache, parameters)
 
     def look(self) -> str:
         """Log what changed since the last look, and note it for the page.

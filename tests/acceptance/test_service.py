@@ -282,13 +282,71 @@ def test_health_metrics_and_status_page_are_served(served: Served) -> None:
     assert 'durable_cache_ack_delay_seconds_count{cache="lab"} 3' in counted, counted
     assert "lab/a" not in text, "no label names a key or a source"
     status, page, headers = fetch(port, "/")
-    assert status == 200
-    assert "<svg" in page
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert (status, "<script src=" in page) == (200, True)
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe" not in policy
+    for name in ("/page.js", "/page.css"):
+        status, text, _ = fetch(port, name)
+        assert (status, "http" in text.replace("http://www.w3.org/2000/svg", "")) == (200, False)
     assert fetch(port, "/nowhere")[0] == 404
     assert fetch(port, "/metrics", "HEAD")[:2] == (200, "")
     assert fetch(port, "/", "POST")[0] == 501
     assert json.loads(fetch(port, "/status.json")[1])["ready"] is True
+
+
+def test_the_page_asks_what_is_inside_a_storage(served: Served) -> None:
+    publish(served.endpoint, "lab/a=b;c", [b"one", b"two"])
+    port = served.http_port
+    (key,) = json.loads(fetch(port, "/keys.json?storage=lab")[1])["rows"]
+    assert (key["key"], key["value"], key["samples"]) == ("lab/a=b;c", "two", 2)
+    path = "/samples.json?storage=lab&key=lab/a%3Db%3Bc"
+    rows = json.loads(fetch(port, path)[1])["rows"]
+    assert [row["value"] for row in rows] == ["two", "one"]
+    (source,) = json.loads(fetch(port, "/sources.json?storage=lab")[1])["rows"]
+    assert (source["missing"], source["given_up"]) == (0, 0)
+    assert json.loads(fetch(port, "/losses.json?storage=lab")[1]) == []
+    assert json.loads(fetch(port, "/peers.json?storage=lab")[1]) == []
+    for wrong, said in (
+        ("/keys.json?storage=none", "there is none"),
+        ("/keys.json?storage=lab&key_expr=a//b", "empty chunk"),
+        ("/samples.json?storage=lab", "may not be empty"),
+    ):
+        status, text, _ = fetch(port, wrong)
+        assert (status, said in json.loads(text)["error"]) == (400, True), text
+    assert json.loads(fetch(port, "/status.json?events=0")[1])["events"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {"Host": "localhost:1"}, 200),
+        ("/", {"Host": "evil.example"}, 421),
+        ("/status.json", {"Host": "evil.example:80"}, 421),
+        ("/keys.json?storage=lab", {"Host": ""}, 421),
+        ("/metrics", {"Host": "cache-sqlite:8080"}, 200),
+        ("/healthz", {"Host": "cache-sqlite:8080"}, 200),
+        ("/status.json", {"Origin": "http://evil.example"}, 403),
+        ("/status.json", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("/status.json", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+        ("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+    ],
+)
+def test_pages_of_others_read_nothing(
+    served: Served, path: str, headers: dict[str, str], status: int
+) -> None:
+    connection = HTTPConnection("127.0.0.1", served.http_port, timeout=10)
+    connection.putrequest("GET", path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    assert reply.status == status, text
+    assert reply.getheader("Access-Control-Allow-Origin") is None
+    if status == 421:
+        assert "add it to http.hosts" in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""Does the status page show gaps where they were, and never a name as markup?"""
+"""Does a service tell what changed, as figures, as metrics and as tables?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 
 from durable_cache.endpoints.cache import CacheStatus
 from durable_cache.endpoints.delays import DelaysSeen
+from durable_cache.endpoints.ingest import Miss
 from durable_cache.endpoints.status import AlignmentStatus
 from durable_cache.service.metrics import METRICS, metrics_text
 from durable_cache.service.output import table_lines
-from durable_cache.service.page import status_page
 from durable_cache.service.report import ServiceReport, Timeline, report_values
 from durable_cache.storage.contract import Durability
 
@@ -25,6 +25,8 @@ def status(**changes: object) -> CacheStatus:
         "storage_up": True,
         "takes_samples": True,
         "findings": (),
+        "misses": (),
+        "gaps_by_source": (),
         "last_error": "",
         "delays": DelaysSeen(0.5, 3, (1,) * 6 + (3,) * 7),
         "alignment": AlignmentStatus(sessions=2, bytes_sent=9, lags=(("ab12", 1.5),)),
@@ -44,14 +46,8 @@ def report(*statuses: CacheStatus, timeline: Timeline | None = None) -> ServiceR
         uptime_seconds=1.0,
         storages=statuses,
         events=timeline.events() if timeline else (),
+        source_events=timeline.source_events() if timeline else (),
     )
-
-
-def test_names_and_errors_are_never_markup() -> None:
-    hostile = '"><script>alert(1)</script>'
-    page = status_page(report(status(name=hostile, key_exprs=(hostile,), last_error=hostile)))
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
 
 
 def test_the_timeline_keeps_changes_only_and_a_bounded_number() -> None:
@@ -64,21 +60,27 @@ def test_the_timeline_keeps_changes_only_and_a_bounded_number() -> None:
     assert [event.gaps_open for event in timeline.events()] == [2, 0, 3]
 
 
-def test_gaps_losses_and_outages_have_their_colours() -> None:
-    quiet, timeline = Timeline(), Timeline()
-    quiet.note([status()])
-    assert "<rect" not in status_page(report(status(), timeline=quiet))
-    for changed in (
-        status(),
-        status(gaps_open=2),
-        status(missed=3),
-        status(missed=3, storage_up=False),
-    ):
-        timeline.note([changed])
-    page = status_page(report(status(), timeline=timeline))
-    assert 'fill="#e0a020"' in page
-    assert 'fill="#b00020"' in page
-    assert 'fill="#888"' in page
+def test_the_timeline_tells_when_a_source_was_waited_for() -> None:
+    timeline = Timeline(events_max=3)
+    for awaited in ((), (("ab:1", 3),), (("ab:1", 2),), (("ab:1", 2), ("cd:2", 1)), ()):
+        timeline.note([status(gaps_by_source=awaited)])
+    told = [(event.source, event.awaited) for event in timeline.source_events()]
+    assert told == [("cd:2", 1), ("ab:1", 0), ("cd:2", 0)], "changes only, the newest three"
+    timeline.note([])
+    timeline.note([status()])
+    assert len(timeline.source_events()) == 3, "a storage that is gone waits for nobody"
+
+
+def test_what_changed_of_late_is_told_only_to_who_asks() -> None:
+    timeline = Timeline()
+    timeline.note([status(gaps_by_source=(("ab:1", 3),))])
+    missed = status(misses=(Miss(1.0, "ab:1", 0, 3, 4),), gaps_by_source=(("ab:1", 3),))
+    whole = json.loads(json.dumps(report_values(report(missed, timeline=timeline))))
+    assert whole["source_events"][0]["awaited"] == 3
+    assert whole["storages"][0]["misses"][0]["last"] == 4
+    short = report_values(report(missed, timeline=timeline), with_events=False)
+    assert (short["events"], short["source_events"]) == ([], [])
+    assert json.loads(json.dumps(short))["storages"][0]["misses"] == []
 
 
 def test_a_storage_that_is_down_makes_the_service_unready() -> None:

@@ -92,8 +92,8 @@ class CacheEngine:
         self.counts = EngineCounts()
 
     @property
-    def gaps_open(self) -> int:
-        return len(self._gaps)
+    def gaps(self) -> Gaps:
+        return self._gaps
 
     @property
     def sources(self) -> int:

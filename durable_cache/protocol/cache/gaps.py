@@ -94,6 +94,13 @@ class Gaps:
     def __iter__(self) -> Iterator[Gap]:
         return iter(self._gaps)
 
+    def by_source(self) -> dict[SourceId, int]:
+        """Return how many numbers each source has open at most; any thread may ask, roughly."""
+        awaited: dict[SourceId, int] = {}
+        for gap in self._gaps:
+            awaited[gap.source] = awaited.get(gap.source, 0) + gap.last - gap.first + 1
+        return awaited
+
     def open(self, gap: Gap) -> None:
         """Begin to wait for a range."""
         self._gaps.append(gap)
