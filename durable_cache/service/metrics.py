@@ -145,6 +145,12 @@ METRICS: tuple[Metric, ...] = (
     _one("streams", "gauge", "Streams in the stream index.", lambda status: status.streams),
     _one("journal_bytes", "gauge", "Size of the journal.", lambda status: status.journal_bytes),
     _one(
+        "journal_bytes_max",
+        "gauge",
+        "What the journal may grow to before samples are refused; 0 where there is none.",
+        lambda status: status.journal_bytes_max,
+    ),
+    _one(
         "journal_samples",
         "gauge",
         "Samples durable in the journal and not yet in the backend.",

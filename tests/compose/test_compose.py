@@ -160,7 +160,7 @@ def test_the_dashboard_of_the_service_asks_for_what_it_exports() -> None:
     text = (ROOT / "deploy/grafana/dashboards/durable-cache-service.json").read_text()
     names = {one.name for one in METRICS}
     asked = {
-        re.sub("_(sum|count)$", "", name)
+        re.sub("_(sum|count|bucket)$", "", name)
         for panel in json.loads(text)["panels"]
         for target in panel["targets"]
         for name in re.findall(r"durable_cache_\w+", target["expr"])

@@ -65,6 +65,10 @@ function bytes(count) {
   return `${at ? count.toFixed(1) : count} ${units[at]}`;
 }
 
+function counted(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
 function duration(seconds) {
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
@@ -146,7 +150,7 @@ function svg(name, attributes) {
 function strip(caption, spans, ticks, now) {
   const figure = element("figure");
   const said = spans.length || ticks.length
-    ? `${spans.length} spans with something awaited or the backend away, ${ticks.length} losses`
+    ? `${counted(spans.length, "time")} something was awaited or the backend away, ${counted(ticks.length, "loss", "losses")}`
     : "nothing awaited, nothing lost";
   figure.append(element("figcaption", `${caption}: ${said}`));
   const drawn = svg("svg", { viewBox: `0 0 ${HOUR_S} 18`, preserveAspectRatio: "none", role: "img", "aria-label": visible(`${caption}: ${said}`) });
@@ -264,7 +268,7 @@ function rowOf(row, columns) {
     const shown = text(row, name);
     if (form === "open") {
       const cell = element("td", null, "open");
-      const button = element("button", shown);
+      const button = element("button", shown, shown.length < 60 ? "short" : "");
       button.type = "button";
       button.dataset.focus = `open ${shown} ${text(row, "sn")} ${text(row, "epoch")}`;
       button.addEventListener("click", () => open(row));
