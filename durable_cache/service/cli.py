@@ -11,6 +11,7 @@ import os
 import sys
 from argparse import _SubParsersAction
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from durable_cache.errors import (
@@ -24,13 +25,20 @@ from durable_cache.service.output import say
 from durable_cache.service.verbs import VERBS
 from durable_cache.service.verbs.parsing import Parser, nearest
 
-__all__ = ["build_parser", "main", "parsers_of"]
+__all__ = [
+    "FIRST_STEPS",
+    "INTRODUCTION",
+    "build_parser",
+    "main",
+    "parsers_of",
+    "whole_parser",
+]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _FAMILIES = {"lake": "add_lake_verbs", "spark": "add_spark_verbs"}
 """Verbs that have verbs of their own, by the function that adds these."""
-_INTRODUCTION = "A durable history for Eclipse Zenoh: acknowledged samples survive power cuts."
-_FIRST_STEPS = """begin with:
+INTRODUCTION = "A durable history for Eclipse Zenoh: acknowledged samples survive power cuts."
+FIRST_STEPS = """begin with:
   durable-cache serve                          store everything under ./durable-cache-data
   durable-cache put fleet/7/pose 'x=1 y=2'     in another terminal; acknowledged once on disk
   durable-cache query 'fleet/**'               what is stored; --follow shows what comes, too
@@ -60,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     match list(given[:1]):
         case []:
-            print(f"{_INTRODUCTION}\n\n{_FIRST_STEPS}")
+            print(f"{INTRODUCTION}\n\n{FIRST_STEPS}")
             return 0
         case ["-h" | "--help" | "help"]:
             print(_overview())
@@ -82,20 +90,56 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _overview() -> str:
-    lines = [_INTRODUCTION, "", "usage: durable-cache VERB [options]"]
+    lines = [INTRODUCTION, "", "usage: durable-cache VERB [options]"]
     heading = ""
     for name, verb in VERBS.items():
         if verb.group != heading:
             heading = verb.group
             lines += ["", f"{heading}:"]
         lines.append(f"  {name:<13} {verb.summary}")
-    return "\n".join([*lines, "", _FIRST_STEPS])
+    return "\n".join([*lines, "", FIRST_STEPS])
 
 
 def build_parser(verb: str) -> Parser:
     """Return the parser of one verb. Raises BackendNotInstalled where its driver is missing."""
+    parser, verbs = _parser_without_verbs()
+    _add(verbs, verb)
+    return parser
+
+
+def whole_parser() -> Parser:
+    """Return the parser of every verb whose driver is there; takes as long as importing them."""
+    parser, verbs = _parser_without_verbs()
+    for verb in VERBS:
+        if verb not in verbs.choices:
+            with suppress(BackendNotInstalled):
+                _add(verbs, verb)
+    return parser
+
+
+def parsers_of(verb: str) -> Iterator[Parser]:
+    """Yield the parsers that take a verb's options: its own, or those of the verbs below it.
+
+    Raises BackendNotInstalled where its driver is missing.
+    """
+    (action,) = _below(build_parser(verb))
+    waiting = [action.choices[verb]]
+    while waiting:
+        parser = waiting.pop(0)
+        below = _below(parser)
+        if not below:
+            yield parser
+        for action in below:
+            waiting += action.choices.values()
+
+
+def _parser_without_verbs() -> tuple[Parser, Any]:
     parser = Parser(prog="durable-cache")
-    verbs: Any = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
+    return parser, parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
+
+
+def _add(verbs: Any, verb: str) -> None:
+    """Add the verbs of a verb's module, which is imported."""
     family = _FAMILIES.get(verb)
     try:
         module = importlib.import_module(VERBS[verb].module)
@@ -107,22 +151,9 @@ def build_parser(verb: str) -> Parser:
     if family is None:
         module.add_verbs(verbs)
     else:
-        below = verbs.add_parser(verb, description=f"{VERBS[verb].summary}.")
+        summary = VERBS[verb].summary
+        below = verbs.add_parser(verb, help=summary, description=f"{summary}.")
         getattr(module, family)(below.add_subparsers(metavar="verb", required=True))
-    return parser
-
-
-def parsers_of(verb: str) -> Iterator[Parser]:
-    """Yield the parsers that take a verb's options: its own, or those of the verbs below it."""
-    (action,) = _below(build_parser(verb))
-    waiting = list(action.choices.values())
-    while waiting:
-        parser = waiting.pop(0)
-        below = _below(parser)
-        if not below:
-            yield parser
-        for action in below:
-            waiting += action.choices.values()
 
 
 def _below(parser: Parser) -> list[Any]:

@@ -22,6 +22,7 @@ class Verb(NamedTuple):
 
 _HERE = "durable_cache.service.verbs"
 _RUN, _ASK, _KEEP, _LAKE = "serve", "publish and ask", "watch and keep", "tables"
+_HABIT = "this command"
 
 VERBS = {
     "serve": Verb(
@@ -53,4 +54,6 @@ VERBS = {
     "import": Verb(_KEEP, f"{_HERE}.storages", "append an exported history to a storage"),
     "lake": Verb(_LAKE, f"{_HERE}.lake", "look after Delta tables"),
     "spark": Verb(_LAKE, "durable_cache.spark.verbs", "query the history with Spark"),
+    "completion": Verb(_HABIT, f"{_HERE}.shell", "print what completes this command in a shell"),
+    "man": Verb(_HABIT, f"{_HERE}.shell", "print the manual page of a verb, or write them all"),
 }

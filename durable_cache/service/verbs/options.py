@@ -107,8 +107,12 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 
 def add_format_option(parser: argparse.ArgumentParser, *more: str) -> None:
     """Add ``--format`` and ``--json``, which is short for one of its values."""
-    parser.add_argument("--format", choices=["table", "json", *more], default="table")
-    parser.add_argument("--json", action="store_const", dest="format", const="json")
+    parser.add_argument(
+        "--format", choices=["table", "json", *more], default="table", help="how it is written"
+    )
+    parser.add_argument(
+        "--json", action="store_const", dest="format", const="json", help="as --format json"
+    )
 
 
 def add_output_option(parser: argparse.ArgumentParser) -> None:
