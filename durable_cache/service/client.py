@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from durable_cache.endpoints.asking import Asking
@@ -18,6 +18,7 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Cursor, Order, Selection
 from durable_cache.model.sequence import SN_MAX
+from durable_cache.service.contexts import chosen_context
 from durable_cache.service.document import read_document
 from durable_cache.service.layers import Overrides, lay_over_zenoh
 
@@ -44,18 +45,19 @@ _HERE = "tcp/127.0.0.1:7447"
 def client_session(arguments: argparse.Namespace) -> Iterator[Session]:
     """Open a session as the command line says, closed at the end of the block.
 
-    Where neither it nor the environment names an endpoint or a file, what listens on this
-    machine's default port is asked, and where nothing does, services are scouted for. Raises
-    ConfigError on a wrong setting, else `DurableCacheError`.
+    Where neither it, nor the environment, nor a context names an endpoint or a file, what listens
+    on this machine's default port is asked, and where nothing does, services are scouted for.
+    Raises ConfigError on a wrong setting, else `DurableCacheError`.
     """
-    session = _open_first(session_settings(arguments, os.environ))
+    asked = asked_services(arguments, os.environ)
+    session = _open_first(session_settings(arguments, asked), asked.context)
     try:
         yield session
     finally:
         session.close()  # type: ignore[no-untyped-call]
 
 
-def _open_first(settings: Sequence[Mapping[str, object]]) -> Session:
+def _open_first(settings: Sequence[Mapping[str, object]], context: str) -> Session:
     """Open a session with the first settings that lead somewhere."""
     for tried in settings:
         read_config(tried)
@@ -67,20 +69,50 @@ def _open_first(settings: Sequence[Mapping[str, object]]) -> Session:
     try:
         return open_session(settings[-1])
     except ConfigError as error:
-        raise DurableCacheError(f"{error}; is the service running, is --connect right?") from error
+        told = f"context {context!r}" if context else "--connect"
+        raise DurableCacheError(f"{error}; is the service running, is {told} right?") from error
+
+
+class AskedServices(NamedTuple):
+    """Which services are asked, and who said so."""
+
+    endpoints: Sequence[str]
+    file: str
+    context: str = ""
+    """The profile that named them; empty where options or environment did."""
+
+
+def asked_services(arguments: argparse.Namespace, environment: Mapping[str, str]) -> AskedServices:
+    """Return what options name, else the environment, else a context; ConfigError for a wrong one.
+
+    ``--context`` goes before the environment, and what options name is laid over it.
+    """
+    if arguments.context:
+        return _of_context(arguments, environment)
+    file = arguments.config or environment.get("ZENOH_CONFIG", "")
+    named = environment.get("DURABLE_CACHE_CONNECT", "").split(",")
+    endpoints = arguments.connect or [part.strip() for part in named if part.strip()]
+    if file or endpoints or arguments.mode or arguments.listen:
+        return AskedServices(endpoints, file)
+    return _of_context(arguments, environment)
+
+
+def _of_context(arguments: argparse.Namespace, environment: Mapping[str, str]) -> AskedServices:
+    name, context = chosen_context(arguments.context, environment)
+    return AskedServices(
+        arguments.connect or context.connect, arguments.config or context.config, name
+    )
 
 
 def session_settings(
-    arguments: argparse.Namespace, environment: Mapping[str, str]
+    arguments: argparse.Namespace, asked: AskedServices
 ) -> list[dict[str, object]]:
     """Return Zenoh's settings for a verb that asks or publishes, to be tried in this order.
 
     A client before a peer: what it publishes is heard by all at once, while two peers that have
     just come know each other a little later. Raises ConfigError.
     """
-    file = arguments.config or environment.get("ZENOH_CONFIG", "")
-    named = environment.get("DURABLE_CACHE_CONNECT", "").split(",")
-    endpoints = arguments.connect or [part.strip() for part in named if part.strip()]
+    endpoints, file, _ = asked
     overrides = Overrides(
         mode=arguments.mode,
         listen=arguments.listen,

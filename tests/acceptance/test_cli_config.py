@@ -333,6 +333,7 @@ def test_every_verb_takes_json(verb: str) -> None:
         "copy": ["a", "b"],
         "export": ["a", "b"],
         "import": ["a", "b"],
+        "context": ["list"],
         "completion": ["bash"],
     }
     example = parser.parse_args([verb, *needed.get(verb, []), "--json"])

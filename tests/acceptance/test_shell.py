@@ -69,6 +69,7 @@ def test_bash_completes_verbs_options_and_choices(bash_script: Path) -> None:
     assert completed(bash_script, "query", "--form") == ["--format"]
     offered = completed(bash_script, "query", "a", "--format", "")
     assert offered == sorted(["arrow", "csv", "json", "mcap", "parquet", "table"])
+    assert completed(bash_script, "context", "") == ["add", "list", "remove", "use"]
     assert completed(bash_script, "serve", "--log", "e") == ["error"]
     assert "--connect" in completed(bash_script, "status", "--co")
 

@@ -54,6 +54,7 @@ VERBS = {
     "import": Verb(_KEEP, f"{_HERE}.storages", "append an exported history to a storage"),
     "lake": Verb(_LAKE, f"{_HERE}.lake", "look after Delta tables"),
     "spark": Verb(_LAKE, "durable_cache.spark.verbs", "query the history with Spark"),
+    "context": Verb(_HABIT, f"{_HERE}.context", "name services, and which of them verbs ask"),
     "completion": Verb(_HABIT, f"{_HERE}.shell", "print what completes this command in a shell"),
     "man": Verb(_HABIT, f"{_HERE}.shell", "print the manual page of a verb, or write them all"),
 }

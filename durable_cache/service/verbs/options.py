@@ -100,8 +100,12 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     zenoh.add_argument(
         "-c", "--config", default="", metavar="FILE", help="Zenoh's configuration, TLS and all"
     )
+    zenoh.add_argument(
+        "--context", default="", metavar="NAME", help="services named by `durable-cache context`"
+    )
     zenoh.description = (
-        "Without --connect and a file, caches are looked for on this machine and by scouting."
+        "Without --connect, a file and a context, caches are looked for on this machine and by "
+        "scouting."
     )
 
 
