@@ -250,10 +250,11 @@ class ReliabilityCache(Closing):
 
     def _token_changed(self, key: str, alive: bool) -> None:
         token = parse_publisher_token(key, self.options.domain)
-        if not alive or token is None:
+        if token is None:
             return
         if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
-            self.ingest.declared(token.source, token.epoch, token.incarnation)
+            tell = self.ingest.declared if alive else self.ingest.token_gone
+            tell(token.source, token.epoch, token.incarnation)
 
     def _answer(self, place: AnsweringPlace, query: Query) -> None:
         options = self.options

@@ -45,6 +45,7 @@ from durable_cache.protocol.cache.events import (
     ReportMiss,
     SendAck,
     Tick,
+    TokenGone,
     Verified,
     Verify,
     VerifyFailed,
@@ -104,7 +105,7 @@ class _Waiting(NamedTuple):
     samples: list[Sample]
     size: int
     since: float
-    heard: EpochDeclared | HeartbeatReceived | None = None
+    heard: EpochDeclared | HeartbeatReceived | TokenGone | None = None
 
 
 class Ingest:
@@ -284,6 +285,11 @@ class Ingest:
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         self._heard(EpochDeclared(source, epoch, epoch >= frame(since_ns), now, incarnation))
 
+    def token_gone(self, source: SourceId, epoch: int, incarnation: str) -> None:
+        """A publisher's token went. On Zenoh's thread."""
+        if self._wanted.has_numbering(source, epoch) and not is_unnumbered(source):
+            self._heard(TokenGone(source, incarnation, _now()))
+
     def hear_native(self, key_expr: str) -> object:
         """Listen to foreign publishers' heartbeats."""
 
@@ -294,7 +300,7 @@ class Ingest:
 
         return declare_heartbeats(self._session, key_expr, beat)
 
-    def _heard(self, event: EpochDeclared | HeartbeatReceived) -> None:
+    def _heard(self, event: EpochDeclared | HeartbeatReceived | TokenGone) -> None:
         with self._changed:
             if self._heard_waiting < self._options.events_max:
                 # Behind the samples that came before it: a token says which run they are not of.

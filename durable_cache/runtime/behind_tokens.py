@@ -17,6 +17,7 @@ from durable_cache.protocol.cache.events import (
     EpochDeclared,
     HeartbeatReceived,
     Origin,
+    TokenGone,
 )
 from durable_cache.runtime.effects import Arrived, CoreEvent
 
@@ -31,6 +32,8 @@ class _Run:
     samples: list[Sample] = field(default_factory=list)
     refused: RangeSet = field(default_factory=RangeSet)
     heartbeat: HeartbeatReceived | None = None
+    gone: TokenGone | None = None
+    """It went again; what came after that waits for the next."""
 
     @property
     def shown(self) -> bool:
@@ -45,6 +48,8 @@ class _Run:
             events.append(BatchRefused(tuple((source, run) for run in self.refused), now))
         if self.heartbeat is not None:
             events.append(self.heartbeat)
+        if self.gone is not None:
+            events.append(self.gone)
         return events
 
 
@@ -81,11 +86,16 @@ class BehindTokens:
             case Arrived(batch, Origin.LIVE, now, names):
                 rest = [sample for sample in batch if not self._keeps(sample)]
                 return Arrived(SampleBatch(rest), Origin.LIVE, now, names) if rest else None
-            case BatchRefused(refused, now):
+            case BatchRefused(refused, now, late):
                 left = tuple(run for run in refused if not self._awaits(*run))
-                return BatchRefused(left, now) if left else None
+                return BatchRefused(left, now, late) if left else None
             case EpochDeclared(source) if source in self._runs:
                 self.begin(event)
+                return None
+            case TokenGone(source, incarnation) if source in self._runs:
+                if self._runs[source][-1].token.incarnation != incarnation:
+                    return event
+                self._runs[source][-1].gone = event
                 return None
             case HeartbeatReceived(source) if source in self._runs:
                 self._runs[source][-1].heartbeat = event

@@ -29,10 +29,9 @@ import msgspec
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
-from durable_cache.model.selection import Cursor
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
-from durable_cache.protocol.cache.agreement import Agreement, are_twins, called_here
+from durable_cache.protocol.cache.agreement import Agreement, called_here
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -61,6 +60,7 @@ from durable_cache.protocol.cache.events import (
     SendAck,
     SourceLoaded,
     Tick,
+    TokenGone,
     Verified,
     Verify,
     VerifyFailed,
@@ -79,12 +79,10 @@ from durable_cache.protocol.cache.questions import (
     Keep,
     LoadSources,
     Lookup,
-    MovedPage,
     MovedSoFar,
     NumbersLooked,
     Pause,
     Question,
-    ReadToMove,
     SourcesFound,
     Standings,
     StandingsFound,
@@ -92,6 +90,7 @@ from durable_cache.protocol.cache.questions import (
     answer_of,
 )
 from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
+from durable_cache.runtime.awaiting_tokens import AwaitingTokens
 from durable_cache.runtime.behind_tokens import BehindTokens
 from durable_cache.runtime.effects import (
     Answered,
@@ -106,6 +105,7 @@ from durable_cache.runtime.effects import (
     ResendArrived,
     Started,
 )
+from durable_cache.runtime.moving import renamed, twins_everywhere
 from durable_cache.runtime.resends import Resends
 
 __all__ = ["CacheCore", "CoreOptions"]
@@ -186,6 +186,7 @@ class CacheCore:
         self._ids = count(1)
         self._effects: list[Effect] = []
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
+        self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
         self._retry_live_ns = self._move_ns = 0
         self._now = Moment(0, 0)
         self.counts = self._engine.counts
@@ -194,7 +195,7 @@ class CacheCore:
         self.streams_refused = 0
         """Those of them that `resources_limit` kept out."""
         self.put_off = 0
-        """Samples that others gave and that could not be judged: they are asked for again."""
+        """Samples that could not be judged, mostly what others gave: they are asked for again."""
 
     @property
     def ready(self) -> bool:
@@ -221,8 +222,8 @@ class CacheCore:
 
     @property
     def doubtful(self) -> int:
-        """How many live samples wait for a look-up."""
-        return self._engine.doubtful + self._behind_tokens.held
+        """How many live samples wait for a look-up or for a token."""
+        return self._engine.doubtful + self._behind_tokens.held + self._awaiting_tokens.held
 
     @property
     def moving(self) -> int:
@@ -232,6 +233,7 @@ class CacheCore:
     def wake_ns(self) -> int | None:
         """Return the monotonic time at which the next `Tick` is of use, or None."""
         times = [self._engine.wake_ns()]
+        times.append(self._awaiting_tokens.wake_ns() if self.ready else None)
         times.append(self._retry_live_ns if self._live and not self._busy_live else None)
         times.append(self._move_ns if self._to_move and not self._busy_moving else None)
         times.append(self._paused[0][0] if self._paused else None)
@@ -258,7 +260,9 @@ class CacheCore:
                 self._given.append(event)
             case FetchEnded() | Inquired() | ResendArrived():
                 self._given.append(event)
-            case Started() | Arrived() | BatchRefused() | EpochDeclared() | HeartbeatReceived():
+            case Started() | Arrived() | BatchRefused() | HeartbeatReceived():
+                self._live.append(event)
+            case EpochDeclared() | TokenGone():
                 self._live.append(event)
             case _:
                 assert_never(event)
@@ -272,6 +276,8 @@ class CacheCore:
         if self._paused and self._paused[0][0] <= now_ns:
             _, talk = self._paused.popleft()
             self._advance(talk, partial(talk.talk.send, Done()))
+        if self.ready:
+            self._live.extend(self._awaiting_tokens.over(self._now))
         while self._live and not self._busy_live and now_ns >= self._retry_live_ns:
             event = self._behind_tokens.hold_back(self._live.popleft())
             if event is None:
@@ -337,12 +343,20 @@ class CacheCore:
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
                     yield from self._load(dict.fromkeys(sample.source for sample in batch))
+                if origin is Origin.LIVE:
+                    batch = self._awaiting_tokens.keep(batch, now)
                 batch = self._within_limit(batch, origin)
                 if len(batch):
                     self._engine_takes(BatchReceived(batch, origin, now))
+            case TokenGone(source, incarnation):
+                self._awaiting_tokens.gone(source, incarnation)
             case EpochDeclared(source):
                 yield from self._load((source,))
-                if self._engine.known(source).doubt is None:
+                waited, left_out = self._awaiting_tokens.shown(event)
+                self.put_off += left_out
+                if waited:
+                    self._live.extendleft(reversed(waited))
+                elif self._engine.known(source).doubt is None:
                     yield from self._declare(event)
                 else:  # of which run the samples before it are is not known yet
                     self._behind_tokens.begin(event)
@@ -351,7 +365,7 @@ class CacheCore:
                 self._engine_takes(event)
             case BatchRefused(refused):
                 yield from self._load(dict.fromkeys(source for source, _ in refused))
-                self._engine_takes(event)
+                self._engine_takes(self._awaiting_tokens.keep_refused(event))
             case _:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = False
@@ -422,7 +436,7 @@ class CacheCore:
         return kept
 
     def _within_limit(self, batch: SampleBatch, origin: Origin) -> SampleBatch:
-        live = origin in (Origin.LIVE, Origin.NATIVE)
+        live = origin in (Origin.LIVE, Origin.LATE, Origin.NATIVE)
         screened = batch if self._screen is None else self._screen(batch)
         admitted = self._admission.admit(screened, self._current if live else None)
         self.refused += len(batch) - len(admitted)
@@ -440,7 +454,11 @@ class CacheCore:
             epoch = known.epoch_for(event.epoch, incarnation)
             instead_of = known.current if known.can_adopt(epoch, event.epoch) else None
             declaration = Declaration(event.source, epoch, incarnation, instead_of)
-            yield from answer_of(Keep(declaration), Done)
+            known.pins += 1  # an append may end before the answer, and let go of sources
+            try:
+                yield from answer_of(Keep(declaration), Done)
+            finally:
+                known.pins -= 1
         self._engine_takes(event)
 
     def _take_given(self, event: CoreEvent) -> Conversation[None]:
@@ -510,7 +528,7 @@ class CacheCore:
             yield Pause(self._options.move_poll_seconds)
         else:
             raise Unanswered
-        right = not some or (yield from self._twins_everywhere(alias))
+        right = not some or (yield from twins_everywhere(alias))
         if right:
             yield from answer_of(Forget(alias), Done)
         else:
@@ -522,16 +540,11 @@ class CacheCore:
             self._agreement.release(alias.source)
         self._busy_moving = False
 
-    def _renamed(self, alias: Alias, cursor: Cursor | None) -> Conversation[MovedPage]:
-        page = yield from answer_of(ReadToMove(alias, cursor), MovedPage)
-        renamed = (msgspec.structs.replace(sample, epoch=alias.epoch) for sample in page.batch)
-        return MovedPage(SampleBatch(renamed), page.cursor)
-
     def _store_anew(self, alias: Alias) -> Conversation[bool]:
         """Store what stands under the old epoch under the new one; tells whether there was any."""
         cursor, some = None, False
         while True:
-            page = yield from self._renamed(alias, cursor)
+            page = yield from renamed(alias, cursor)
             if len(page.batch):
                 some = True
                 yield from self._load((alias.source,))
@@ -540,19 +553,6 @@ class CacheCore:
             cursor = page.cursor
             if cursor is None:
                 return some
-
-    def _twins_everywhere(self, alias: Alias) -> Conversation[bool]:
-        """Tell whether nothing would be lost: no number has another content under the other."""
-        cursor = None
-        while True:
-            page = yield from self._renamed(alias, cursor)
-            looked = yield from answer_of(Lookup(tuple(page.batch.samples)), NumbersLooked)
-            for sample, stored, removed in looked.found:
-                if not removed and not (stored is not None and are_twins(sample, stored)):
-                    return False
-            cursor = page.cursor
-            if cursor is None:
-                return True
 
     def _move_later(self, alias: Alias) -> None:
         self._to_move.appendleft(alias)

@@ -37,6 +37,7 @@ from durable_cache.protocol.cache.events import (
     ReportMiss,
     SendAck,
     Tick,
+    TokenGone,
     Verified,
     Verify,
     VerifyFailed,
@@ -136,6 +137,7 @@ CoreEvent = (
     | AskFailed
     | BatchRefused
     | EpochDeclared
+    | TokenGone
     | HeartbeatReceived
     | FetchEnded
     | Appended

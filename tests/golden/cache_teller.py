@@ -28,6 +28,7 @@ from durable_cache.protocol.cache.events import (
     ReportMiss,
     SendAck,
     Tick,
+    TokenGone,
     Verified,
     Verify,
     VerifyFailed,
@@ -111,6 +112,8 @@ class CacheTeller(Teller):
                 source, epoch = source_of(name)
                 called = line.settings.get("run", "")
                 return self._give(EpochDeclared(source, epoch, "fresh" in words, now, called))
+            case "gone", name, *_:
+                return self._give(TokenGone(source_of(name)[0], line.settings["run"], now))
             case "heartbeat", name, text:
                 return self._give(HeartbeatReceived(source_of(name)[0], number(text), now))
             case "wait", seconds:

@@ -29,6 +29,7 @@ from durable_cache.protocol.subscriber.events import (
     Output,
     Received,
     TimePassed,
+    TokenGone,
 )
 from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
 from tests.golden.stories import (
@@ -75,6 +76,8 @@ class SubscriberTeller(Teller):
             case "token", name:
                 source, epoch = source_of(name)
                 return self._give(Declared(source, epoch, line.settings.get("run", ""), now))
+            case "gone", name:
+                return self._give(TokenGone(source_of(name)[0], line.settings["run"], now))
             case "heartbeat", name, text:
                 return self._give(HeartbeatReceived(source_of(name)[0], number(text), now))
             case "cache-appears", *_:

@@ -65,6 +65,7 @@ from durable_cache.protocol.subscriber.events import (
     Output,
     Received,
     TimePassed,
+    TokenGone,
 )
 from durable_cache.protocol.wire import own_key, parse_publisher_token
 
@@ -316,9 +317,13 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         for key, alive in take_token_changes(self._publishers):
             self._note_publisher(key, alive=alive)
             token = parse_publisher_token(key, self._domain)
-            if alive and token is not None and token.key_expr.intersects(self.key_expr):
+            if token is None or not token.key_expr.intersects(self.key_expr):
+                continue
+            if alive:
                 listed = time.monotonic() < self._listed_until_seconds
                 yield Declared(token.source, token.epoch, token.incarnation, _now(), listed)
+            else:
+                yield TokenGone(token.source, token.incarnation, _now())
         for key, alive in take_token_changes(self._caches):
             if not alive:
                 self._known_caches.discard(key)

@@ -10,7 +10,7 @@ from durable_cache.protocol.cache.numbering import Numbering
 
 __all__ = ["Appending", "Coming"]
 
-_FROM_ITS_PUBLISHER = (Origin.LIVE, Origin.NATIVE, Origin.RESENT)
+_FROM_ITS_PUBLISHER = (Origin.LIVE, Origin.LATE, Origin.NATIVE, Origin.RESENT)
 
 
 class Appending:

@@ -40,6 +40,7 @@ __all__ = [
     "SendAck",
     "SourceLoaded",
     "Tick",
+    "TokenGone",
     "Verified",
     "Verify",
     "VerifyFailed",
@@ -51,6 +52,8 @@ class Origin(Enum):
 
     LIVE = "live"
     """Published just now: the epoch is for the engine to decide, a far jump must be confirmed."""
+    LATE = "late"
+    """As LIVE, and known to be of the run before: no token came that could have been theirs."""
     RECOVERED = "recovered"
     """From another cache's answer: its epoch is known and it is confirmed."""
     ALIGNED = "aligned"
@@ -88,8 +91,12 @@ class EngineOptions:
     gap_timeout_seconds: float = 60.0
     """How long a gap is awaited; restarts of a publisher's host take less."""
     doubtful_samples_max: int = 20_000
-    """Live samples held, in all, behind numbers that are being looked up, and as many again behind
-    tokens that wait for them; later ones are refused and recovered."""
+    """Live samples held, in all, behind numbers that are being looked up, as many again behind
+    tokens that wait for them, and as many for a token to come; later ones are refused and
+    recovered."""
+    token_wait_seconds: float = 1.0
+    """How long live samples of a source whose token went wait for the next one: tokens are late by
+    a round trip, not by a second."""
     unnumbered_remembered_max: int = 20_000
     """The newest unnumbered samples whose repeats are told without reading the storage: what comes
     over two routes comes within a second."""
@@ -144,6 +151,8 @@ class BatchRefused:
 
     refused: tuple[tuple[SourceId, SnRange], ...]
     now: Moment
+    late: bool = False
+    """Known to be of the run before: no token came that could have been theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +225,15 @@ class EpochDeclared:
     now: Moment
     incarnation: str = ""
     """Names this run of the numbering and no other; empty in tokens of older publishers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGone:
+    """A publisher's token went: it ended, or is out of reach."""
+
+    source: SourceId
+    incarnation: str
+    now: Moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,10 @@ class Numbering:
         last = self.window.held.last
         return self.rejected if last is None else max(last, self.rejected)
 
+    def holds(self, sn: int) -> bool:
+        """Tell whether a number is held."""
+        return self.window.verdict(sn) is Verdict.DUPLICATE
+
     def take(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
         """Put samples, under this epoch, behind `accepted`."""
         epoch = self.epoch

@@ -24,15 +24,11 @@ from typing import assert_never
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import (
-    EPOCH_UNKNOWN,
-    SOURCE_SN_MODULUS,
-    frame,
-    sn_distance,
-)
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, sn_distance
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import epoch_of_restart, precedes_wrap
 from durable_cache.protocol.subscriber.asking import asked_from, asked_to
+from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     Declared,
@@ -47,6 +43,7 @@ from durable_cache.protocol.subscriber.events import (
     Output,
     Received,
     TimePassed,
+    TokenGone,
 )
 from durable_cache.protocol.subscriber.following import RESTART_NTP64, Followed, Numbering
 from durable_cache.protocol.subscriber.held import Held
@@ -75,7 +72,7 @@ class SubscriberEngine:
         """With whether all answers to the question so far were whole."""
         self._ids = count(1)
         self._outputs = Outputs()
-        self._held = Held()
+        self._held, self._awaiting = Held(), AwaitingTokens(self._options)
         self._unnumbered = Unnumbered(self._outputs, self._held, self._options)
         self._history: History | None = None
         if history:
@@ -112,7 +109,7 @@ class SubscriberEngine:
 
     @property
     def dropped(self) -> int:
-        """How many samples there was no room to hold; they are asked for again."""
+        """How many samples were not held, for want of room or of a run; they are asked for."""
         return self._dropped
 
     @property
@@ -147,6 +144,8 @@ class SubscriberEngine:
                 self._read_history(event)
             case Declared():
                 self._declared(event)
+            case TokenGone():
+                self._token_gone(event)
             case HeartbeatReceived():
                 self._heartbeat(event)
             case AnswererAppeared(now):
@@ -161,22 +160,8 @@ class SubscriberEngine:
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""
-        timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
-        periodic = self._options.periodic_queries_seconds is not None
         times = [] if self._history is None else self._history.wake_times()
-        for followed in (
-            self._sources.followed.values() if periodic else self._sources.waiting.values()
-        ):
-            head = followed.head
-            if head is None:
-                continue
-            if head.opened_ns is not None:
-                late = 1 if head.fetch is None else 2
-                times.append(head.opened_ns + late * timeout_ns)
-                if head.fetch is None and self._options.recovery:
-                    times.append(head.due_ns)
-            elif periodic and head.fetch is None and head.next_sn is not None:
-                times.append(head.poll_ns)
+        times += [*self._sources.wake_times(), *self._awaiting.wake_times()]
         return min(times, default=None)
 
     # What is published
@@ -227,13 +212,15 @@ class SubscriberEngine:
             for first, last in crowded.runs(self._options.window_size_samples):
                 self._outputs.report(source, EPOCH_UNKNOWN, first, last)
 
-    def _live(self, sample: Sample, now: Moment) -> None:
-        """Take a sample that is not just the next one."""
+    def _live(self, sample: Sample, now: Moment, *, late: bool = False) -> None:
+        """Take a sample that is not just the next one; `late`: it waited for a token in vain."""
         followed = self._sources.follow(sample.source)
         if followed is None:
             self._crowd_in(sample)
             return
         followed.used = followed.live = True
+        if not late and self._awaiting.keeps(followed, sample, now.monotonic_ns):
+            return
         if not followed.numberings:
             followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
         numbering = followed.numbering_of(sample, self._options)
@@ -334,7 +321,8 @@ class SubscriberEngine:
             followed.ended = followed.numberings.pop(0)
         if head is not None:
             self._ask_missing(followed, head, now_ns)
-        if head is not None and head.steady and len(followed.numberings) == 1:
+        steady = head is not None and head.steady and len(followed.numberings) == 1
+        if head is not None and steady and not self._awaiting.is_open(followed):
             self._sources.steady[followed.source] = head
         else:
             self._sources.steady.pop(followed.source, None)
@@ -459,28 +447,38 @@ class SubscriberEngine:
         fresh = not event.listed and epoch >= frame(since_ns)
         stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
         if self.reads_history and source in self._held:
-            followed = self._sources.known(source)
-            seen = {} if followed is None else followed.seen
-            before = self._held.has_tokens(source) or (seen and incarnation not in seen)
-            self._held.declare(event, begun=fresh or (bool(before) and not stale))
+            self._held.declare(event, self._sources.known(source), fresh=fresh, stale=stale)
             return
         followed = self._sources.follow(source)
         if followed is None:
             self._crowd.declare(event)
             return
-        if not followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
-            return
-        self._sources.steady.pop(source, None)
-        if self._history is not None and not self._history.active:
-            self._history.ask_again(now.monotonic_ns)
-        early, followed.early = followed.early, []
-        for sample in early:
+        late, begun, unknown = self._awaiting.shown(event, followed)
+        for sample in late:
             self._live(sample, now)
+        if followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
+            self._sources.steady.pop(source, None)
+            if self._history is not None and not self._history.active:
+                self._history.ask_again(now.monotonic_ns)
+            begun, followed.early = [*followed.early, *begun], []
+            if unknown and self._options.recovery:  # an answer brings what is of this run
+                sns = [sample.sn for sample in unknown]
+                self._dropped += len(sns)
+                self._ask(followed.numberings[-1], min(sns), max(sns))
+        for sample in begun:
+            self._live(sample, now)
+
+    def _token_gone(self, event: TokenGone) -> None:
+        if self.reads_history and event.source in self._held:
+            self._held.gone(event)
+            return
+        self._awaiting.gone(event)
+        self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
         followed = self._sources.known(event.source)
-        if followed is None or not followed.numberings:
-            return
+        if followed is None or not followed.numberings or self._awaiting.is_open(followed):
+            return  # of which run it is, the next one tells
         numbering = followed.numberings[-1]
         if numbering.next_sn is None or (self.reads_history and not followed.live):
             return
@@ -545,6 +543,8 @@ class SubscriberEngine:
         for one in held:
             if isinstance(one, Declared):
                 self._declared(one)
+            elif isinstance(one, TokenGone):
+                self._token_gone(one)
             else:
                 self._received((one,), now)
 
@@ -555,6 +555,11 @@ class SubscriberEngine:
         if self._history is not None:
             self._history.tick(now_ns)
             self._after_history(now)
+        for one in self._awaiting.over(self._sources, now.monotonic_ns):
+            if isinstance(one, Sample):
+                self._live(one, now, late=True)
+            else:
+                self._settle(one, now)
         for followed in list(self._sources.waiting.values()):
             self._expire(followed, now)
         if self._options.periodic_queries_seconds is not None:

@@ -33,6 +33,7 @@ __all__ = [
     "Output",
     "Received",
     "TimePassed",
+    "TokenGone",
 ]
 
 
@@ -55,6 +56,9 @@ class DeliveryOptions:
     retry_seconds: float = 0.1
     """The first pause after an answer that left the gap open; doubles up to the next."""
     retry_seconds_max: float = 2.0
+    token_wait_seconds: float = 1.0
+    """How long live samples of a source whose token went wait for the next one: tokens are late by
+    a round trip, not by a second."""
     window_size_samples: int = 1 << 17
     """A jump beyond this is confirmed first."""
     pending_samples_max: int = 20_000
@@ -146,6 +150,15 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenGone:
+    """A publisher's token went: it ended, or is out of reach."""
+
+    source: SourceId
+    incarnation: str
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
 class AnswererAppeared:
     """A cache's token was seen: what nobody answered before may be answered now."""
 
@@ -206,6 +219,7 @@ class TimePassed:
 Event = (
     Received
     | Declared
+    | TokenGone
     | AnswererAppeared
     | HeartbeatReceived
     | Fetched

@@ -92,12 +92,8 @@ class Numbering:
     @property
     def steady(self) -> bool:
         """Whether the next number can be passed on without another look."""
-        return (
-            self.next_sn is not None
-            and not self.pending
-            and self.top < self.next_sn
-            and not self.ending
-        )
+        waits = self.pending or self.ending
+        return self.next_sn is not None and self.top < self.next_sn and not waits
 
     @property
     def reached(self) -> int:
@@ -121,6 +117,10 @@ class Numbering:
         """Tell whether all that came of it is of the run that follows its wrap, and has a token."""
         follows = bool(self.incarnation) and incarnation == incarnation_after(self.incarnation)
         return follows and 0 <= self.reached < SOURCE_SN_MODULUS // 2
+
+    def has_come(self, sn: int) -> bool:
+        """Tell whether a number was delivered, or is held back."""
+        return sn < (self.next_sn or 0) or sn in self.pending
 
     def take_name(self, epoch: int, incarnation: str) -> None:
         """Be what a token names."""
@@ -300,7 +300,7 @@ class Numbering:
 
     def doubts(self, sample: Sample) -> bool:
         """Tell whether a live sample repeats a number, or does not fit those above it."""
-        repeats = sample.sn < (self.next_sn or 0) or sample.sn in self.pending
+        repeats = self.has_come(sample.sn)
         return repeats or (not self.incarnation and self.contradicts(sample))
 
     def contradicts(self, sample: Sample) -> bool:

@@ -7,8 +7,8 @@ began while we looked, history is ours from its first number on.
 from __future__ import annotations
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.subscriber.events import Declared
-from durable_cache.protocol.subscriber.following import Reading
+from durable_cache.protocol.subscriber.events import Declared, TokenGone
+from durable_cache.protocol.subscriber.following import Followed, Reading
 from durable_cache.protocol.subscriber.places import Sources
 
 __all__ = ["Held"]
@@ -18,7 +18,7 @@ class Held:
     """Samples and tokens as they came; bounded by its owner."""
 
     def __init__(self) -> None:
-        self._waiting: list[Sample | Declared] = []
+        self._waiting: list[Sample | Declared | TokenGone] = []
         self._begun: dict[SourceId, dict[str, bool]] = {}
         """The sources that wait, with the incarnations that their tokens name, and whether each
         began while we looked."""
@@ -34,10 +34,22 @@ class Held:
         self._waiting.append(sample)
         self._begun.setdefault(sample.source, {})
 
-    def declare(self, token: Declared, *, begun: bool) -> None:
-        """Keep a token of a source that waits."""
+    def declare(
+        self, token: Declared, followed: Followed | None, *, fresh: bool, stale: bool
+    ) -> None:
+        """Keep a token of a source that waits, as it is `followed`.
+
+        `fresh`: its run began in our sight; `stale`: it may be left over from a run that ended.
+        """
+        seen = {} if followed is None else followed.seen
+        before = self.has_tokens(token.source) or (bool(seen) and token.incarnation not in seen)
         self._waiting.append(token)
+        begun = fresh or (before and not stale)
         self._begun[token.source].setdefault(token.incarnation, begun)
+
+    def gone(self, token: TokenGone) -> None:
+        """Keep that a token of a source that waits went."""
+        self._waiting.append(token)
 
     def has_tokens(self, source: SourceId) -> bool:
         """Tell whether a token of a source waits."""
@@ -66,7 +78,7 @@ class Held:
         is_late = followed is not None and followed.is_past(epoch)
         return Reading(0, 0, late=True) if is_late else None
 
-    def take(self, sources: Sources) -> list[Sample | Declared]:
+    def take(self, sources: Sources) -> list[Sample | Declared | TokenGone]:
         """Return what waited, once, without what history delivered with runs that have ended since.
 
         Such samples came before the token of a run that history brought. Of a publisher whose times
@@ -76,7 +88,7 @@ class Held:
         tokens = {
             one.source: (at, one) for at, one in enumerate(waiting) if isinstance(one, Declared)
         }
-        kept: list[Sample | Declared] = []
+        kept: list[Sample | Declared | TokenGone] = []
         for at, one in enumerate(waiting):
             behind, token = tokens.get(one.source, (0, None))
             if token is None or at >= behind or not isinstance(one, Sample):

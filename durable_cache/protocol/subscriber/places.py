@@ -17,6 +17,7 @@ from durable_cache.protocol.subscriber.following import Followed, Numbering
 
 __all__ = ["Crowd", "Crowded", "Sources"]
 
+_SECOND_NS = 1_000_000_000
 _LOOKED_AT_MAX = 1000
 """Sources looked at for one that may rest: a millisecond."""
 
@@ -104,7 +105,27 @@ class Sources:
         self.waiting: dict[SourceId, Followed] = {}
         """Those that wait for something missing."""
         self._places: OrderedDict[SourceId, _Place] = OrderedDict()
+        self._options = options
         self._sources_max, self._places_max = options.sources_max, options.places_max
+
+    def wake_times(self) -> list[int]:
+        """Return the monotonic times at which there is something to do of a source."""
+        options = self._options
+        timeout_ns = round(options.gap_timeout_seconds * _SECOND_NS)
+        periodic = options.periodic_queries_seconds is not None
+        times: list[int] = []
+        for followed in self.followed.values() if periodic else self.waiting.values():
+            head = followed.head
+            if head is None:
+                continue
+            if head.opened_ns is not None:
+                late = 1 if head.fetch is None else 2
+                times.append(head.opened_ns + late * timeout_ns)
+                if head.fetch is None and options.recovery:
+                    times.append(head.due_ns)
+            elif periodic and head.fetch is None and head.next_sn is not None:
+                times.append(head.poll_ns)
+        return times
 
     def get(self, source: SourceId) -> Followed | None:
         """Return a source that is followed."""

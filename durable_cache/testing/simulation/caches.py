@@ -108,7 +108,7 @@ class SimCache(Listener):
         """When a read of the backend last failed."""
         self.troubled_ns = -1
         """When this cache last failed at something of its own."""
-        self._queue: deque[Sample | PublisherToken | Heartbeat] = deque()
+        self._queue: deque[Sample | tuple[PublisherToken, bool] | Heartbeat] = deque()
         self._events: deque[Callable[[], None]] = deque()
         self._refused: list[Sample] = []
         self._stepping = self._draining = False
@@ -267,8 +267,8 @@ class SimCache(Listener):
                 self.world.occur("samples before their token")
             self._named_runs.add(token.incarnation)
             self.follows(token.source, token.run)
-            self._queue.append(token)
-            self._step_soon()
+        self._queue.append((token, alive))
+        self._step_soon()
 
     def beaten(self, beat: Heartbeat) -> None:
         self._hears(beat.numbering, beat.sn, 0)
@@ -320,8 +320,9 @@ class SimCache(Listener):
             process.received(batch, Origin.LIVE)
         else:
             heard = self._queue.popleft()
-            if isinstance(heard, PublisherToken):
-                process.declared(heard)
+            if isinstance(heard, tuple):
+                token, alive = heard
+                (process.declared if alive else process.gone)(token)
             elif isinstance(heard, Heartbeat):
                 process.beaten(heard)
 

@@ -31,6 +31,7 @@ from durable_cache.protocol.cache.events import (
     ReportMiss,
     SendAck,
     Tick,
+    TokenGone,
     Verified,
     Verify,
     VerifyFailed,
@@ -132,6 +133,10 @@ class Composition:
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         fresh = token.epoch >= frame(since_ns)
         self.handle(EpochDeclared(token.source, token.epoch, fresh, now, token.incarnation))
+
+    def gone(self, token: PublisherToken) -> None:
+        """Say that a publisher's token is out of sight."""
+        self.handle(TokenGone(token.source, token.incarnation, self.now))
 
     def beaten(self, beat: Heartbeat) -> None:
         """Say what a foreign publisher's last number is."""

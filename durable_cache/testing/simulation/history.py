@@ -40,7 +40,8 @@ _QUIET_SECONDS = 20.0
 _SPILL = 0.3
 _BACK_SECONDS = 60.0
 _BACK_SECONDS_FOREIGN = 0.09
-"""A foreign publisher whose timestamps go back further looks as if it had restarted."""
+"""A publisher whose timestamps go back further looks as if it had restarted, where it is foreign or
+its token is not seen yet."""
 _ENGINE = EngineOptions(
     window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
 )
@@ -150,7 +151,8 @@ class History:
         pinned = self._maybe("pinned", 0.6)
         if foreign and "pinned foreign" in self.without:
             pinned = False  # what its restart loses or reorders first hides that it restarted
-        back_seconds = _BACK_SECONDS_FOREIGN if foreign else _BACK_SECONDS
+        at_once = self._aside.random() < 0.3 and "at once" not in self.without
+        back_seconds = _BACK_SECONDS_FOREIGN if foreign or at_once else _BACK_SECONDS
         plan = PublisherPlan(
             f"pub{at}",
             f"{at + 1:x}f",
@@ -163,7 +165,7 @@ class History:
             acknowledgements=random.choice((0, 1, len(self.caches))),
             unacknowledged_max=10 if self._maybe("few receipts", 0.2) else 1 << 30,
             heartbeat_seconds=random.choice((None, 0.5, 3.0)),
-            puts_at_once=3 if self._aside.random() < 0.3 and "at once" not in self.without else 0,
+            puts_at_once=3 * at_once,
         )
         parts = self.world, self.network, self.truth
         publisher: SimPublisher

@@ -31,6 +31,7 @@ from durable_cache.protocol.subscriber.events import (
     Output,
     Received,
     TimePassed,
+    TokenGone,
 )
 from durable_cache.testing.simulation.caches import HISTORY, Heard, answerers_of
 from durable_cache.testing.simulation.network import Network, Outcome, Token
@@ -130,18 +131,22 @@ class SimSubscriber(Listener):
 
     def token_changed(self, token: Token, alive: bool) -> None:
         value = token.value
-        if not alive:
-            return
-        if value == HISTORY:
+        if value == HISTORY and alive:
             self._handle_soon(lambda: AnswererAppeared(self._now))
         elif isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
-            self.follows(value.source, value.run)
+            if alive:
+                self.follows(value.source, value.run)
             if self._inbox and not self._overrun:
                 self._take()  # what came before the token is handed in before it
-            self.promise.saw(value)
-            self._handle_soon(
-                lambda: Declared(value.source, value.epoch, value.incarnation, self._now)
-            )
+            if alive:
+                self.promise.saw(value)
+            self._handle_soon(lambda: self._told(value, alive=alive))
+
+    def _told(self, token: PublisherToken, *, alive: bool) -> Event:
+        source, incarnation = token.source, token.incarnation
+        if alive:
+            return Declared(source, token.epoch, incarnation, self._now)
+        return TokenGone(source, incarnation, self._now)
 
     def beaten(self, beat: Heartbeat) -> None:
         self.promise.hears_of(beat.numbering, beat.sn)

@@ -1,0 +1,86 @@
+"""What of a subscriber's live samples waits for a token, and of which run it is (ADR 0111)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from durable_cache.model.ranges import SnRange
+from durable_cache.model.sample import Sample
+from durable_cache.protocol.between_runs import BetweenRuns, part
+from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, TokenGone
+from durable_cache.protocol.subscriber.following import Followed
+from durable_cache.protocol.subscriber.places import Sources
+
+__all__ = ["AwaitingTokens", "Met"]
+
+
+class Met(NamedTuple):
+    """What waited for a token."""
+
+    late: Sequence[Sample]
+    """Of the run that was the newest when it came."""
+    begun: Sequence[Sample]
+    """Of the run that the token names."""
+    unknown: Sequence[Sample]
+    """Of either; answers name the run of what they hold."""
+
+
+class AwaitingTokens:
+    """Live samples of sources that show no token; at most `pending_samples_max`."""
+
+    def __init__(self, options: DeliveryOptions) -> None:
+        self._span = options.window_size_samples
+        self._between = BetweenRuns(
+            options.places_max, options.pending_samples_max, options.token_wait_seconds
+        )
+
+    def wake_times(self) -> list[int]:
+        """Return when the first waits no longer, if one waits."""
+        wake_ns = self._between.wake_ns()
+        return [] if wake_ns is None else [wake_ns]
+
+    def is_open(self, followed: Followed) -> bool:
+        """Tell whether a source shows no token, though its newest run had one."""
+        newest = followed.numberings[-1] if followed.numberings else None
+        named = newest is not None and bool(newest.incarnation)
+        return self._between.is_open(followed.source, named=named)
+
+    def keeps(self, followed: Followed, sample: Sample, now_ns: int) -> bool:
+        """Let a sample wait if it must."""
+        if not self.is_open(followed):
+            return False
+        self._between.hold(followed.source, (sample,), now_ns)
+        return True
+
+    def gone(self, token: TokenGone) -> None:
+        """See a token go."""
+        self._between.hides(token.source, token.incarnation)
+
+    def shown(self, token: Declared, followed: Followed) -> Met:
+        """See a token before its source does, and return what waited for it."""
+        self._between.shows(token.source, token.incarnation)
+        samples = [s for s in self._between.take(token.source) if isinstance(s, Sample)]
+        newest = followed.numberings[-1] if samples and followed.numberings else None
+        if newest is None:
+            return Met((), samples, ())
+        if newest.incarnation == token.incarnation:
+            return Met(samples, (), ())
+        times = [held.ntp64 for held in newest.pending.values()]
+        return Met(*part(samples, newest.has_come, max([newest.newest_ntp64, *times])))
+
+    def over(self, sources: Sources, now_ns: int) -> Iterator[Sample | Followed]:
+        """Yield what waited in vain, and behind it a source whose numbers found no room to wait.
+
+        Its newest run is known to reach those then, far ones aside.
+        """
+        for source, heard in self._between.expired(now_ns):
+            yield from (one for one in heard if isinstance(one, Sample))
+            last = max((one.last for one in heard if isinstance(one, SnRange)), default=-1)
+            followed = sources.known(source)
+            if followed is None or not followed.numberings or last < 0:
+                continue
+            newest = followed.numberings[-1]
+            if newest.next_sn is not None and last <= newest.reached + self._span:
+                newest.top = max(newest.top, last)
+                yield followed
