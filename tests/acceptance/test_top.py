@@ -20,6 +20,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
+from durable_cache.service.cli import main
 from durable_cache.service.top.app import Top
 from durable_cache.service.top.reach import Reach
 from tests.acceptance.conftest import COMMAND
@@ -225,3 +226,16 @@ def test_a_terminal_is_left_as_it_was(
 ) -> None:
     arguments = ["--connect", endpoint, "--no-multicast-scouting", "--interval", "0.2"]
     assert in_terminal(arguments, typed, b"lab") == code
+
+
+def test_without_its_extra_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "durable_cache.service.top.app", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "textual"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    said: list[str] = []
+    monkeypatch.setattr("durable_cache.service.cli.say", said.append)
+    assert main(["top"]) == 2
+    assert "'top' needs the package 'textual': pip install 'durable-cache[top]'" in said[0]

@@ -230,9 +230,10 @@ def _top_view(arguments: argparse.Namespace) -> int:
     try:
         from durable_cache.service.top.app import Top
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _TOP_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in _TOP_PACKAGES:
             raise
-        raise BackendNotInstalled("top", "top", error.name or "textual") from error
+        raise BackendNotInstalled("top", "top", package) from error
     reach = Reach(arguments)
     try:
         view = Top(reach, interval_seconds=arguments.interval, rows_max=arguments.rows)
