@@ -192,8 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             )
             return False
         origin = self.headers.get("Origin")
-        is_foreign = origin is not None and urlsplit(origin).netloc != named
-        if is_foreign or not self._is_fetched_here():
+        if (origin is not None and _place_of(origin) != named) or not self._is_fetched_here():
             self.refuse(HTTPStatus.FORBIDDEN, "pages of other origins are not served")
             return False
         return True
@@ -263,6 +262,13 @@ class _StatusHandler(Handler):
 def _host_of(named: str) -> str:
     try:
         return urlsplit(f"//{named}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return ""
 

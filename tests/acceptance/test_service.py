@@ -327,6 +327,8 @@ def test_the_page_asks_what_is_inside_a_storage(served: Served) -> None:
         ("/metrics", {"Host": "cache-sqlite:8080"}, 200),
         ("/healthz", {"Host": "cache-sqlite:8080"}, 200),
         ("/status.json", {"Origin": "http://evil.example"}, 403),
+        ("/status.json", {"Origin": "http://["}, 403),
+        ("/status.json", {"Host": "["}, 421),
         ("/status.json", {"Sec-Fetch-Site": "cross-site"}, 403),
         ("/status.json", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
         ("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
