@@ -342,7 +342,6 @@ class CacheCore:
                 yield from self._load(dict.fromkeys(sample.source for sample in batch))
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
-                    yield from self._load(dict.fromkeys(sample.source for sample in batch))
                 if origin is Origin.LIVE:
                     batch = self._awaiting_tokens.keep(batch, now)
                 batch = self._within_limit(batch, origin)
@@ -428,9 +427,10 @@ class CacheCore:
         )
 
     def _not_removed(self, batch: SampleBatch) -> Conversation[SampleBatch]:
-        """Leave out what retention or a purge removed, for it is not to come in again."""
+        """Leave out what retention or a purge removed; the sources of the rest are loaded then."""
         removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
         kept, below = part_at_floors(batch, removed.floors)
+        yield from self._load(dict.fromkeys(sample.source for sample in batch))
         if len(below):
             self._engine_takes(Removed(below))
         return kept
@@ -547,7 +547,6 @@ class CacheCore:
             page = yield from renamed(alias, cursor)
             if len(page.batch):
                 some = True
-                yield from self._load((alias.source,))
                 kept = yield from self._not_removed(page.batch)
                 self._engine_takes(BatchReceived(kept, Origin.REFILED, self._now))
             cursor = page.cursor

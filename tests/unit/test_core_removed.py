@@ -13,11 +13,15 @@ from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import (
     Append,
+    EngineOptions,
     FetchEnded,
     Origin,
     ReportAbsent,
     Verify,
 )
+from durable_cache.protocol.cache.questions import Floors
+from durable_cache.runtime.core import CoreOptions
+from durable_cache.runtime.effects import Ask
 from durable_cache.storage.contract import Capabilities, Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -25,6 +29,7 @@ from tests.unit.driven import BEGAN_NS, DrivenCache
 from tests.unit.test_core import (
     EPOCH,
     ONE,
+    TWO,
     acknowledged,
     answer_fetches,
     of_run,
@@ -181,3 +186,26 @@ def test_what_moves_to_another_epoch_stays_removed_where_it_was_purged_there() -
     token(cache, ONE, EPOCH, "00000001")
     moved(cache)
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(5, 12)])}
+
+
+class SlowFloors(DrivenCache):
+    """A cache whose index is slow to say what was removed."""
+
+    def _waits(self, effect: Append | Ask | Verify) -> bool:
+        floors = isinstance(effect, Ask) and isinstance(effect.question, Floors)
+        return (floors and not self.reads) or super()._waits(effect)
+
+
+def test_a_source_is_not_forgotten_while_its_samples_are_moved() -> None:
+    cache = SlowFloors(options=CoreOptions(EngineOptions(sources_max=1)))
+    cache.take(run_of(ONE, 0, 9))
+    cache.reads = False
+    token(cache, ONE, EPOCH, "00000001")
+    while not any(
+        isinstance(one, Ask) and isinstance(one.question, Floors) for one in cache.unanswered
+    ):
+        cache.answer_one()
+    cache.take(run_of(TWO, 0, 9))
+    cache.answer_all()
+    moved(cache)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}

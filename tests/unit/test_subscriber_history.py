@@ -318,6 +318,30 @@ def test_one_run_that_two_caches_call_otherwise_is_delivered_once() -> None:
 def test_two_runs_that_two_caches_call_otherwise_stay_two() -> None:
     reader = Reader(history=True)
     one = [sample(sn, 6, at=sn / 10) for sn in range(2)]
-    two = [sample(sn, 8, at=9 + sn / 10) for sn in range(2)]
-    reader.page([*one, *two], two)
-    assert reader.story == [0, 1, 0, 1]
+    two = [sample(sn, 8, at=9 + sn / 10) for sn in range(3)]
+    reader.page([*one, *two], [*one, sample(2, 6, at=9.2)])
+    assert [named.sn for named in reader.delivered_samples if named.epoch == 8] == [0, 1, 2]
+
+
+def test_the_last_of_a_run_that_comes_while_history_brings_the_next_is_reported() -> None:
+    reader = Reader(history=True)
+    reader.live(sample(3, at=5))
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(0, at=9), sample(1, at=9.1))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    before = [sample(sn, EPOCH) for sn in range(3)]
+    reader.page([*before, *(sample(sn, FRESH, at=9 + sn / 10) for sn in range(2))], names=names)
+    reader.live(sample(2, at=9.2))
+    assert reader.story == [0, 1, 2, 0, 1, (3, 3), 2]
+
+
+def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> None:
+    """No token of the run that history brought is there: it ended, and this is the next."""
+    reader = Reader(history=True)
+    names = (Incarnation(SOURCE, FRESH, "aaaaaaaa"),)
+    reader.page([sample(sn, FRESH) for sn in range(3)], names=names)
+    reader.seconds = 1
+    reader.declared(EPOCH, "bbbbbbbb")
+    reader.live(sample(0, at=0.001), sample(1, at=0.002))
+    reader.answer()
+    assert reader.story == [0, 1, 2, 0, 1]

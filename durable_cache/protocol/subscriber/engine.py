@@ -105,7 +105,7 @@ class SubscriberEngine:
 
     @property
     def duplicates(self) -> int:
-        return self._duplicates + self._unnumbered.repeats
+        return self._duplicates + self._unnumbered.repeats + self._held.repeats
 
     @property
     def dropped(self) -> int:
@@ -537,10 +537,7 @@ class SubscriberEngine:
                 self._settle(followed, now)
             else:
                 self._sources.rest(followed)
-        count = len(self._held)
-        held = self._held.take(self._sources)
-        self._duplicates += count - len(held)
-        for one in held:
+        for one in self._held.take(self._sources, self._too_late):
             if isinstance(one, Declared):
                 self._declared(one)
             elif isinstance(one, TokenGone):

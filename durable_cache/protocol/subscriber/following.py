@@ -421,7 +421,7 @@ class Followed:
 
         Another incarnation is another numbering, whatever the clock: where the epoch is taken, it
         is called by the next one. `fresh`: it began in our sight; `maybe_stale`: the token may be
-        left over from a run that ended before the one that is followed.
+        left over from a run that ended before the one that is followed, if that has a token too.
         """
         if incarnation and incarnation in self.seen:
             return False
@@ -440,7 +440,7 @@ class Followed:
         if newest is not None and epoch <= highest:
             if not incarnation:
                 return False
-            if maybe_stale:
+            if maybe_stale and newest.declared:
                 self.remember(incarnation, epoch)
                 return False
             named = highest + 1
@@ -514,17 +514,6 @@ class Followed:
         held = (s for n in later if not n.incarnation for s in n.pending.values() if not s.stamped)
         until = min((sample.ntp64 for sample in held), default=1 << 64)
         return until if until > numbering.newest_ntp64 else 1 << 64
-
-    def had_before(self, incarnation: str, sample: Sample) -> bool:
-        """Tell whether a sample repeats the run that ended before one whose token is known."""
-        ended = self.ended
-        return (
-            incarnation in self.seen
-            and ended is not None
-            and sample.sn < (ended.next_sn or 0)
-            and not sample.stamped
-            and sample.ntp64 <= ended.newest_ntp64
-        )
 
     def keep_early(self, sample: Sample) -> bool:
         """Keep a sample until its numbering's token comes; False where there is no room."""

@@ -6,9 +6,11 @@ began while we looked, history is ours from its first number on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
-from durable_cache.protocol.subscriber.following import Followed, Reading
+from durable_cache.protocol.subscriber.following import Followed, Numbering, Reading
 from durable_cache.protocol.subscriber.places import Sources
 
 __all__ = ["Held"]
@@ -22,6 +24,8 @@ class Held:
         self._begun: dict[SourceId, dict[str, bool]] = {}
         """The sources that wait, with the incarnations that their tokens name, and whether each
         began while we looked."""
+        self.repeats = 0
+        """How many samples history delivered as well."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -78,11 +82,14 @@ class Held:
         is_late = followed is not None and followed.is_past(epoch)
         return Reading(0, 0, late=True) if is_late else None
 
-    def take(self, sources: Sources) -> list[Sample | Declared | TokenGone]:
-        """Return what waited, once, without what history delivered with runs that have ended since.
+    def take(
+        self, sources: Sources, too_late: Callable[[Numbering, Sample], None]
+    ) -> list[Sample | Declared | TokenGone]:
+        """Return what waited, once, but for what is of a run that has ended since.
 
-        Such samples came before the token of a run that history brought. Of a publisher whose times
-        go back one may be of that run: then its number is missing there, and is asked for.
+        Such samples came before the token of a run that history brought. What history delivered of
+        them is left out, what follows it comes `too_late`. Of a publisher whose times go back one
+        may be of the run that began: then its number is missing there, and is asked for.
         """
         waiting, self._waiting, self._begun = self._waiting, [], {}
         tokens = {
@@ -95,6 +102,29 @@ class Held:
                 kept.append(one)
                 continue
             followed = sources.known(one.source)
-            if followed is None or not followed.had_before(token.incarnation, one):
+            ended = None if followed is None else followed.ended
+            if followed is None or ended is None or token.incarnation not in followed.seen:
+                kept.append(one)
+            elif _goes_on(ended, followed.head, one):
+                too_late(ended, one)
+            elif _repeats(ended, one):
+                self.repeats += 1
+            else:
                 kept.append(one)
         return kept
+
+
+def _repeats(ended: Numbering, sample: Sample) -> bool:
+    """Tell whether a sample repeats a run that ended before one whose token is known."""
+    known = sample.sn < (ended.next_sn or 0)
+    return known and not sample.stamped and sample.ntp64 <= ended.newest_ntp64
+
+
+def _goes_on(ended: Numbering, head: Numbering | None, sample: Sample) -> bool:
+    """Tell whether it goes on with the run that ended, whose successor is delivered further."""
+    return (
+        head is not None
+        and sample.sn > max(head.reached, ended.reached)
+        and ended.newest_ntp64 < sample.ntp64 < head.newest_ntp64
+        and not sample.stamped
+    )

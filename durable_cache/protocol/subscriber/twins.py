@@ -2,13 +2,14 @@
 
 Caches name the runs of a foreign source themselves, and agree on one name a while after they meet.
 Until then one sample may come under two epochs. It was published once: the same key, number and
-time show that its runs are one. It goes by the epoch under which something was delivered already,
-else by the lower one; 0 says nothing and never stands.
+time show that its runs are one, unless another number has two. They go by the epoch under which
+something was delivered already, else by the lower one; 0 says nothing and never stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import AnswerPart
@@ -43,22 +44,28 @@ class Twins:
             self._compare(s for part in parts for s in part.samples if s.source in doubtful)
 
     def _compare(self, samples: Iterable[Sample]) -> None:
-        seen: dict[tuple[str, SourceId, int, int], int] = {}
+        published: dict[SourceId, dict[int, dict[int, tuple[str, int]]]] = {}
         for sample in samples:
-            if sample.stamped or not sample.ntp64:
-                continue
-            published = sample.key, sample.source, sample.sn, sample.ntp64
-            epoch = self.stand.get((sample.source, sample.epoch), sample.epoch)
-            other = seen.setdefault(published, epoch)
-            if other != epoch:
-                seen[published] = self._unite(sample.source, other, epoch)
+            if sample.ntp64 and not sample.stamped:
+                source = sample.source
+                epoch = self.stand.get((source, sample.epoch), sample.epoch)
+                run = published.setdefault(source, {}).setdefault(epoch, {})
+                run[sample.sn] = sample.key, sample.ntp64
+        for source, runs in published.items():
+            for one, two in combinations([*runs], 2):
+                same = [runs[one][sn] == runs[two][sn] for sn in runs[one].keys() & runs[two]]
+                if same and all(same):  # a number with two times is of two runs, of which one errs
+                    self._unite(source, one, two)
 
-    def _unite(self, source: SourceId, one: int, two: int) -> int:
-        """Let two epochs of a source be one; returns which stands."""
+    def _unite(self, source: SourceId, one: int, two: int) -> None:
+        """Let two epochs of a source be one."""
 
         def rank(epoch: int) -> tuple[bool, bool, int]:
             return not self._is_delivered((source, epoch)), epoch == 0, epoch
 
+        one, two = self.stand.get((source, one), one), self.stand.get((source, two), two)
+        if one == two:
+            return
         stands, falls = sorted((one, two), key=rank)
         for key in [key for key, epoch in self.stand.items() if key[0] == source]:
             if self.stand[key] == falls:
@@ -66,4 +73,3 @@ class Twins:
         self.stand[source, falls] = stands
         while len(self.stand) > self._runs_max:
             del self.stand[next(iter(self.stand))]
-        return stands
