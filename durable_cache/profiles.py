@@ -9,6 +9,7 @@ from __future__ import annotations
 from durable_cache.protocol.reader.instances import (
     InstanceSample,
     InstanceState,
+    InstanceStatus,
     SampleState,
     ViewState,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "DurabilityKind",
     "InstanceSample",
     "InstanceState",
+    "InstanceStatus",
     "LivelinessChanged",
     "LostReason",
     "Profile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import pytest
@@ -55,6 +56,28 @@ def test_history_comes_first_and_sorted(network: LocalNetwork) -> None:
                 numbered.put(sn)
             wait_until(lambda: len(received) == 60)
             assert sns(received) == list(range(60))
+
+
+def test_history_is_complete_once_it_was_delivered(network: LocalNetwork) -> None:
+    begun, may_end = Event(), Event()
+
+    def slowly(sample: Sample) -> None:
+        begun.set()
+        assert may_end.wait(30)
+
+    session = network.client()
+    with declare_reliability_cache(session, "a/**") as cache:
+        numbered = Numbered(session, "a/b")
+        for sn in range(3):
+            numbered.put(sn)
+        stored(cache, 3)
+        with declare_reliable_subscriber(
+            network.client(), "a/**", slowly, history=True
+        ) as subscriber:
+            assert begun.wait(30)
+            assert not subscriber.history_complete
+            may_end.set()
+            wait_until(lambda: subscriber.history_complete)
 
 
 def test_history_of_many_pages_is_whole_and_followed_by_what_came_meanwhile(

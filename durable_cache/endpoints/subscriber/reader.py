@@ -41,6 +41,7 @@ from durable_cache.protocol.reader.cache import ReaderCache
 from durable_cache.protocol.reader.instances import (
     InstanceSample,
     InstanceState,
+    InstanceStatus,
     SampleState,
     ViewState,
 )
@@ -121,6 +122,10 @@ class ReliableReader(ReliableSubscriber):
         return self._kept.collect(
             lambda cache: cache.take(sample_states, view_states, instance_states)
         )
+
+    def instances(self) -> list[InstanceStatus]:
+        """Return what each instance is now, by key, also those whose samples were taken."""
+        return self._kept.ask(ReaderCache.statuses)
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until something came, or a state changed, after the last read or take.

@@ -157,6 +157,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._listed_until_seconds = time.monotonic() + listed_seconds
         self._miss_sinks: list[Sink[Miss]] = []
         self._engine = self._make_engine(options)
+        self._history_complete = history is None
         own_zid = zid_of(session)
         self._decoder = Decoder(own_zid, options.payload_bytes_max)
         asking = Asking(
@@ -224,8 +225,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
 
     @property
     def history_complete(self) -> bool:
-        """Whether somebody answered the question for history whole; True where none was asked."""
-        return self._engine.history_complete
+        """Whether history came whole, and was delivered; True where none was asked for."""
+        return self._history_complete
 
     @property
     def callback_errors(self) -> int:
@@ -357,6 +358,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                     self._report(Miss(source, epoch, first, last))
                 case _:
                     assert_never(output)
+        self._history_complete = self._engine.history_complete
 
     def _deliver(self, samples: Sequence[Sample]) -> None:
         self._sink.deliver(samples)

@@ -25,6 +25,7 @@ from durable_cache.protocol.reader.instances import (
     Instance,
     InstanceSample,
     InstanceState,
+    InstanceStatus,
     Message,
     SampleState,
     ViewState,
@@ -82,6 +83,10 @@ class ReaderCache:
     def instances(self) -> int:
         """How many keys are known."""
         return len(self._instances)
+
+    def statuses(self) -> list[InstanceStatus]:
+        """Return what each instance is now, by key; nothing counts as read by that."""
+        return [self._instances[key].status for key in sorted(self._instances)]
 
     # What comes in
 

@@ -17,6 +17,7 @@ __all__ = [
     "Instance",
     "InstanceSample",
     "InstanceState",
+    "InstanceStatus",
     "Mark",
     "Message",
     "SampleState",
@@ -108,6 +109,21 @@ class InstanceSample(msgspec.Struct, frozen=True, gc=False):
         return 0 if said is None else said.ntp64
 
 
+class InstanceStatus(NamedTuple):
+    """What an instance is now."""
+
+    key: str
+    state: InstanceState
+    writers: int
+    """How many publishers that are there write it."""
+    disposed_generations: int
+    """How often it came back from NOT_ALIVE_DISPOSED."""
+    no_writers_generations: int
+    """How often it came back from NOT_ALIVE_NO_WRITERS."""
+    newest: Sample | None
+    """The last sample in order of destination, also once it was taken; None: no sample came."""
+
+
 @lru_cache(maxsize=4096)
 def mark_of(state: SampleState, disposed: int, no_writers: int, life: int) -> Mark:
     """Return the one value of these."""
@@ -178,6 +194,18 @@ class Instance:
         """The last to write it, where that one is registered."""
         self.after = NEVER
         """A put of `source` that is later than this goes to the end, with nothing else to do."""
+
+    @property
+    def status(self) -> InstanceStatus:
+        """What it is now."""
+        return InstanceStatus(
+            self.key,
+            self.state,
+            self.registered,
+            self.mark.disposed,
+            self.mark.no_writers,
+            self.newest,
+        )
 
     @property
     def samples(self) -> int:

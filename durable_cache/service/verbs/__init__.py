@@ -44,6 +44,9 @@ VERBS = {
         _KEEP, f"{_HERE}.observe", "storages, keys, sources and samples, live on the terminal"
     ),
     "streams": Verb(_KEEP, f"{_HERE}.observe", "every stream that is stored, with its ranges"),
+    "instances": Verb(
+        _KEEP, f"{_HERE}.instances", "what each key is now: alive, deleted, or left by its writers"
+    ),
     "loss": Verb(_KEEP, f"{_HERE}.observe", "which samples were given up, and what is awaited"),
     "align": Verb(_KEEP, f"{_HERE}.align", "how the caches stand with each other, peer by peer"),
     "purge": Verb(_KEEP, f"{_HERE}.observe", "remove stored samples for good; shows what, first"),
