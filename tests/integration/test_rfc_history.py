@@ -80,6 +80,24 @@ def test_history_is_complete_once_it_was_delivered(network: LocalNetwork) -> Non
             wait_until(lambda: subscriber.history_complete)
 
 
+def test_history_that_came_whole_is_asked_for_once(network: LocalNetwork) -> None:
+    asked: list[str] = []
+
+    def note(query: zenoh.Query) -> None:
+        with query:
+            asked.append(str(query.parameters))
+
+    with declare_reliability_cache(network.client(), "a/**"):
+        listening = network.client()
+        noting = listening.declare_queryable("*/a/**", note)
+        for trial in range(1, 21):
+            asker = network.client()
+            with declare_reliable_subscriber(asker, "a/**", history=True) as subscriber:
+                wait_until(lambda subscriber=subscriber: subscriber.history_complete)  # type: ignore[misc]
+            assert len([one for one in asked if "_order=time" in one]) == trial
+        noting.undeclare()
+
+
 def test_history_of_many_pages_is_whole_and_followed_by_what_came_meanwhile(
     network: LocalNetwork,
 ) -> None:

@@ -46,6 +46,7 @@ __all__ = [
     "take_token_changes",
     "tokens_for_certain",
     "tokens_now",
+    "tokens_watched",
     "undeclare",
     "watch_samples",
     "watch_tokens",
@@ -153,6 +154,23 @@ def tokens_now(session: Session, key_expr: str, timeout_seconds: float) -> set[s
         key_expr, handlers.FifoChannel(1024), timeout=timeout_seconds
     )
     return {str(reply.ok.key_expr) for reply in replies if reply.ok is not None}
+
+
+def tokens_watched(
+    session: Session, watch: ZenohSubscriber, key_expr: str, timeout_seconds: float
+) -> set[str]:
+    """Return which tokens there are of a watch that was just begun, and take its changes so far.
+
+    A router that has told a session of a token for its watch answers a question right behind it
+    with nothing; it answers in order, so what the watch was told has come by then.
+    """
+    there = tokens_now(session, key_expr, timeout_seconds)
+    for key, alive in take_token_changes(watch):
+        if alive:
+            there.add(key)
+        else:
+            there.discard(key)
+    return there
 
 
 def tokens_for_certain(session: Session, key_expr: str, timeout_seconds: float) -> set[str] | None:

@@ -17,6 +17,7 @@ from durable_cache.endpoints.session import (
     ZError,
     take_token_changes,
     tokens_now,
+    tokens_watched,
     undeclare,
     watch_tokens_polled,
 )
@@ -311,15 +312,10 @@ class _WriterTokens:
         ]
 
     def learn(self) -> None:
-        """See which writers there are before anything is delivered."""
-        disposing, native, unregistered = self._watches
-        for note, pattern in (
-            disposing[:2],
-            (self.note_publisher, own_key(self._domain, "pub", "**")),
-            native[:2],
-            unregistered[:2],
-        ):
-            for key in sorted(tokens_now(self._session, pattern, _TOKENS_SECONDS_MAX)):
+        """See what there is before anything is delivered; `note_publisher` is told before, too."""
+        for note, pattern, watch in self._watches:
+            there = tokens_watched(self._session, watch, pattern, _TOKENS_SECONDS_MAX)
+            for key in sorted(there):
                 note(key, alive=True)
 
     def look(self) -> None:

@@ -33,7 +33,7 @@ from durable_cache.endpoints.session import (
     start_thread,
     take_heartbeats,
     take_token_changes,
-    tokens_now,
+    tokens_watched,
     undeclare,
     watch_tokens_polled,
     zid_of,
@@ -293,7 +293,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def _run(self) -> None:
         pattern = own_key(self._domain, "history", "**")
         with suppress(ZError):  # the session is closing
-            self._known_caches = tokens_now(self._session, pattern, _TOKENS_SECONDS_MAX)
+            self._known_caches = tokens_watched(
+                self._session, self._caches, pattern, _TOKENS_SECONDS_MAX
+            )
         in_reach = any(map(self._may_answer, self._known_caches))
         self._do(self._engine.start(_now(), answerers_known=in_reach))
         while not self._stopped.is_set():

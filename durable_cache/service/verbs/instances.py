@@ -20,7 +20,7 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
-    from durable_cache.profiles import InstanceStatus
+    from durable_cache.protocol.reader.instances import InstanceStatus
 
 __all__ = ["add_verbs"]
 
@@ -85,7 +85,7 @@ def _read(session: Session, arguments: argparse.Namespace) -> Sequence[InstanceS
     from durable_cache.endpoints.asking import Asking
     from durable_cache.endpoints.session import zid_of
     from durable_cache.endpoints.subscriber import declare_reliable_subscriber
-    from durable_cache.profiles import DestinationOrder, DurabilityKind, Profile
+    from durable_cache.protocol.reader.profile import DestinationOrder, DurabilityKind, Profile
     from durable_cache.service.client import NOBODY_ANSWERED, are_caches_in_reach
 
     asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
