@@ -143,4 +143,4 @@ def test_a_seed_is_one_history_of_the_whole() -> None:
 @pytest.mark.parametrize("kind", OPEN)
 def test_what_is_not_mended_yet(kind: str) -> None:
     without = tuple(other for other in NOT_YET if other != kind)
-    assert play(range(120), without).wrong == {}
+    assert play(range(200), without).wrong == {}

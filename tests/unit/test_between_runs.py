@@ -275,6 +275,22 @@ def test_what_comes_after_a_token_that_went_while_history_was_read_waits_too() -
     assert reader.story == [0, 1, 2, 0]
 
 
+def test_a_run_whose_token_followed_that_of_the_run_before_is_given_from_its_beginning() -> None:
+    """Both tokens came while history was read, from a publisher whose clock is behind."""
+    reader = Reader(history=True)
+    reader.seconds = 5
+    reader.declared(READERS_EPOCH, "00000001")
+    reader.handle(Gone(SOURCE, "00000001", reader.now))
+    reader.declared(READERS_EPOCH + 1, "00000002")
+    names = (Incarnation(SOURCE, READERS_EPOCH, "00000001"),)
+    reader.page([heard(sn, READERS_EPOCH) for sn in range(3)], names=names)
+    reader.live(heard(1, at=9.1), heard(0, at=9))
+    reader.answer(names=names)
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == [0, 1, 2, 0, 1]
+
+
 # The rule, and what waits
 
 

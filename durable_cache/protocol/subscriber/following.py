@@ -460,6 +460,9 @@ class Followed:
             if known.is_called(epoch, incarnation):
                 numbering = known
                 before, later = self.numberings[:at], self.numberings[at + 1 :]
+                for begun in later:
+                    if begun.declared and begun.next_sn is None:
+                        begun.begin(0)  # its token came after that of the run before: all is ours
         later = [known for known in later if known.declared]
         for known in later:
             known.epoch = max(known.epoch, epoch + 1)
