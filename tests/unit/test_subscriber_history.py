@@ -345,3 +345,20 @@ def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> No
     reader.live(sample(0, at=0.001), sample(1, at=0.002))
     reader.answer()
     assert reader.story == [0, 1, 2, 0, 1]
+
+
+def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_again() -> None:
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    before = [sample(sn, EPOCH) for sn in range(3)]
+    reader.page(before, names=names[:1], whole=False)
+    reader.wait(1)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(3))
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(0, at=9))
+    reader.answer(names=names)
+    assert reader.story == [0, 1, 2, 3, 0]
+    reader.wait(15)
+    reader.page([*before, sample(3, EPOCH), sample(0, FRESH, at=9)], names=names)
+    assert reader.story == [0, 1, 2, 3, 0]

@@ -79,8 +79,13 @@ class Held:
                 )
         if self.has_begun(source, incarnation):
             return Reading(0, 0)
-        is_late = followed is not None and followed.is_past(epoch)
-        return Reading(0, 0, late=True) if is_late else None
+        if followed is None or not followed.is_past(epoch):
+            return None
+        ended = followed.ended
+        known = ended is not None and ended.is_called(epoch, incarnation)
+        # What was delivered of a run that has ended since is not missed.
+        following = (ended.next_sn or 0) if ended is not None and known else 0
+        return Reading(0, following, late=True)
 
     def take(
         self, sources: Sources, too_late: Callable[[Numbering, Sample], None]

@@ -349,6 +349,8 @@ class History:
             default = reading or Reading(sns[0], sns[0])
             reading = self._readings.setdefault(key, default)
             reading.late = late
+            if late:
+                reading.next_sn = max(reading.next_sn, default.next_sn)
             self._shorten(self._readings)
         ours = [sn for sn in sns if sn >= reading.next_sn]
         too_late = [sn for sn in sns if sn < reading.first_sn]
