@@ -50,6 +50,7 @@ _TAKEN = frozenset({"lock"})
 """Files of the service itself in `state_dir`, where each storage has a directory."""
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OURS = KeyExpression("@durable/**")
+_POSITIONS = KeyExpression("@durable/v1/*/consumers/**")
 BACKENDS = {
     **{name: name for name in ("memory", "sql", "influxdb", "delta")},
     "sqlite": "sql",
@@ -494,9 +495,10 @@ def _check_key_exprs(table: Mapping[str, object], where: str) -> None:
             raise ConfigError(f"{where}.key_expr: name at least one key expression")
     for key_expr in parsed["key_expr"]:
         with findings.noting():
-            if key_expr.intersects(_OURS):
+            if key_expr.intersects(_OURS) and not _POSITIONS.includes(key_expr):
                 raise ConfigError(
-                    f"{where}.key_expr: {str(key_expr)!r} would store our own messages"
+                    f"{where}.key_expr: {str(key_expr)!r} would store our own messages; of those, "
+                    f"{str(_POSITIONS)!r} may be stored, the positions of durable consumers"
                 )
             if any(other.includes(key_expr) for other in parsed["exclude"]):
                 raise ConfigError(f"{where}.exclude: leaves nothing of {str(key_expr)!r} to store")

@@ -24,7 +24,12 @@ from durable_cache import (
 )
 from durable_cache.consumers import ConsumerOptions, ReliableConsumer
 from durable_cache.endpoints.options import CacheOptions
-from durable_cache.endpoints.session import Session, build_timestamp
+from durable_cache.endpoints.session import (
+    Session,
+    build_timestamp,
+    close_session,
+    open_session,
+)
 from durable_cache.errors import (
     Closed,
     ConfigError,
@@ -34,13 +39,14 @@ from durable_cache.errors import (
 )
 from durable_cache.protocol.consumers import position_key
 from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.service.config import read_settings
+from durable_cache.service.service import Service
 from durable_cache.storage.contract import Floor
-from durable_cache.testing.network import LocalNetwork, wait_until
+from durable_cache.testing.network import LocalNetwork, free_port, wait_until
 
 POSITIONS = "@durable/v1/default/consumers/**"
-SOON = ConsumerOptions(
-    level="memory", confirm_seconds=0.01, predecessor_seconds=0.3, caches_seconds=0.3
-)
+SOON = ConsumerOptions(level="memory", confirm_seconds=0.01)
+IMPATIENT = ConsumerOptions(level="memory", predecessor_seconds=0.3, caches_seconds=0.3)
 
 
 @pytest.fixture
@@ -189,6 +195,42 @@ def test_positions_outlive_a_restart_of_the_cache(network: LocalNetwork, tmp_pat
     assert numbers(handled) == [*range(10)]
 
 
+def test_a_service_stores_positions_beside_the_samples_they_count(tmp_path: Path) -> None:
+    """The key expression that the documentation gives."""
+    port = free_port()
+    storage = {"key_expr": ["a/**", "@durable/v1/default/consumers/*/**"], "volume": "main"}
+    settings = {
+        "mode": "peer",
+        "scouting": {"multicast": {"enabled": False}},
+        "listen": {"endpoints": [f"tcp/127.0.0.1:{port}"]},
+        "plugins": {
+            "durable_cache": {
+                "state_dir": str(tmp_path / "state"),
+                "volumes": {"main": {"backend": "sql", "url": f"sqlite:///{tmp_path}/s.db"}},
+                "storages": {"a": {**storage, "alignment": {"enabled": True}}},
+            }
+        },
+    }
+    handled: list[Sample] = []
+    with Service(read_settings(settings)):
+        session = open_session(
+            {
+                "mode": "client",
+                "connect": {"endpoints": [f"tcp/127.0.0.1:{port}"]},
+                "scouting": {"multicast": {"enabled": False}},
+                "timestamping": {"enabled": True},
+            }
+        )
+        with declare_reliable_publisher(session, "a/b", acknowledgements=1) as publisher:
+            for count in (3, 6):
+                put(publisher, 3)
+                with consume(session, handled.append, consumer_options=ConsumerOptions()) as bill:
+                    wait_until(lambda count=count: len(handled) >= count)
+                    bill.flush(10)
+        close_session(session)
+    assert numbers(handled) == [*range(6)]
+
+
 def test_confirmations_are_written_once_their_cache_is_back(
     network: LocalNetwork, tmp_path: Path
 ) -> None:
@@ -204,7 +246,7 @@ def test_confirmations_are_written_once_their_cache_is_back(
     ):
         positions = declare()
         put_at_once = [publisher.put(b"") for _ in range(4)]
-        on_disk = ConsumerOptions(confirm_seconds=0.01, predecessor_seconds=0.3)
+        on_disk = ConsumerOptions(confirm_seconds=0.01)
         assert put_at_once
         with consume(network.client(), confirm="manual", consumer_options=on_disk) as consumer:
             first, second, third, _ = received(consumer, 4)
@@ -257,7 +299,7 @@ def test_positions_are_those_of_the_newest_consumer_though_its_clock_is_behind(
     with consume(network.client(), confirm="manual") as consumer:
         consumer.confirm(received(consumer, 1)[0])
         consumer.flush(10)
-    (written,) = cache.find(POSITIONS)
+    written = cache.find(POSITIONS)[-1]
     ahead = network.client()
     stamp = (written.ntp64 >> 32) + 3600
     with declare_reliable_publisher(ahead, written.key, acknowledgements=1, level="memory") as late:
@@ -306,7 +348,7 @@ def test_a_second_consumer_of_a_name_is_refused_while_the_first_one_lives(
     with consume(session, lambda _: None):
         for other in (session, network.client()):
             with pytest.raises(ConfigError, match="'bill' is in use by another subscriber"):
-                consume(other, lambda _: None)
+                consume(other, lambda _: None, consumer_options=IMPATIENT)
         with consume(session, lambda _: None, name="ship"):
             pass
     with consume(session, lambda _: None):
@@ -317,11 +359,10 @@ def test_a_consumer_waits_for_its_predecessor_to_go(
     network: LocalNetwork, publisher: ReliablePublisher[Any]
 ) -> None:
     assert publisher
-    patient = ConsumerOptions(level="memory", predecessor_seconds=20)
     first = consume(network.client(), lambda _: None)
     leaving = threading.Timer(0.3, first.close)
     leaving.start()
-    with consume(network.client(), lambda _: None, consumer_options=patient):
+    with consume(network.client(), lambda _: None):
         leaving.join()
 
 
@@ -340,10 +381,10 @@ def test_caches_that_store_no_positions_are_an_error_that_names_the_remedy(
 ) -> None:
     with declare_reliability_cache(network.client(), "a/**"):
         with pytest.raises(ConfigError, match=r'"@durable/v1/default/consumers/\*/\*\*"'):
-            consume(network.client(), lambda _: None)
+            consume(network.client(), lambda _: None, consumer_options=IMPATIENT)
     with declare_reliability_cache(network.client(), POSITIONS):
         with pytest.raises(ConfigError, match=r"stores anything of a/\*\*"):
-            consume(network.client(), lambda _: None)
+            consume(network.client(), lambda _: None, consumer_options=IMPATIENT)
 
 
 def test_a_position_that_cannot_be_read_is_an_error_that_names_it(

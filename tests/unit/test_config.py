@@ -111,6 +111,7 @@ MISTAKES = [
     (section("storages: {fleet: {key_expr: []}}"), "storages.fleet.key_expr: name at least one"),
     (section("storages: {fleet: {key_expr: 7}}"), "storages.fleet.key_expr: expected str | array, got int"),
     (section("storages: {fleet: {key_expr: '@durable/**'}}"), "would store our own messages"),
+    (section("storages: {fleet: {key_expr: '@durable/v1/x/consumer/**'}}"), "'@durable/v1/*/consumers/**' may be stored"),
     (section("storages: {'Fleet 1': {key_expr: 'a'}}"), "storages.Fleet 1: a name is 1 to 64 of a-z"),
     (section("storages: {lock: {key_expr: 'a'}}"), "storages.lock: the name is taken"),
     (section("storages: {}"), "plugins.durable_cache.storages: name at least one"),

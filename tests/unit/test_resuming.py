@@ -24,6 +24,8 @@ class Resumed(Reader):
         self.resumed = ResumingEngine(options, positions)
         self.engine = self.resumed
         self.take(self.engine.start(self.now))
+        if positions and positions[-1].incarnation:
+            self.declared(positions[-1].epoch, positions[-1].incarnation)  # its publisher lives
 
 
 def stood(
@@ -155,6 +157,17 @@ def test_the_publishers_token_makes_no_new_run_of_the_one_that_is_gone_on_with(n
     reader.page([sample(sn, EPOCH) for sn in range(6)], names=NAMES)
     reader.live(sample(6))
     assert reader.story == [4, 5, 6]
+
+
+def test_a_token_that_comes_again_much_later_makes_no_new_run_either() -> None:
+    reader = Resumed(stood(3))
+    reader.page([])
+    reader.answer(names=NAMES)
+    reader.seconds += 60
+    reader.declared(EPOCH, NAME)
+    reader.live(sample(4), sample(5))
+    assert reader.story == [4, 5]
+    assert reader.resumed.run_of(SOURCE, EPOCH) == (EPOCH, NAME)
 
 
 def test_of_more_sources_than_are_followed_each_goes_on_where_it_stood() -> None:

@@ -2,8 +2,8 @@
 
 The *deliver* thread hands samples out; in `auto` mode it confirms each whose handler returned, in
 `manual` mode the program does, in any thread. *confirm* writes where the consumer stands, one batch
-at a time: what changes meanwhile is in the next one. `_changed` guards the positions and is never
-held while the program's code runs or anything is sent.
+at a time: what changes meanwhile is in the next one. `_lock` guards the positions and is never held
+while the program's code runs or anything is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from threading import Condition, Thread, current_thread
+from threading import Condition, Lock, Thread, current_thread
 from typing import Literal, NamedTuple
 
 from durable_cache.endpoints.session import Session, ZError, start_thread
@@ -82,7 +82,10 @@ class ReliableConsumer(ReliableSubscriber):
         self.consumer = name.consumer
         self._by_itself = name.confirm == "auto"
         self._bounds = name.options
-        self._changed = Condition()
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
+        self._called: Callback[Sample] | None = None
+        """What is called for each sample in `auto` mode."""
         self._ending = self._ended = False
         self._writing = self._hurried = self._waits_for_room = False
         self._batches = 0
@@ -116,11 +119,14 @@ class ReliableConsumer(ReliableSubscriber):
             raise ConfigError(
                 "a ring drops samples that nobody confirmed: give a callable or a FifoChannel"
             )
-        if self._by_itself and not isinstance(sink, Callback):
+        if not self._by_itself:
+            return sink, given
+        if not isinstance(sink, Callback):
             raise ConfigError(
                 'confirm="auto" confirms what a handler returned from: give a callable, or choose '
                 'confirm="manual" and call confirm(sample)'
             )
+        self._called = sink
         return sink, given
 
     @property
@@ -189,31 +195,25 @@ class ReliableConsumer(ReliableSubscriber):
 
     def _handle_each(self, samples: Sequence[Sample]) -> None:
         """Call the handler for each; one that raises leaves its sample unconfirmed."""
-        positions, changed = self._positions, self._changed
-        for sample in samples:
-            with changed:
-                if self._ending:
-                    return
-                if positions.is_confirmed(sample):
-                    continue
-            is_handled = self._handle_one(sample)
-            with changed:
-                written = not positions.changed
-                if is_handled:
+        positions, lock, called = self._positions, self._lock, self._called
+        if called is None:
+            return
+        with lock:
+            fresh = [sample for sample in samples if not positions.is_confirmed(sample)]
+        for sample in fresh:
+            if self._ending:
+                return
+            raised = called.errors
+            called.deliver((sample,))
+            with lock:
+                if not positions.changed:
+                    self._changed.notify_all()
+                if called.errors == raised:
                     positions.handled(sample)
-                else:
-                    positions.hand_out(sample)
-                if written:
-                    changed.notify_all()
+                    continue
+                positions.hand_out(sample)
                 if positions.in_hand >= self._bounds.unconfirmed_max:
                     self._await_room()
-
-    def _handle_one(self, sample: Sample) -> bool:
-        """Call the handler; tells whether it returned."""
-        sink = self._sink
-        errors = sink.errors if isinstance(sink, Callback) else 0
-        sink.deliver((sample,))
-        return not isinstance(sink, Callback) or sink.errors == errors
 
     def _hand_out(self, samples: Sequence[Sample]) -> None:
         at = 0

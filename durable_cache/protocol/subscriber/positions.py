@@ -127,11 +127,11 @@ class Positions:
         """A sample was handed out and confirmed in one."""
         if is_unnumbered(sample.source):
             return
-        run = self._run(sample)
-        if sample.sn > run.reached:
-            run.reached = sample.sn
+        run, sn = self._run(sample), sample.sn
+        if sn > run.reached:
+            run.reached = sn
         if run.left:
-            run.left.remove(sample.sn, sample.sn)
+            run.left.remove(sn, sn)
         self._changed[run] = None
 
     def confirm(self, sample: Sample) -> bool:
