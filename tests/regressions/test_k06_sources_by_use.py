@@ -31,10 +31,10 @@ def test_more_sources_than_the_bound_cost_a_gap_nothing(network: LocalNetwork) -
         waiting.put(3)
         for other in others:
             other.put(0)
-        wait_until(lambda: len(inbox.samples) == 9, what="the others' samples")
+        wait_until(lambda: len(inbox.samples) == 9, timeout_seconds=30, what="the others' samples")
         with declare_reliability_cache(session, "a/**") as cache:
             waiting.put(1, lost=True)
             stored(cache, 1)
             mine = lambda: [one for one in inbox.samples if one.key == "a/waiting"]  # noqa: E731
-            wait_until(lambda: len(mine()) == 4, what="the gap's end")
+            wait_until(lambda: len(mine()) == 4, timeout_seconds=30, what="the gap's end")
             assert sns(mine()) == [0, 1, 2, 3]
