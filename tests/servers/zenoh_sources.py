@@ -29,14 +29,26 @@ class Numbered:
     def __post_init__(self) -> None:
         self.publisher = self.session.declare_publisher(self.key)
 
-    def put(self, sn: int, payload: bytes = b"", *, lost: bool = False, key: str = "") -> None:
-        """Publish number `sn`; a lost one reaches only what is declared on the same session."""
+    def put(
+        self,
+        sn: int,
+        payload: bytes = b"",
+        *,
+        lost: bool = False,
+        key: str = "",
+        timestamp: zenoh.Timestamp | None = None,
+    ) -> None:
+        """Publish number `sn`; a lost one reaches only what is declared on the same session.
+
+        One that is published after its turn bears the `timestamp` of its turn: a number that comes
+        back with a later time begins a run.
+        """
         locality = zenoh.Locality.SESSION_LOCAL if lost else zenoh.Locality.ANY
         self.session.put(
             key or self.key,
             payload or b"%d" % sn,
             source_info=zenoh.SourceInfo(self.publisher.id, sn),
-            timestamp=self.session.new_timestamp(),
+            timestamp=timestamp or self.session.new_timestamp(),
             congestion_control=zenoh.CongestionControl.BLOCK,
             allowed_destination=locality,
         )
