@@ -328,6 +328,7 @@ def test_every_verb_takes_json(verb: str) -> None:
     needed = {
         "put": ["a", "b"],
         "query": ["a"],
+        "instances": ["a"],
         "replay": ["a", "--same-keys"],
         "purge": ["a", "--key-expr", "b"],
         "copy": ["a", "b"],

@@ -59,6 +59,7 @@ def reach(endpoint: str) -> Reach:
     return Reach(
         argparse.Namespace(
             config="",
+            context="",
             connect=[endpoint],
             listen=[],
             cfg=["scouting/multicast/enabled:false", "connect/timeout_ms:200"],

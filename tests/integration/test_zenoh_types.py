@@ -212,13 +212,18 @@ def calls() -> Iterator[tuple[str, Call, set[str]]]:
     for name in (
         *("profile", "history", "recovery", "periodic_queries", "gap_timeout_seconds"),
         *("history_timeout_seconds", "query_timeout_seconds", "domain", "channel_samples"),
-        *("payload_bytes_max", "options"),
+        *("payload_bytes_max", "options", "consumer", "confirm"),
     ):
         yield (
             f"declare_reliable_subscriber.{name}",
             lambda c, v, name=name: c.subscriber(**{name: v}),  # type: ignore[misc]
             set(),
         )
+    yield (
+        "declare_reliable_subscriber.consumer_options",
+        lambda c, v: c.subscriber(consumer="a", consumer_options=v),
+        set(),
+    )
     yield (
         "sample_miss_listener.handler",
         lambda c, v: c.subscriber().sample_miss_listener(v),

@@ -258,6 +258,8 @@ def test_what_a_subscriber_has_no_room_to_hold_for_a_token_is_asked_for() -> Non
 def test_a_heartbeat_between_two_tokens_raises_no_run() -> None:
     reader = left(0, 1)
     reader.handle(Beat(SOURCE, 9, reader.now))
+    reader.wait(0.5)
+    reader.declared(READERS_EPOCH + 1, "00000002")
     reader.wait(1)
     assert reader.wanted == []
 

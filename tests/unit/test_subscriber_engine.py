@@ -19,6 +19,7 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
     TimePassed,
+    TokenGone,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import (
@@ -357,6 +358,20 @@ def test_a_heartbeat_tells_of_a_run_all_of_whose_samples_were_lost() -> None:
     reader.answer(sample(0, FRESH), sample(1, FRESH))
     assert reader.story == [0, 1]
     reader.live(sample(2))
+    assert reader.story == [0, 1, 2]
+
+
+def test_a_heartbeat_of_a_publisher_that_is_gone_counts_once_no_token_comes() -> None:
+    """As where another life of it brings what a spool holds: its own identity shows no token."""
+    reader = Reader()
+    reader.declared(FRESH, "0000000a")
+    reader.live(sample(0, FRESH))
+    reader.handle(TokenGone(SOURCE, "0000000a", reader.now))
+    reader.handle(HeartbeatReceived(SOURCE, 2, reader.now))
+    assert reader.wanted == []
+    reader.wait(1.1)
+    assert reader.wanted == [(1, 2)]
+    reader.answer(sample(1, FRESH), sample(2, FRESH))
     assert reader.story == [0, 1, 2]
 
 

@@ -53,6 +53,16 @@ class AwaitingTokens:
         self._between.hold(followed.source, (sample,), now_ns)
         return True
 
+    def keeps_number(self, followed: Followed, source_sn: int, now_ns: int) -> bool:
+        """Let wait, if it must, what a heartbeat says.
+
+        Whoever brings the rest of a publisher that was killed says so when its token is gone.
+        """
+        if not self.is_open(followed):
+            return False
+        self._between.hold(followed.source, (SnRange(source_sn, source_sn),), now_ns)
+        return True
+
     def gone(self, token: TokenGone) -> None:
         """See a token go."""
         self._between.hides(token.source, token.incarnation)

@@ -477,12 +477,14 @@ class SubscriberEngine:
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
         followed = self._sources.known(event.source)
-        if followed is None or not followed.numberings or self._awaiting.is_open(followed):
-            return  # of which run it is, the next one tells
+        if followed is None or not followed.numberings:
+            return
         numbering = followed.numberings[-1]
         if numbering.next_sn is None or (self.reads_history and not followed.live):
             return
         followed.live = True
+        if self._awaiting.keeps_number(followed, event.source_sn, event.now.monotonic_ns):
+            return
         ahead = event.source_sn - numbering.reached
         if 0 < ahead <= self._options.window_size_samples:
             numbering.top = event.source_sn
