@@ -430,6 +430,21 @@ def test_what_this_subscriber_did_not_deliver_cannot_be_confirmed(
             again.confirm(sample.sn)  # type: ignore[arg-type]
 
 
+def test_a_sample_that_cannot_be_confirmed_costs_those_before_it_nothing(
+    network: LocalNetwork, cache: ReliabilityCache, publisher: ReliablePublisher[Any]
+) -> None:
+    put(publisher, 1)
+    at_once = ConsumerOptions(level="memory", confirm_seconds=0)
+    with consume(network.client(), confirm="manual", consumer_options=at_once) as consumer:
+        (sample,) = received(consumer, 1)
+        consumer.flush(10)
+        before = cache.status().appended
+        stranger = Sample("a/b", sample.source, sample.epoch, 77, b"")
+        with pytest.raises(LocalProtocolError, match="was not delivered by this subscriber"):
+            consumer.confirm(sample, stranger)
+        wait_until(lambda: cache.status().appended > before, what="the position to be written")
+
+
 @pytest.mark.parametrize(
     ("chosen", "named"),
     [

@@ -150,10 +150,12 @@ class ReliableConsumer(ReliableSubscriber):
             if self._ending:
                 raise Closed(f"consumer {self.consumer!r} is closed")
             written = not self._positions.changed
-            for sample in samples:
-                self._positions.confirm(sample)
-            if written or self._waits_for_room:
-                self._changed.notify_all()
+            try:
+                for sample in samples:
+                    self._positions.confirm(sample)
+            finally:  # one that is refused leaves those before it confirmed
+                if written or self._waits_for_room:
+                    self._changed.notify_all()
 
     def flush(self, timeout_seconds: float | None = None) -> None:
         """Wait until caches hold every confirmation made before this call.
