@@ -212,7 +212,13 @@ class ReliabilityCache(Closing):
     def _take_resends(self) -> None:
         lane = self._lane("resend", running_max=1, waiting_max=self.options.resends_waiting_max)
         self._resends = TakingResends(
-            self._session, self.options.domain, self.cache_id, lane, self._stores, self.ingest.tell
+            self._session,
+            self.options.domain,
+            self.cache_id,
+            self.key_exprs,
+            lane,
+            self._stores,
+            self.ingest.tell,
         )
         self.ingest.on_judged.append(self._resends.answer)
         self._resends.start()

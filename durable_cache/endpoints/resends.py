@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from durable_cache.endpoints.alignment.asked import Asked
@@ -18,6 +18,7 @@ from durable_cache.endpoints.session import (
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.clock import Moment
+from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.resends import (
     RefusalReason,
@@ -26,7 +27,7 @@ from durable_cache.protocol.resends import (
     decode_resend,
     encode_resent,
 )
-from durable_cache.protocol.wire import own_key, parse_publisher_token, store_key
+from durable_cache.protocol.wire import own_key, parse_publisher_token, store_key, tokens_about
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
 
 __all__ = ["TakingResends"]
@@ -38,7 +39,8 @@ _TOKENS_SECONDS_MAX = 1.0
 class TakingResends:
     """The queries on a cache's own key; any thread may call `answer`.
 
-    `stores(sample)` tells which samples are the cache's, `tell(event)` hands one to its core.
+    `stores(sample)` tells which samples are the cache's, all under `key_exprs`; `tell(event)` hands
+    one to its core.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class TakingResends:
         session: Session,
         domain: str,
         cache_id: str,
+        key_exprs: Iterable[KeyExpression],
         lane: Lane,
         stores: Callable[[Sample], bool],
         tell: Callable[[ResendArrived], None],
@@ -53,6 +56,7 @@ class TakingResends:
         self._session = session
         self._domain = domain
         self._cache_id = cache_id
+        self._key_exprs = tuple(key_exprs)
         self._lane = lane
         self._stores = stores
         self._tell = tell
@@ -98,11 +102,15 @@ class TakingResends:
 
     def _claims(self, source: SourceId) -> frozenset[str] | None:
         """Return which incarnations of a source live tokens name; None where that is unknown."""
-        pattern = own_key(self._domain, "pub", str(source), "**")
-        keys = tokens_for_certain(self._session, pattern, _TOKENS_SECONDS_MAX)
-        if keys is None:
-            return None
-        tokens = (parse_publisher_token(key, self._domain) for key in keys)
+        owner, found = str(source), set[str]()
+        patterns = {own_key(self._domain, "pub", owner, "**")}
+        patterns |= {tokens_about(self._domain, "pub", own, owner) for own in self._key_exprs}
+        for pattern in sorted(patterns):
+            keys = tokens_for_certain(self._session, pattern, _TOKENS_SECONDS_MAX)
+            if keys is None:
+                return None
+            found |= keys
+        tokens = (parse_publisher_token(key, self._domain) for key in found)
         return frozenset(token.incarnation for token in tokens if token is not None)
 
     def answer(self, effect: AnswerResend) -> None:

@@ -93,6 +93,10 @@ class BetweenRuns:
         shown = self._shown.get(source)
         return (named and not self._forgetful) if shown is None else not shown
 
+    def shown(self, source: SourceId) -> frozenset[str]:
+        """Return which incarnations of a source show a token, as far as they were seen."""
+        return frozenset(filter(None, self._shown.get(source, ())))
+
     def hold(self, source: SourceId, heard: Iterable[Sample | SnRange], now_ns: int) -> None:
         """Let samples wait, and numbers of samples that were refused.
 

@@ -530,14 +530,15 @@ def own_key(domain: str, *chunks: str) -> str:
     return "/".join(("@durable", "v1", domain, *chunks))
 
 
-def tokens_about(domain: str, kind: str, key_expr: KeyExpression) -> str:
-    """Return what tokens of a kind, `pub` or `history`, are to be watched that concern some keys.
+def tokens_about(domain: str, kind: str, key_expr: KeyExpression, owner: str = "*") -> str:
+    """Return which tokens concern some keys: `pub`, `history` or `unregistered`, of one owner or
+    of all.
 
     No ``**`` matches what lies behind a verbatim chunk (``@…``): such keys are named.
     """
     if any(chunk.startswith("@") for chunk in str(key_expr).split("/")):
-        return own_key(domain, kind, "*", "*", str(key_expr))
-    return own_key(domain, kind, "**")
+        return own_key(domain, kind, owner, "*", str(key_expr))
+    return own_key(domain, kind, "**") if owner == "*" else own_key(domain, kind, owner, "**")
 
 
 def ack_key(domain: str, source: SourceId) -> str:

@@ -38,6 +38,10 @@ class AwaitingTokens:
         """Return when the first waits no longer, or None."""
         return self._between.wake_ns()
 
+    def claims(self, source: SourceId) -> frozenset[str]:
+        """Return which incarnations of a source live tokens name, as far as they came here."""
+        return self._between.shown(source)
+
     def keep(self, batch: SampleBatch, now: Moment) -> SampleBatch:
         """Keep what must wait of live samples, and return the rest; all sources are loaded."""
         waits = {source for source in {sample.source for sample in batch} if self._is_open(source)}

@@ -170,8 +170,10 @@ class CacheCore:
         """Samples without a number that wait for a look-up."""
         self._admission = Admission(self._options.resources_limit, streams)
         self._screen = screen
+        self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
         self._resends = Resends(
             self._engine,
+            self._awaiting_tokens.claims,
             load=self._load,
             declare=self._declare,
             within_limit=self._within_limit,
@@ -186,7 +188,6 @@ class CacheCore:
         self._ids = count(1)
         self._effects: list[Effect] = []
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
-        self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
         self._retry_live_ns = self._move_ns = 0
         self._now = Moment(0, 0)
         self.counts = self._engine.counts

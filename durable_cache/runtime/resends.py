@@ -68,11 +68,16 @@ class _Refusals:
 
 
 class Resends:
-    """The part of a core that judges resends; owned by the core's thread."""
+    """The part of a core that judges resends; owned by the core's thread.
+
+    `claims(source)` tells which live tokens of a source came here: an answer to the question for
+    them, which comes with a resend, now and then ends before a token that is in it.
+    """
 
     def __init__(
         self,
         engine: CacheEngine,
+        claims: Callable[[SourceId], frozenset[str]],
         *,
         load: Callable[[Iterable[SourceId]], Conversation[None]],
         declare: Callable[[EpochDeclared], Conversation[None]],
@@ -80,6 +85,7 @@ class Resends:
         take: Callable[[Event], None],
     ) -> None:
         self._engine = engine
+        self._claims = claims
         self._load = load
         self._declare = declare
         self._within_limit = within_limit
@@ -103,7 +109,7 @@ class Resends:
     def _judge(
         self, event: ResendArrived, known: KnownSource, refusals: _Refusals
     ) -> Conversation[None]:
-        reason = _claimed(event)
+        reason = _claimed(event, self._claims(event.source))
         if reason is None and known.doubt is not None:
             reason = RefusalReason.LATER  # of which run its live samples are is not known yet
         if reason is None:
@@ -181,11 +187,11 @@ class Resends:
         self._take(Compared(event.source, event.incarnation, looked.found))
 
 
-def _claimed(event: ResendArrived) -> RefusalReason | None:
+def _claimed(event: ResendArrived, seen: frozenset[str]) -> RefusalReason | None:
     """Tell why a resend is not to be believed, whatever it holds."""
     if event.claims is None:
         return RefusalReason.LATER
-    if event.claims and event.sender != event.source.zid:
+    if event.claims | seen and event.sender != event.source.zid:
         return RefusalReason.CLAIMED
     return None
 

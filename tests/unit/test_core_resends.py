@@ -8,7 +8,7 @@ import pytest
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import frame
-from durable_cache.protocol.cache.events import Append, EngineOptions
+from durable_cache.protocol.cache.events import Append, EngineOptions, TokenGone
 from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
@@ -110,6 +110,15 @@ def test_a_living_source_is_not_somebody_elses() -> None:
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}
 
 
+def test_a_token_that_came_here_counts_where_the_answer_about_tokens_lacks_it() -> None:
+    cache = living()
+    answers = resend(cache, run_of(ONE, 0, 3), claims=NOBODY, sender=THIEF)
+    assert refused(answers) == [(0, 3, RefusalReason.CLAIMED)]
+    assert not cache.all()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    assert refused(resend(cache, run_of(ONE, 0, 3), claims=NOBODY, sender=THIEF)) == []
+
+
 def test_where_tokens_cannot_be_seen_nothing_is_believed() -> None:
     cache = living()
     answers = resend(cache, run_of(ONE, 0, 3), claims=None, sender=THIEF)
@@ -120,6 +129,7 @@ def test_where_tokens_cannot_be_seen_nothing_is_believed() -> None:
 def test_a_source_without_a_token_may_be_another_sessions_to_finish() -> None:
     cache = living()
     cache.take(run_of(ONE, 0, 3))
+    cache.give(TokenGone(ONE, NAME, cache.now))
     assert refused(resend(cache, run_of(ONE, 2, 9), claims=NOBODY, sender=THIEF)) == []
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}
 

@@ -58,7 +58,7 @@ from durable_cache.protocol.reader.tokens import (
     parse_unregistered_token,
 )
 from durable_cache.protocol.subscriber.events import Event, Fetched, HistoryPage
-from durable_cache.protocol.wire import own_key, parse_publisher_token
+from durable_cache.protocol.wire import own_key, parse_publisher_token, tokens_about
 
 __all__ = ["ReliableReader"]
 
@@ -304,7 +304,7 @@ class _WriterTokens:
         patterns = {
             self._note_disposing: own_key(domain, "auto_dispose", "**"),
             self._note_native: f"{key_expr}/@adv/pub/**",
-            self._note_unregistered: own_key(domain, "unregistered", "**"),
+            self._note_unregistered: tokens_about(domain, "unregistered", key_expr),
         }
         self._watches = [
             (note, pattern, watch_tokens_polled(session, pattern))
@@ -383,9 +383,10 @@ class _WriterTokens:
 def _await_cache(session: Session, key_expr: KeyExpression, options: SubscriberOptions) -> None:
     """Wait until a cache that stores what is read shows its token; ConfigError when none does."""
     prefix = own_key(options.domain, "history", "")
+    pattern = tokens_about(options.domain, "history", key_expr)
     deadline = time.monotonic() + options.delivery.history_timeout_seconds
     while True:
-        for token in tokens_now(session, f"{prefix}**", _TOKENS_SECONDS_MAX):
+        for token in tokens_now(session, pattern, _TOKENS_SECONDS_MAX):
             stored = token.removeprefix(prefix).split("/", 2)[-1]
             with suppress(ValueError):
                 if KeyExpression(stored).includes(key_expr):

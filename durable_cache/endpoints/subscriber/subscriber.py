@@ -67,7 +67,7 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
     TokenGone,
 )
-from durable_cache.protocol.wire import own_key, parse_publisher_token
+from durable_cache.protocol.wire import own_key, parse_publisher_token, tokens_about
 
 __all__ = ["Miss", "MissListener", "ReliableSubscriber", "SubscriberOptions"]
 
@@ -176,8 +176,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._error: BaseException | None = None
         self._threads: list[Thread] = []
         self._warned = False
-        self._publishers = watch_tokens_polled(session, own_key(domain, "pub", "**"))
-        self._caches = watch_tokens_polled(session, own_key(domain, "history", "**"))
+        self._publishers = watch_tokens_polled(session, tokens_about(domain, "pub", self.key_expr))
+        self._caches = watch_tokens_polled(session, tokens_about(domain, "history", self.key_expr))
         self._known_caches: set[str] = set()
         """The tokens of the caches that were there when history was first asked for."""
         self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
@@ -291,7 +291,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             return
 
     def _run(self) -> None:
-        pattern = own_key(self._domain, "history", "**")
+        pattern = tokens_about(self._domain, "history", self.key_expr)
         with suppress(ZError):  # the session is closing
             self._known_caches = tokens_watched(
                 self._session, self._caches, pattern, _TOKENS_SECONDS_MAX

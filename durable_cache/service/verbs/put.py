@@ -187,7 +187,7 @@ def _reason(session: Session, outcome: _Outcome, arguments: argparse.Namespace) 
             f"{len(held)} of {arguments.acknowledgements} caches have it; start more, or ask for "
             "fewer with --acknowledgements"
         )
-    stored = _stored(session, domain_of(arguments))
+    stored = _stored(session, domain_of(arguments), KeyExpression(arguments.key))
     if not stored:
         return (
             f"no cache of the domain {domain_of(arguments)!r} is in reach; start one with "
@@ -202,16 +202,18 @@ def _reason(session: Session, outcome: _Outcome, arguments: argparse.Namespace) 
     return "a cache in reach stores it and has not answered; `durable-cache status` says why"
 
 
-def _stored(session: Session, domain: str) -> set[str]:
-    """Return the key expressions that the caches of a domain store."""
+def _stored(session: Session, domain: str, key: KeyExpression) -> set[str]:
+    """Return the key expressions that the caches of a domain store, those of a key for certain."""
     from durable_cache.endpoints.session import tokens_now
-    from durable_cache.protocol.wire import own_key
+    from durable_cache.protocol.wire import own_key, tokens_about
 
     head, tokens = own_key(domain, "history", ""), set[str]()
+    patterns = {own_key(domain, "history", "**"), tokens_about(domain, "history", key)}
     deadline = time.monotonic() + _TOKENS_SECONDS
     while not tokens and time.monotonic() < deadline:
         # On a busy machine Zenoh's answer ends now and then before the tokens in it have come.
-        tokens = tokens_now(session, own_key(domain, "history", "**"), _TOKENS_SECONDS)
+        for pattern in patterns:
+            tokens |= tokens_now(session, pattern, _TOKENS_SECONDS)
         time.sleep(_LOOK_SECONDS)
     parts = (token.removeprefix(head).split("/", 2) for token in tokens)
     found = set()
