@@ -39,6 +39,7 @@ __all__ = [
 OPEN_RUNS_MAX = 1_000
 """Runs of open numbers in one position, 20 kB; beyond it the last of them are written as one."""
 _POSITION_BYTES_MAX = 128 * 1024
+_REWINDS_MAX = 1 << 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -52,9 +53,11 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """As the consumer called the run when it wrote; the incarnation counts where there is one."""
     incarnation: str
     reached: int
-    """Every number up to here was handed out, or will not come."""
+    """Every number up to here was handed out, or will not come; -1: all that is kept is to come."""
     open: tuple[tuple[int, int], ...] = ()
     """Of those, the runs that are not confirmed."""
+    rewinds: int = 0
+    """How often it was rewound: of two positions the one with more rewinds stands alone."""
 
     @property
     def confirmed_to(self) -> int:
@@ -106,7 +109,11 @@ def decode_position(frame: bytes) -> Position:
     """Read a position; RemoteProtocolError where it is none."""
     position = unseal(frame, Content.POSITION, _positions, _POSITION_BYTES_MAX)
     source, epoch, reached = position.source, position.epoch, position.reached
-    check_identity(source, epoch, reached, 0)
+    check_identity(source, epoch, max(0, reached), 0)
+    if reached < -1 or not 0 <= position.rewinds <= _REWINDS_MAX:
+        raise RemoteProtocolError(
+            f"a position that reached {reached}, rewound {position.rewinds} times"
+        )
     if position.incarnation and not is_incarnation(position.incarnation):
         raise RemoteProtocolError(f"{position.incarnation[:40]!r} is no incarnation")
     if len(position.open) > OPEN_RUNS_MAX:

@@ -281,7 +281,6 @@ def test_what_was_removed_below_the_position_is_reported_and_not_skipped(
     with resumed:
         resumed.sample_miss_listener(lambda miss: story.append((miss.first, miss.last)))
         story += numbers(received(resumed, 2))
-        print(story, resumed.missed)
         assert resumed.missed == 6
     assert story[-2:] == [8, 9]
     misses: list[Miss] = []
@@ -338,6 +337,36 @@ def test_close_ends_a_delivery_that_waits(
     assert not [one.name for one in threading.enumerate() if one.name.startswith("dc-subscriber")]
     with pytest.raises(Closed):
         consumer.confirm(sample)
+
+
+def test_a_loss_behind_what_was_not_handed_out_before_the_end_passes_over_nothing(
+    network: LocalNetwork, publisher: ReliablePublisher[Any]
+) -> None:
+    for payload in (b"", b"", b"", bytes(1000), b""):
+        publisher.put(payload, key="a/b")
+    publisher.flush(10)
+    handled: list[int] = []
+    listening = threading.Event()
+
+    def end_at_one(sample: Sample) -> None:
+        handled.append(sample.sn)
+        if sample.sn == 1:
+            listening.wait(10)
+            closing.start()
+            with pytest.raises(Closed):
+                misses.recv(10)
+
+    small: dict[str, Any] = {"payload_bytes_max": 100}
+    consumer = consume(network.client(), end_at_one, **small)
+    closing = threading.Thread(target=consumer.close, args=(10,))
+    misses = consumer.sample_miss_listener()
+    listening.set()
+    wait_until(lambda: handled == [0, 1])
+    closing.join()
+    with consume(network.client(), lambda sample: handled.append(sample.sn), **small) as again:
+        wait_until(lambda: len(handled) == 4)
+        assert again.missed == 1
+    assert handled == [0, 1, 2, 4]
 
 
 def test_a_second_consumer_of_a_name_is_refused_while_the_first_one_lives(
@@ -479,7 +508,7 @@ def test_confirm_without_a_consumer_is_refused(network: LocalNetwork) -> None:
 
 
 def test_positions_take_one_sample_each_where_one_is_kept(
-    network: LocalNetwork, tmp_path: Path
+    network: LocalNetwork,
 ) -> None:
     kept = CacheOptions(retention=Retention(samples_max=1), retention_seconds=0.05)
     with (
@@ -494,4 +523,3 @@ def test_positions_take_one_sample_each_where_one_is_kept(
         wait_until(lambda: consumer.delivered == 50)
         consumer.flush(10)
         wait_until(lambda: len(positions.find(POSITIONS)) == 1)
-    assert tmp_path

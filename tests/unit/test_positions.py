@@ -20,9 +20,11 @@ from durable_cache.protocol.consumers import (
     encode_position,
 )
 from durable_cache.protocol.subscriber.positions import (
+    Point,
     Positions,
     join_positions,
     resumed_from,
+    rewound,
 )
 
 SOURCE, OTHER = SourceId("ab12", 7), SourceId("cd", 1)
@@ -227,7 +229,9 @@ def test_a_source_is_gone_on_with_from_its_first_run_with_something_open() -> No
         position(5, (3, 2)),
         position(5, (3, 6)),
         position(5, (3, 3), (3, 4)),
-        position(-1),
+        position(-2),
+        position(-1, (0, 0)),
+        Position("a/**", SOURCE, 5, "", 3, (), -1),
         position(LIMIT + 5),
         position(5, name="no name"),
         position(9000, *((2 * at, 2 * at) for at in range(1001))),
@@ -242,3 +246,36 @@ def test_a_position_that_is_none_is_refused(wrong: Position) -> None:
 def test_a_name_that_is_no_chunk_of_a_key_is_refused(name: object) -> None:
     with pytest.raises(ConfigError, match="consumer"):
         check_consumer(name)
+
+
+def test_a_rewind_outweighs_whatever_was_confirmed_before_it() -> None:
+    before = position(9, name=NAME)
+    (moved,) = rewound([before], {SOURCE: Point(5, 4)})
+    assert (moved.reached, moved.open, moved.rewinds) == (9, ((4, 9),), 1)
+    later = position(20, name=NAME)
+    for order in ([later, moved], [moved, later]):
+        assert join_positions(order) == [moved]
+    (whole,) = rewound([moved], None)
+    assert join_positions([moved, whole, later]) == [whole]
+    assert resumed_from([whole]) == {}, "followed as one that is met for the first time"
+    assert decode_position(encode_position(whole)) == whole
+
+
+def test_a_rewind_takes_back_later_runs_whole_and_no_other_source() -> None:
+    runs = [position(9, epoch=epoch, name=name) for epoch, name in ((3, "1" * 8), (5, NAME))]
+    others = [position(4, epoch=7, name=NEXT), Position("a/**", OTHER, 5, NAME, 9)]
+    moved = rewound([*runs, *others], {SOURCE: Point(5, 8)})
+    assert [(one.epoch, one.open) for one in moved] == [(5, ((8, 9),)), (7, ((0, 4),))]
+    assert rewound(others, {SOURCE: Point(9, 0)}) == []
+
+
+def test_a_consumer_that_was_rewound_hands_out_again_and_writes_what_moved() -> None:
+    positions = Positions("a/**", [position(9, name=NAME)])
+    assert positions.rewind({SOURCE: Point(5, 7)})[0].open == ((7, 9),)
+    assert not positions.is_confirmed(sample(7))
+    assert positions.is_confirmed(sample(6))
+    (written,) = positions.take()
+    assert written.rewinds == 1
+    positions.hand_out(sample(7))
+    positions.confirm(sample(7))
+    assert positions.take()[0].open == ((8, 9),)

@@ -114,14 +114,27 @@ class FifoChannel(Channel[_ItemT]):
 
     def __init__(self, capacity: int = 1024) -> None:
         super().__init__(capacity)
+        self._discards = 0
+
+    def discard(self) -> None:
+        """Drop what is here, and what is being delivered now."""
+        with self._changed:
+            self._items.clear()
+            self._discards += 1
+            self._changed.notify_all()
 
     def deliver(self, items: Sequence[_ItemT]) -> None:
         """Put items in this order; waits while the channel is full and open."""
-        begin = 0
+        begin, discards = 0, self._discards
+
+        def may_go_on() -> bool:
+            full = len(self._items) >= self._capacity
+            return not full or self._closed or self._discards != discards
+
         while begin < len(items):
             with self._changed:
-                self._changed.wait_for(lambda: len(self._items) < self._capacity or self._closed)
-                if self._closed:
+                self._changed.wait_for(may_go_on)
+                if self._closed or self._discards != discards:
                     return
                 room = self._capacity - len(self._items)
                 self._items.extend(items[begin : begin + room])

@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Condition, Lock, Thread, current_thread
+from threading import Event as Flag
 from typing import Literal, NamedTuple
 
-from durable_cache.endpoints.session import Session, ZError, start_thread
-from durable_cache.endpoints.subscriber.channels import Callback, Delivery, RingChannel
+import msgspec
+
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.session import Session, ZError, start_thread, zid_of
+from durable_cache.endpoints.subscriber.channels import (
+    Callback,
+    Delivery,
+    FifoChannel,
+    RingChannel,
+)
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions, Keeping
+from durable_cache.endpoints.subscriber.rewinding import RewindTo, check_target, points_of
 from durable_cache.endpoints.subscriber.subscriber import (
     Miss,
     ReliableSubscriber,
@@ -29,7 +39,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.consumers import check_consumer
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.positions import Positions
+from durable_cache.protocol.subscriber.positions import Point, Positions
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
 
 __all__ = ["Confirm", "ConsumerName", "ReliableConsumer"]
@@ -37,6 +47,8 @@ __all__ = ["Confirm", "ConsumerName", "ReliableConsumer"]
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 """The pause after a position could not be written."""
+_LOOK_SECONDS = 0.05
+"""How often who waits for a rewind looks whether delivery stands still before a full channel."""
 _WAITS_SECONDS = 5.0
 """How long delivery waits for confirmations before it says so."""
 
@@ -64,6 +76,20 @@ class ConsumerName(NamedTuple):
         return cls(check_consumer(consumer), confirm, chosen.checked())
 
 
+class _Rewind:
+    """A rewind that was asked for; `done` once it is in force."""
+
+    def __init__(self, points: Mapping[SourceId, Point] | None) -> None:
+        self.points = points
+        self.done = Flag()
+
+
+class _Counts(NamedTuple):
+    delivered: int = 0
+    missed: int = 0
+    duplicates: int = 0
+
+
 class ReliableConsumer(ReliableSubscriber):
     """A running durable consumer; a context manager, and iterable where it delivers to a channel.
 
@@ -88,10 +114,20 @@ class ReliableConsumer(ReliableSubscriber):
         """What is called for each sample in `auto` mode."""
         self._ending = self._ended = False
         self._writing = self._hurried = self._waits_for_room = False
+        self._rewind: _Rewind | None = None
+        """What the deliver thread is to begin anew from."""
+        self._before = _Counts()
+        """What the engines before a rewind counted."""
         self._batches = 0
         """How many batches of positions caches hold."""
         self.confirm_error = ""
         """Why positions could not be written the last time; empty where they were."""
+        self._asking = Asking(
+            session,
+            zid_of(session),
+            timeout_seconds=options.query_timeout_seconds,
+            payload_bytes_max=options.payload_bytes_max,
+        )
         self._keeping = Keeping(
             session,
             options.domain,
@@ -102,6 +138,7 @@ class ReliableConsumer(ReliableSubscriber):
         )
         found = self._keeping.positions
         self._positions = Positions(str(key_expr), found, runs_max=name.options.runs_max)
+        self._delivery = options.delivery
         self._resuming = ResumingEngine(options.delivery, found)
         try:
             super().__init__(session, key_expr, handler, options)
@@ -157,6 +194,53 @@ class ReliableConsumer(ReliableSubscriber):
                 if written or self._waits_for_room:
                     self._changed.notify_all()
 
+    def rewind(
+        self,
+        to: RewindTo = None,
+        *,
+        source: SourceId | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Deliver again what was confirmed, from `to` on and in order, then go on.
+
+        `to` is a sample; a number, of `source` where more than one was delivered; a time, with its
+        zone, for all sources; or None for all that caches keep. It is in force, and what waited to
+        be received is dropped, once this returns; caches hold it then. Called by the handler, it is
+        in force when the handler returns. What was received before cannot be confirmed any more.
+
+        Raises ConfigError where caches no longer keep the number, or it was not reached;
+        StorageUnavailable, to be tried again, where they do not answer; OutcomeUnknown where they
+        do not acknowledge in time, and delivery goes on from there all the same; Closed.
+        """
+        check_target(to, source)
+        check_timeout(timeout_seconds)
+        with self._changed:
+            known = self._positions.all()
+            if isinstance(to, Sample):
+                epoch = self._positions.epoch_of(to)
+                to = to if epoch is None else msgspec.structs.replace(to, epoch=epoch)
+        wanted = _Rewind(points_of(self._asking, self.key_expr, known, to, source))
+        by_handler = current_thread() in self._threads
+        with self._changed:
+            if not by_handler:
+                self._changed.wait_for(lambda: self._rewind is None or self._ending)
+            if self._ending:
+                raise Closed(f"consumer {self.consumer!r} is closed")
+            self._rewind = wanted
+            self._changed.notify_all()
+        if by_handler:
+            return
+        while not wanted.done.wait(_LOOK_SECONDS):
+            self._discard()
+            if self._stopped.is_set():
+                raise Closed(f"consumer {self.consumer!r} is closed")
+        self.flush(timeout_seconds)
+
+    def _discard(self) -> None:
+        """Drop what is delivered and not received, and what is on its way there."""
+        if isinstance(self._sink, FifoChannel):
+            self._sink.discard()
+
     def flush(self, timeout_seconds: float | None = None) -> None:
         """Wait until caches hold every confirmation made before this call.
 
@@ -180,7 +264,46 @@ class ReliableConsumer(ReliableSubscriber):
             + (f" ({self.confirm_error})" if self.confirm_error else "")
         )
 
+    @property
+    def delivered(self) -> int:
+        return self._before.delivered + super().delivered
+
+    @property
+    def missed(self) -> int:
+        """How many samples were given up and reported."""
+        return self._before.missed + super().missed
+
+    @property
+    def duplicates(self) -> int:
+        """How many repeats were dropped."""
+        return self._before.duplicates + super().duplicates
+
     # The deliver thread
+
+    @property
+    def _halts(self) -> bool:
+        """Whether nothing more is to be handed out as it stands."""
+        return self._ending or self._rewind is not None
+
+    def _turn(self) -> None:
+        """Begin anew where a rewind was asked for."""
+        with self._changed:
+            wanted = self._rewind
+            if wanted is None or self._ending:
+                return
+            known = self._positions.rewind(wanted.points)
+            self._before = _Counts(self.delivered, self.missed, self.duplicates)
+            following = self._resuming.next_id()
+            self._engine = self._resuming = ResumingEngine(
+                self._delivery, known, first_id=following
+            )
+            self._discard()
+            self._rewind = None
+            self._changed.notify_all()
+        wanted.done.set()
+        self._begin()
+        for event in self._publishers_now():
+            self._handle(event)
 
     def _deliver(self, samples: Sequence[Sample]) -> None:
         with self._changed:
@@ -203,7 +326,7 @@ class ReliableConsumer(ReliableSubscriber):
         with lock:
             fresh = [sample for sample in samples if not positions.is_confirmed(sample)]
         for sample in fresh:
-            if self._ending:
+            if self._halts:
                 return
             raised = called.errors
             called.deliver((sample,))
@@ -222,7 +345,7 @@ class ReliableConsumer(ReliableSubscriber):
         while at < len(samples):
             with self._changed:
                 self._await_room()
-                if self._ending:
+                if self._halts:
                     return
                 room = self._bounds.unconfirmed_max - self._positions.in_hand
                 fresh: list[Sample] = []
@@ -238,7 +361,7 @@ class ReliableConsumer(ReliableSubscriber):
         """Wait until less is unconfirmed than may be; under the lock."""
 
         def has_room() -> bool:
-            return self._ending or self._positions.in_hand < self._bounds.unconfirmed_max
+            return self._halts or self._positions.in_hand < self._bounds.unconfirmed_max
 
         self._waits_for_room = True
         if not self._changed.wait_for(has_room, _WAITS_SECONDS):
@@ -250,6 +373,8 @@ class ReliableConsumer(ReliableSubscriber):
     def _report(self, miss: Miss) -> None:
         """Report what was not confirmed in an earlier life; the position passes over it."""
         with self._changed:
+            if self._halts:  # what comes before was perhaps not handed out
+                return
             self._learn(miss.source, miss.epoch)
             lost = self._positions.pass_over(*miss)
             self._changed.notify_all()

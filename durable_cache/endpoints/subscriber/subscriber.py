@@ -33,6 +33,7 @@ from durable_cache.endpoints.session import (
     start_thread,
     take_heartbeats,
     take_token_changes,
+    tokens_now,
     tokens_watched,
     undeclare,
     watch_tokens_polled,
@@ -290,7 +291,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 continue  # the engine is behind: look again whether it stopped
             return
 
-    def _run(self) -> None:
+    def _begin(self) -> None:
+        """Start the engine, knowing which caches there are."""
         pattern = tokens_about(self._domain, "history", self.key_expr)
         with suppress(ZError):  # the session is closing
             self._known_caches = tokens_watched(
@@ -298,7 +300,14 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             )
         in_reach = any(map(self._may_answer, self._known_caches))
         self._do(self._engine.start(_now(), answerers_known=in_reach))
+
+    def _turn(self) -> None:
+        """Look at what the program asked for, between two events; for who takes orders."""
+
+    def _run(self) -> None:
+        self._begin()
         while not self._stopped.is_set():
+            self._turn()
             wake = self._engine.wake_ns()
             pause = _IDLE_SECONDS
             if wake is not None:
@@ -334,6 +343,14 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 yield AnswererAppeared(_now())
         for source, source_sn in take_heartbeats(self._heartbeats):
             yield HeartbeatReceived(source, source_sn, _now())
+
+    def _publishers_now(self) -> Iterator[Event]:
+        """Yield which publishers show their token now, for an engine that begins anew."""
+        pattern = tokens_about(self._domain, "pub", self.key_expr)
+        for key in sorted(tokens_now(self._session, pattern, _TOKENS_SECONDS_MAX)):
+            token = parse_publisher_token(key, self._domain)
+            if token is not None and token.key_expr.intersects(self.key_expr):
+                yield Declared(token.source, token.epoch, token.incarnation, _now())
 
     def _note_publisher(self, key: str, *, alive: bool) -> None:
         """See a publisher's token come or go; for who needs to know more than the engine does."""

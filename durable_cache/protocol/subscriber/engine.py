@@ -65,12 +65,14 @@ _STALE_NS = 2 * _SECOND_NS
 class SubscriberEngine:
     """The pure heart of a reliable subscriber; owned by one thread."""
 
+    _first_id = 1
+
     def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
         self._options = options or DeliveryOptions()
         self._sources = Sources(self._options)
         self._fetches: dict[int, tuple[Numbering, Fetch, bool]] = {}
         """With whether all answers to the question so far were whole."""
-        self._ids = count(1)
+        self._ids = count(self._first_id)
         self._outputs = Outputs()
         self._held, self._awaiting = Held(), AwaitingTokens(self._options)
         self._unnumbered = Unnumbered(self._outputs, self._held, self._options)

@@ -8,7 +8,8 @@ to there are *open*, handed out and not confirmed.
 
 What is confirmed stays confirmed. So of two positions of one run both are right, and the consumer
 stands where they are joined: what either says is confirmed, is. Confirming twice, in any order, or
-reading an older position beside a newer one can therefore never move it backwards.
+reading an older position beside a newer one can therefore never move it backwards. Only a rewind
+does: it takes back what was confirmed; it is counted, and outweighs all before it.
 
 A run goes by its incarnation where its publisher names one. Caches may come to call a run by
 another epoch; every epoch under which samples of it are handed out leads to the one run.
@@ -18,6 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.ranges import RangeSet
@@ -25,11 +29,18 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.consumers import OPEN_RUNS_MAX, Position
 
-__all__ = ["Positions", "join_positions", "resumed_from"]
+__all__ = ["Point", "Positions", "join_positions", "resumed_from", "rewound"]
 
 _LOOKED_AT_MAX = 1_000
 """Runs looked at for one that may be forgotten."""
 _Key = tuple[SourceId, int]
+
+
+class Point(NamedTuple):
+    """The run and the number of a source from which on its samples are to come again."""
+
+    epoch: int
+    sn: int
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +59,7 @@ class _Run:
     """What an earlier life reached: up to here only what is left is handed out."""
     called: list[int] = field(default_factory=list)
     """The epochs under which its samples are handed out."""
+    rewinds: int = 0
 
     def position(self, key_expr: str) -> Position:
         still_open = self.open.copy()
@@ -56,7 +68,13 @@ class _Run:
         if len(runs) > OPEN_RUNS_MAX:
             runs[OPEN_RUNS_MAX - 1 :] = [(runs[OPEN_RUNS_MAX - 1][0], runs[-1][1])]
         return Position(
-            key_expr, self.source, self.epoch, self.incarnation, self.reached, tuple(runs)
+            key_expr,
+            self.source,
+            self.epoch,
+            self.incarnation,
+            self.reached,
+            tuple(runs),
+            self.rewinds,
         )
 
 
@@ -78,9 +96,14 @@ class Positions:
         self.in_hand = 0
         """Samples that were handed out in this life and are not confirmed."""
         for position in known:
-            run = self._add(position.source, position.epoch, position.incarnation)
-            run.reached = run.resumed_to = position.reached
-            run.left.update(RangeSet(position.open))
+            self._know(position)
+
+    def _know(self, position: Position) -> _Run:
+        run = self._add(position.source, position.epoch, position.incarnation)
+        run.reached = run.resumed_to = position.reached
+        run.left.update(RangeSet(position.open))
+        run.rewinds = position.rewinds
+        return run
 
     @property
     def changed(self) -> int:
@@ -177,6 +200,26 @@ class Positions:
             if run is not None:
                 self._changed[run] = None
 
+    def epoch_of(self, sample: Sample) -> int | None:
+        """Return the epoch by which a sample's run goes; None where the run is not known."""
+        run = self._runs.get((sample.source, sample.epoch))
+        return None if run is None else run.epoch
+
+    def rewind(self, points: Mapping[SourceId, Point] | None) -> list[Position]:
+        """Go on as a later life that stood where `rewound` says; return where all runs stand."""
+        before = self.all()
+        moved = rewound(before, points)
+        self._runs, self._named, self.in_hand = {}, {}, 0
+        unwritten = {(run.source, run.epoch, run.incarnation) for run in self._changed}
+        unwritten.update((one.source, one.epoch, one.incarnation) for one in moved)
+        stands = {(one.source, one.epoch, one.incarnation): one for one in [*before, *moved]}
+        self._changed = {}
+        for key, position in stands.items():
+            run = self._know(position)
+            if key in unwritten:
+                self._changed[run] = None
+        return list(stands.values())
+
     def all(self) -> list[Position]:
         """Return where every run stands that is remembered."""
         return [run.position(self._key_expr) for run in dict.fromkeys(self._runs.values())]
@@ -234,14 +277,14 @@ def join_positions(positions: Iterable[Position]) -> list[Position]:
 
 
 def _joined(one: Position, other: Position) -> Position:
+    if one.rewinds != other.rewinds:
+        return max(one, other, key=lambda position: position.rewinds)
     further = one if one.reached >= other.reached else other
     both = _open_within(one, further.reached).intersection(_open_within(other, further.reached))
     runs = tuple((first, last) for first, last in both)
     if len(runs) > OPEN_RUNS_MAX:
         runs = (*runs[: OPEN_RUNS_MAX - 1], (runs[OPEN_RUNS_MAX - 1][0], runs[-1][1]))
-    return Position(
-        further.key_expr, further.source, further.epoch, further.incarnation, further.reached, runs
-    )
+    return msgspec.structs.replace(further, open=runs)
 
 
 def _open_within(position: Position, reached: int) -> RangeSet:
@@ -258,8 +301,36 @@ def resumed_from(positions: Sequence[Position]) -> Mapping[SourceId, list[Positi
     """
     sources: dict[SourceId, list[Position]] = {}
     for position in sorted(positions, key=lambda one: (one.source, one.epoch)):
-        sources.setdefault(position.source, []).append(position)
+        if position.reached >= 0:  # else it is followed as one that is met for the first time
+            sources.setdefault(position.source, []).append(position)
     for runs in sources.values():
         begins = next((at for at, one in enumerate(runs) if one.open), len(runs) - 1)
         del runs[:begins]
     return sources
+
+
+def rewound(
+    positions: Iterable[Position], points: Mapping[SourceId, Point] | None
+) -> list[Position]:
+    """Return the positions that move, as they stand after a rewind; what is open stays open.
+
+    Of each source in `points` its run is taken back to the number, and its later runs whole; None
+    takes every run back to the first number that caches keep.
+    """
+    moved = []
+    for position in positions:
+        rewinds = position.rewinds + 1
+        if points is None:
+            moved.append(msgspec.structs.replace(position, reached=-1, open=(), rewinds=rewinds))
+            continue
+        point = points.get(position.source)
+        if point is None or position.epoch < point.epoch:
+            continue
+        first = point.sn if position.epoch == point.epoch else 0
+        if first > position.reached:
+            continue
+        still_open = RangeSet(position.open)
+        still_open.add(first, position.reached)
+        runs = tuple((begin, end) for begin, end in still_open)
+        moved.append(msgspec.structs.replace(position, open=runs, rewinds=rewinds))
+    return moved

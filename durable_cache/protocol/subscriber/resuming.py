@@ -28,8 +28,14 @@ class ResumingEngine(SubscriberEngine):
     """Reads all of history from where the positions stand; owned by one thread."""
 
     def __init__(
-        self, options: DeliveryOptions | None = None, positions: Sequence[Position] = ()
+        self,
+        options: DeliveryOptions | None = None,
+        positions: Sequence[Position] = (),
+        *,
+        first_id: int = 1,
     ) -> None:
+        """`first_id` numbers the first question, so that no answer to an earlier engine is ours."""
+        self._first_id = first_id
         super().__init__(options, history=True)
         self._outputs.names_runs = True
         self._resumed: list[SourceId] = []
@@ -37,6 +43,10 @@ class ResumingEngine(SubscriberEngine):
         for source, runs in resumed_from(positions).items():
             self._resumed.append(source)
             self._sources.rest(_standing(source, runs))
+
+    def next_id(self) -> int:
+        """Return a number that no question bears."""
+        return next(self._ids)
 
     def run_of(self, source: SourceId, epoch: int) -> tuple[int, str]:
         """Return by which epoch and incarnation a run goes whose samples bear an epoch."""
