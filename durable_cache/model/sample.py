@@ -22,6 +22,7 @@ __all__ = [
     "Kind",
     "Qos",
     "Sample",
+    "SampleAfterMiss",
     "SampleBatch",
     "Skip",
     "SourceId",
@@ -183,6 +184,25 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def size(self) -> int:
         """Bytes the sample takes in a queue, near enough for a bound."""
         return len(self.payload) + len(self.attachment or b"") + len(self.key) + _SAMPLE_BYTES
+
+    @property
+    def missed_before(self) -> int | None:
+        """How many samples of the source a subscriber gave up right before this one.
+
+        0 where none, or where no subscriber passed it on; None where nobody can say how many.
+        """
+        return 0
+
+
+class SampleAfterMiss(Sample, frozen=True, array_like=True, gc=False):
+    """The first sample that a subscriber passes on after a loss: the sample itself, and a count."""
+
+    missed_before: int | None = 0
+
+    @classmethod
+    def of(cls, sample: Sample, missed: int | None) -> SampleAfterMiss:
+        """Return a sample with how many of its source are missing before it."""
+        return cls(*(*(getattr(sample, name) for name in Sample.__struct_fields__), missed))
 
 
 @lru_cache(maxsize=65536)

@@ -75,7 +75,7 @@ PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
 INCARNATION_DIGITS = 8
 """32 random bits: among the few runs of one source within an epoch, two alike are no event."""
-_NOT_IN_KEYS = frozenset("*$?#")
+NOT_IN_KEYS = frozenset("*$?#")
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -322,7 +322,7 @@ def _check_timestamp_id(text: str) -> None:
 def _check_key(key: str) -> None:
     """Take a key, or the key expression of a wildcard update (`model.wildcard`)."""
     chunks_missing = not key or key[0] == "/" or key[-1] == "/" or "//" in key
-    if chunks_missing or not _NOT_IN_KEYS.isdisjoint(key) or len(key.encode()) > KEY_BYTES_MAX:
+    if chunks_missing or not NOT_IN_KEYS.isdisjoint(key) or len(key.encode()) > KEY_BYTES_MAX:
         try:
             KeyExpression(key)
         except ValueError as error:
@@ -589,7 +589,7 @@ def parse_history_token(key: str, domain: str) -> HistoryToken | None:
     """Read a cache's token; None when it is none of this domain or malformed."""
     prefix = own_key(domain, "history", "")
     parts = key.removeprefix(prefix).split("/", 2) if key.startswith(prefix) else []
-    if len(parts) != 3 or not _NOT_IN_KEYS.isdisjoint(parts[0] + parts[1]):
+    if len(parts) != 3 or not NOT_IN_KEYS.isdisjoint(parts[0] + parts[1]):
         return None  # a chunk with wildcards would address every cache
     try:
         return HistoryToken(parts[0], parts[1], KeyExpression(parts[2]))

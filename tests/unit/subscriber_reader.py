@@ -49,6 +49,8 @@ class Reader:
         self.engine = SubscriberEngine(options, history=history)
         self.story: list[int | tuple[int, int]] = []
         self.delivered_samples: list[Sample] = []
+        self.unsure: list[int] = []
+        """The samples before which nobody knows whether something is missing."""
         self.fetches: list[Fetch] = []
         self.asked: list[AskHistory] = []
         self.seconds = 0.0
@@ -62,7 +64,8 @@ class Reader:
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
             match output:
-                case Deliver(samples):
+                case Deliver(samples, unsure):
+                    self.unsure += [samples[0].sn] if unsure else []
                     self.story += [one.sn for one in samples]
                     self.delivered_samples += samples
                 case Missed(_, _, first, last):

@@ -18,6 +18,7 @@ from durable_cache.endpoints.session import (
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import SourceId
+from durable_cache.protocol.advisories import user_token
 from durable_cache.protocol.reader.tokens import (
     Unregistered,
     auto_dispose_token,
@@ -41,14 +42,16 @@ class OwnKeys:
         self._domain = options.domain
         self.auto_dispose = options.auto_dispose_unregistered_instances
         self._unregistered_max = options.unregistered_max
-        self._disposing: Token | None = None
+        self._user = options.name
+        self._shown: list[Token] = []
         self._unregistered: dict[str, Token] = {}
 
     def show(self) -> None:
-        """Say what becomes of the keys when the publisher leaves; before its own token."""
-        if self.auto_dispose:
-            token = auto_dispose_token(self._domain, self._source)
-            self._disposing = declare_token(self._session, token)
+        """Say its name, and what becomes of its keys when it leaves; before its own token."""
+        tokens = [auto_dispose_token(self._domain, self._source)] if self.auto_dispose else []
+        if self._user is not None:
+            tokens.append(user_token(self._domain, self._source, self._user))
+        self._shown = [declare_token(self._session, token) for token in tokens]
 
     def read(self, given: IntoKeyExpr) -> str:
         """Return a key, or an expression for a wildcard update, that is the publisher's to use."""
@@ -83,9 +86,8 @@ class OwnKeys:
 
     def close(self) -> None:
         """Take all of it back, after the publisher's own token."""
-        for token in (self._disposing, *self._unregistered.values()):
-            if token is not None:
-                undeclare(token)
+        for token in (*self._shown, *self._unregistered.values()):
+            undeclare(token)
 
 
 @lru_cache(maxsize=1024)

@@ -21,6 +21,7 @@ from durable_cache.endpoints.session import (
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_fields, check_number, check_text, refused
 from durable_cache.model.sample import Qos
+from durable_cache.protocol.advisories import check_user
 from durable_cache.protocol.publisher.events import EngineOptions
 from durable_cache.storage.contract import Durability
 
@@ -76,6 +77,8 @@ class PublisherOptions:
     """Readers with a profile take its keys for disposed when it unregisters them or leaves."""
     unregistered_max: int = 10_000
     """Keys shown as unregistered; beyond it late readers take the oldest for written still."""
+    name: str | None = None
+    """What the publisher goes by in tables of losses; None: its source id."""
     domain: str = "default"
     """Caches, publishers and subscribers of one domain work together."""
     qos: Qos | None = None
@@ -133,6 +136,8 @@ class PublisherOptions:
         if self.heartbeat_seconds is not None:
             check_number("heartbeat_seconds", self.heartbeat_seconds, 0.1, whole=False)
         check_text("domain", self.domain)
+        if self.name is not None:
+            check_user(self.name)
         if self.spool_dir is not None and not self.acknowledgements:
             raise ConfigError("spool_dir: without acknowledgements nothing would ever leave it")
         self.quality, self.destination  # noqa: B018  # raise where they are none
@@ -208,6 +213,7 @@ class PublisherSettings(TypedDict, total=False):
     spool_bytes_max: int
     auto_dispose_unregistered_instances: bool
     unregistered_max: int
+    name: str | None
     domain: str
     qos: Qos | None
     congestion_control: CongestionControl | None

@@ -47,11 +47,13 @@ from durable_cache.endpoints.subscriber.channels import (
     Sink,
     sink_of,
 )
+from durable_cache.endpoints.subscriber.losing import Losing, LossListener
 from durable_cache.endpoints.subscriber.questions import Questions
 from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.losses import LossRow
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
@@ -185,6 +187,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._subscriber = declare_subscriber(
             session, str(key_expr), options.allowed_origin, options.channel_samples
         )
+        self._losing = Losing(
+            session, key_expr, domain, self.source, self._engine.losses, options.delivery
+        )
         self._shown: Token | None = None
         if options.detectable:
             self._shown = declare_native_token(session, str(key_expr), self.source, "sub")
@@ -233,7 +238,22 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def callback_errors(self) -> int:
         """How often a callback or a miss listener raised; delivery went on each time."""
         sinks = (self._sink, *self._miss_sinks)
-        return sum(sink.errors for sink in sinks if isinstance(sink, Callback))
+        return self._losing.errors + sum(
+            sink.errors for sink in sinks if isinstance(sink, Callback)
+        )
+
+    @property
+    def losses(self) -> Sequence[LossRow]:
+        """What happened to each source's samples, as `durable-cache loss` shows it; any thread."""
+        return self._engine.losses.rows()
+
+    def loss_listener(self, handler: object = None) -> LossListener:
+        """Tell `handler` how much is lost: the first loss at once, then at most once a second.
+
+        Takes what a subscriber takes; advisories are received from the returned listener where it
+        is a channel. Raises ConfigError at once for what cannot be told.
+        """
+        return self._losing.listen(handler)
 
     def sample_miss_listener(self, handler: object = None) -> MissListener:
         """Tell `handler` of every loss, before what follows it is delivered.
@@ -308,10 +328,10 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._begin()
         while not self._stopped.is_set():
             self._turn()
-            wake = self._engine.wake_ns()
             pause = _IDLE_SECONDS
-            if wake is not None:
-                pause = min(pause, max(0.0005, (wake - time.monotonic_ns()) / 1e9))
+            for wake in (self._engine.wake_ns(), self._losing.wake_ns()):
+                if wake is not None:
+                    pause = min(pause, max(0.0005, (wake - time.monotonic_ns()) / 1e9))
             event = self._next(pause)
             # What was declared before these samples came is known before they are looked at.
             for said in self._take_said():
@@ -321,17 +341,20 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             now = _now()
             if (wake := self._engine.wake_ns()) is not None and wake <= now.monotonic_ns:
                 self._handle(TimePassed(now))
+            self._losing.publish(now.monotonic_ns)
             if self._questions.history_error and not self._warned:
                 self._warn()
 
     def _take_said(self) -> Iterator[Event]:
         """Yield what tokens and heartbeats say since the last time."""
+        self._losing.look()
         for key, alive in take_token_changes(self._publishers):
             self._note_publisher(key, alive=alive)
             token = parse_publisher_token(key, self._domain)
             if token is None or not token.key_expr.intersects(self.key_expr):
                 continue
             if alive:
+                self._losing.declared(token)
                 listed = time.monotonic() < self._listed_until_seconds
                 yield Declared(token.source, token.epoch, token.incarnation, _now(), listed)
             else:
@@ -369,8 +392,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def _do(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
             match output:
-                case Deliver(samples):
-                    self._deliver(samples)
+                case Deliver(samples, unsure):
+                    self._deliver(self._engine.losses.after_misses(samples, unsure=unsure))
                 case Fetch() | AskHistory():
                     self._questions.ask(output)
                 case Missed(source, epoch, first, last):
@@ -387,6 +410,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             "samples missed",
             extra={"source": str(miss.source), "first": miss.first, "last": miss.last},
         )
+        self._losing.missed(miss.source, miss.nb)
         for sink in tuple(self._miss_sinks):
             sink.deliver((miss,))
 
@@ -424,6 +448,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         for thread in self._threads:
             if thread is not current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        self._losing.close(self._left_behind(), _now())
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late and current_thread() not in self._threads:
             _log.warning("closing %s: %s did not end in time", self.key_expr, ", ".join(late))
@@ -432,6 +457,16 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             raise error
 
     undeclare = close
+
+    def _left_behind(self) -> list[Sample]:
+        """Return the samples that came when nobody was there any more to take them."""
+        left: list[Sample] = []
+        with suppress(Empty):
+            while True:
+                event = self._events.get_nowait()
+                if isinstance(event, Received):
+                    left += event.samples
+        return left
 
 
 def _now() -> Moment:

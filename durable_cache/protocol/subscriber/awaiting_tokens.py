@@ -7,12 +7,18 @@ from typing import NamedTuple
 
 from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import frame
 from durable_cache.protocol.between_runs import BetweenRuns, part
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, TokenGone
 from durable_cache.protocol.subscriber.following import Followed
 from durable_cache.protocol.subscriber.places import Sources
 
-__all__ = ["AwaitingTokens", "Met"]
+__all__ = ["AwaitingTokens", "Met", "age_of"]
+
+_FRESH_FRAMES = 7
+"""A publisher began within our sight if its epoch is at most so many frames (a minute) old."""
+_STALE_NS = 2_000_000_000
+"""How long after our start tokens of runs that ended may still be listed beside later ones."""
 
 
 class Met(NamedTuple):
@@ -24,6 +30,17 @@ class Met(NamedTuple):
     """Of the run that the token names."""
     unknown: Sequence[Sample]
     """Of either; answers name the run of what they hold."""
+
+
+def age_of(token: Declared, began_ns: int) -> tuple[bool, bool]:
+    """Tell whether a token's run began in our sight, and whether it may be left of an earlier one.
+
+    `began_ns` is when we began, as Unix time.
+    """
+    now_ns = token.now.unix_ns
+    since_ns = max(began_ns, now_ns - (_FRESH_FRAMES << 33))
+    fresh = not token.listed and token.epoch >= frame(since_ns)
+    return fresh, not fresh and now_ns - began_ns < _STALE_NS
 
 
 class AwaitingTokens:

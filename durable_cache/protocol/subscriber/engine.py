@@ -24,11 +24,12 @@ from typing import assert_never
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, sn_distance
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import epoch_of_restart, precedes_wrap
 from durable_cache.protocol.subscriber.asking import asked_from, asked_to
-from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens
+from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     Declared,
@@ -56,10 +57,6 @@ from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 __all__ = ["SubscriberEngine"]
 
 _SECOND_NS = 1_000_000_000
-_FRESH_FRAMES = 7
-"""A publisher began within our sight if its epoch is at most so many frames (a minute) old."""
-_STALE_NS = 2 * _SECOND_NS
-"""How long after our start tokens of runs that ended may still be listed beside later ones."""
 
 
 class SubscriberEngine:
@@ -74,16 +71,14 @@ class SubscriberEngine:
         """With whether all answers to the question so far were whole."""
         self._ids = count(self._first_id)
         self._outputs = Outputs()
-        self._held, self._awaiting = Held(), AwaitingTokens(self._options)
-        self._unnumbered = Unnumbered(self._outputs, self._held, self._options)
+        self.losses = Losses(self._options.losses_max)  # misses: by whoever carries them out
+        self._held, self._awaiting = Held(self.losses), AwaitingTokens(self._options)
+        self._unnumbered = Unnumbered(self._outputs, self._held, self.losses, self._options)
         self._history: History | None = None
         if history:
-            followed = partial(self._held.reading_of, self._sources)
-            self._history = History(
-                self._options, self._ids, self._outputs, followed, self._unnumbered
-            )
-        self._crowd = Crowd()
-        self._began_ns, self._answerers_known = 0, False
+            read = partial(self._held.reading_of, self._sources)
+            self._history = History(self._options, self._ids, self._outputs, read, self._unnumbered)
+        self._crowd, self._began_ns, self._answerers_known = Crowd(), 0, False
         self._duplicates = self._dropped = self.beyond = 0
 
     @property
@@ -132,6 +127,7 @@ class SubscriberEngine:
 
     def handle(self, event: Event) -> list[Output]:
         """Take what happened and return what is to be done, in order."""
+        self.losses.now_ns = event.now.unix_ns
         match event:
             case Received(samples, now, oversized):
                 for sample in oversized:  # before what follows, so that nobody asks for it
@@ -182,7 +178,7 @@ class SubscriberEngine:
                 numbering.used = True
             elif is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
-            elif reading and not self._is_followed(sample.source):
+            elif reading and not self._sources.is_live(sample.source):
                 self._hold_back(sample)
             else:
                 self._live(sample, now)
@@ -193,10 +189,6 @@ class SubscriberEngine:
         if followed is not None:
             followed.leave_out(sample, self._options, may_begin=may_begin)
         return followed
-
-    def _is_followed(self, source: SourceId) -> bool:
-        followed = self._sources.get(source)
-        return followed is not None and followed.live
 
     def _hold_back(self, sample: Sample) -> None:
         """Keep a sample until history is read; of what does not fit, where each source stands."""
@@ -234,6 +226,7 @@ class SubscriberEngine:
             numbering.begin(sample.sn)
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
             self._duplicates += 1  # it came before all that is ours
+            self.losses.repeated(sample.source)
             return
         elif numbering.doubts(sample):
             restarted = self._restarted(followed, numbering, sample, now)
@@ -251,6 +244,7 @@ class SubscriberEngine:
         following = ended.next_sn or 0
         if sample.sn < following:
             self._duplicates += 1
+            self.losses.repeated(sample.source)
             return
         ended.report(self._outputs, following, sample.sn)
         ended.next_sn = sample.sn + 1
@@ -267,6 +261,7 @@ class SubscriberEngine:
         newest = numbering.newest_ntp64 if held is None else held.ntp64
         later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64
         if not (wraps or later):
+            self.losses.repeated(sample.source)
             self._duplicates += 1
             return None
         if numbering.declared:
@@ -296,9 +291,11 @@ class SubscriberEngine:
         if self._options.recovery:
             self._ask(numbering, sample.sn, sample.sn)
 
-    def _hold(self, numbering: Numbering, sample: Sample) -> None:
+    def _hold(self, numbering: Numbering, sample: Sample, *, asked: bool = False) -> None:
         repeats, dropped = numbering.duplicates, numbering.dropped
         numbering.hold(sample, self._options.pending_samples_max)
+        if not asked and numbering.duplicates > repeats:
+            self.losses.repeated(sample.source)
         self._duplicates += numbering.duplicates - repeats
         self._dropped += numbering.dropped - dropped
 
@@ -307,6 +304,7 @@ class SubscriberEngine:
     def _settle(self, followed: Followed, now: Moment) -> None:
         """Deliver what has its turn, go from numbering to numbering, ask for what is missing."""
         options, now_ns = self._options, now.monotonic_ns
+        self.losses.seen(followed.source)
         while (head := followed.head) is not None:
             head.advance(self._outputs, now_ns)
             if head.opened_ns is not None and not options.recovery:
@@ -320,7 +318,7 @@ class SubscriberEngine:
                 self._look_for_end(followed, head, now_ns)
             if not (head.end_known and (head.next_sn is None or head.next_sn > head.top)):
                 break
-            followed.ended = followed.numberings.pop(0)
+            followed.end_first()
         if head is not None:
             self._ask_missing(followed, head, now_ns)
         steady = head is not None and head.steady and len(followed.numberings) == 1
@@ -341,6 +339,7 @@ class SubscriberEngine:
             return
         if followed.wraps(self._options):
             head.top, head.end_known = SOURCE_SN_MODULUS - 1, True
+            head.end_told = True
         head.advance(self._outputs, now_ns)
 
     def _ask_missing(self, followed: Followed, numbering: Numbering, now_ns: int) -> None:
@@ -381,6 +380,8 @@ class SubscriberEngine:
         if asked is None:
             return
         numbering, fetch, whole = asked
+        if isinstance(event, FetchFailed) or not event.answer.whole:
+            self.losses.unanswered(fetch.source)
         followed = self._sources.get(numbering.source)
         if followed is None or numbering not in followed.numberings:
             return
@@ -429,13 +430,14 @@ class SubscriberEngine:
             followed.put_right(part, self._options.pending_samples_max)
             for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
-                    self._hold(numbering, sample)
+                    self._hold(numbering, sample, asked=True)
                     taken += 1
                     if len(numbering.pending) >= self._options.pending_samples_max:
                         numbering.advance(self._outputs, now_ns)
         for part in parts:
             numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole)
         if fetch.last is None and numbering.ending and whole:
+            numbering.end_told |= answer.answerers > 0
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known
         # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.
         few = answer.cut_after is None and taken < self._options.request_samples_max // 10
@@ -445,9 +447,7 @@ class SubscriberEngine:
 
     def _declared(self, event: Declared) -> None:
         source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
-        since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
-        fresh = not event.listed and epoch >= frame(since_ns)
-        stale = not fresh and now.unix_ns - self._began_ns < _STALE_NS
+        fresh, stale = age_of(event, self._began_ns)
         if self.reads_history and source in self._held:
             self._held.declare(event, self._sources.known(source), fresh=fresh, stale=stale)
             return
@@ -522,7 +522,7 @@ class SubscriberEngine:
             name = history.incarnations.get((sample.source, sample.epoch), "")
             for numbering in () if followed is None else followed.numberings:
                 if numbering.is_called(sample.epoch, name):
-                    self._hold(numbering, sample)
+                    self._hold(numbering, sample, asked=True)
             if followed is not None:
                 lacking[sample.source] = followed
         for followed in lacking.values():

@@ -67,6 +67,10 @@ class DeliveryOptions:
     sources_max: int = 10_000
     """Sources followed; one not used for longest rests, and goes on where it stood. Where all wait
     for something missing, as many others wait for room; of more, what came is reported."""
+    losses_max: int = 10_000
+    """Sources whose losses are counted one by one; those of further ones are counted together."""
+    loss_keys_max: int = 100
+    """Key expressions that one advisory names; further ones are in its sum."""
     places_max: int = 100_000
     """Sources that rest: about 90 MB. One beyond it counts as new when it comes again."""
     history_page_samples: int = 20_000
@@ -235,6 +239,8 @@ class Deliver:
     """Pass these on, in this order."""
 
     samples: tuple[Sample, ...]
+    unsure: bool = False
+    """Nobody told where the run before the first of them ended: some of it may be missing."""
 
 
 @dataclass(frozen=True, slots=True)

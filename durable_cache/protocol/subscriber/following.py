@@ -77,6 +77,10 @@ class Numbering:
     ending: bool = False
     """A later numbering waits: its end is to be found."""
     end_known: bool = False
+    end_told: bool = False
+    """By somebody who knows it: not for want of an answer."""
+    unsure: bool = False
+    """Nobody told where the numbering before it ended."""
     resumed: bool = False
     """It was followed in an earlier life: what caches removed since then is a loss."""
     called: int | None = None
@@ -92,7 +96,7 @@ class Numbering:
     @property
     def steady(self) -> bool:
         """Whether the next number can be passed on without another look."""
-        waits = self.pending or self.ending
+        waits = self.pending or self.ending or self.unsure
         return self.next_sn is not None and self.top < self.next_sn and not waits
 
     @property
@@ -197,6 +201,9 @@ class Numbering:
         while True:
             sample = pending.pop(sn, None)
             if sample is not None:
+                if self.unsure:
+                    outputs.begin_unsure()
+                    self.unsure = False
                 ready.append(self.name(sample) if outputs.names_runs else sample)
                 self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
                 sn += 1
@@ -408,6 +415,11 @@ class Followed:
         """Tell whether a later numbering is delivered already, so that nothing comes in order."""
         head = self.head
         return self.live and head is not None and head.next_sn is not None and epoch < head.epoch
+
+    def end_first(self) -> None:
+        """The first numbering is at its end: the next one is delivered."""
+        ended = self.ended = self.numberings.pop(0)
+        self.numberings[0].unsure = ended.next_sn is not None and not ended.end_told
 
     def remember(self, incarnation: str, epoch: int) -> None:
         """Know an incarnation when its token comes again."""

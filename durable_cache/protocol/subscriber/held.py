@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
 from durable_cache.protocol.subscriber.following import Followed, Numbering, Reading
 from durable_cache.protocol.subscriber.places import Sources
@@ -19,7 +20,8 @@ __all__ = ["Held"]
 class Held:
     """Samples and tokens as they came; bounded by its owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
         self._waiting: list[Sample | Declared | TokenGone] = []
         self._begun: dict[SourceId, dict[str, bool]] = {}
         """The sources that wait, with the incarnations that their tokens name, and whether each
@@ -114,6 +116,7 @@ class Held:
                 too_late(ended, one)
             elif _repeats(ended, one):
                 self.repeats += 1
+                self._losses.repeated(one.source)
             else:
                 kept.append(one)
         return kept

@@ -17,6 +17,7 @@ class Outputs:
         self.delivered = self.missed = 0
         self.names_runs = False
         """All samples of a numbering are to bear one epoch, live ones too."""
+        self._unsure = False
 
     def report(self, source: SourceId, epoch: int, first: int, last: int) -> None:
         """Report numbers as missed, after everything that is ready."""
@@ -30,6 +31,11 @@ class Outputs:
         else:
             self.done.append(Missed(source, epoch, first, last))
 
+    def begin_unsure(self) -> None:
+        """What is ready next may follow a loss that nobody can count."""
+        self._flush()
+        self._unsure = True
+
     def ask(self, question: Output) -> None:
         self.done.append(question)
 
@@ -42,5 +48,6 @@ class Outputs:
     def _flush(self) -> None:
         if self.ready:
             self.delivered += len(self.ready)
-            self.done.append(Deliver(tuple(self.ready)))
+            self.done.append(Deliver(tuple(self.ready), self._unsure))
             self.ready.clear()
+            self._unsure = False

@@ -34,6 +34,7 @@ class _Stood:
     newest_ntp64: int
     resumed: bool
     called: int | None
+    unsure: bool
 
     @classmethod
     def of(cls, numbering: Numbering) -> _Stood:
@@ -46,6 +47,7 @@ class _Stood:
             numbering.newest_ntp64,
             numbering.resumed,
             numbering.called,
+            numbering.unsure,
         )
 
     def numbering(self, source: SourceId) -> Numbering:
@@ -59,6 +61,7 @@ class _Stood:
             self.newest_ntp64,
             resumed=self.resumed,
             called=self.called,
+            unsure=self.unsure,
         )
 
 
@@ -130,6 +133,11 @@ class Sources:
     def get(self, source: SourceId) -> Followed | None:
         """Return a source that is followed."""
         return self.followed.get(source)
+
+    def is_live(self, source: SourceId) -> bool:
+        """Tell whether what is published of a source is passed on."""
+        followed = self.followed.get(source)
+        return followed is not None and followed.live
 
     def known(self, source: SourceId) -> Followed | None:
         """Return a source that is followed, or that rests and for which there is room."""

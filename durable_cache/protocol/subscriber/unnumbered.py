@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from durable_cache.model.sample import Identity, Sample
 from durable_cache.model.selection import Cursor
 from durable_cache.model.unnumbered import identified
+from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.outputs import Outputs
@@ -24,12 +25,15 @@ class Unnumbered:
     While history is read, so many at most wait behind it, with all that waits; later ones pass.
     """
 
-    def __init__(self, outputs: Outputs, held: Held, options: DeliveryOptions) -> None:
+    def __init__(
+        self, outputs: Outputs, held: Held, losses: Losses, options: DeliveryOptions
+    ) -> None:
         self.has_history = False
         """Without history nothing comes twice but over two routes, which is passed on as it comes.
         """
         self._outputs = outputs
         self._held = held
+        self._losses = losses
         self._samples_max = options.pending_samples_max
         self._delivered: OrderedDict[Identity, None] = OrderedDict()
         self._read_up_to: Cursor = ()
@@ -43,6 +47,7 @@ class Unnumbered:
             self._held.add(named or sample)
         elif named is not None and self.has_history and not self._is_first(named):
             self.repeats += 1
+            self._losses.repeated(named.source)
         else:
             self._outputs.ready.append(named or sample)
 

@@ -1,0 +1,206 @@
+"""What a process lost of each source: RaiMS's `show loss`, counted where it is seen (ADR 0157).
+
+Pure: its owner tells what happened and when. A row is a value that is replaced as a whole, so any
+thread may read the rows while the owner's thread counts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.sample import Sample, SampleAfterMiss, SourceId
+
+__all__ = ["OTHERS", "LossRow", "LossTable", "Losses", "decode_rows", "encode_rows"]
+
+OTHERS = "*"
+"""The user of the row that takes the counts of those there was no room for."""
+
+
+class LossRow(NamedTuple):
+    """What happened to the samples of one source; times are Unix nanoseconds, 0 is never."""
+
+    source: SourceId | None
+    """None in the row of all those that there was no room for, and of questions about no source."""
+    user: str
+    """The publisher's name, or else its source id."""
+    repeats: int = 0
+    """Samples that came as they were published, and had come before."""
+    repeat_ns: int = 0
+    unsubscribed: int = 0
+    """Samples that came when the subscriber was undeclared."""
+    unsubscribed_ns: int = 0
+    lost: int = 0
+    """Numbers that were given up and reported."""
+    lost_ns: int = 0
+    inbox_lost: int = 0
+    """Questions about its numbers that were not, or not whole, answered."""
+    inbox_ns: int = 0
+
+    def joined(self, other: LossRow) -> LossRow:
+        """Return the row of both: counts are added, of the times the later one stands."""
+        return self._replace(
+            repeats=self.repeats + other.repeats,
+            repeat_ns=max(self.repeat_ns, other.repeat_ns),
+            unsubscribed=self.unsubscribed + other.unsubscribed,
+            unsubscribed_ns=max(self.unsubscribed_ns, other.unsubscribed_ns),
+            lost=self.lost + other.lost,
+            lost_ns=max(self.lost_ns, other.lost_ns),
+            inbox_lost=self.inbox_lost + other.inbox_lost,
+            inbox_ns=max(self.inbox_ns, other.inbox_ns),
+        )
+
+
+class Losses:
+    """Counts for each source; owned by one thread, `rows` may be read by any.
+
+    Of more than `sources_max` sources the row that is there for longest is added to one row for all
+    such, so that sums stay exact.
+    """
+
+    def __init__(self, sources_max: int) -> None:
+        self.now_ns = 0
+        """When what is told happens, as Unix time; its owner sets it."""
+        self._sources_max = sources_max
+        self._rows: dict[SourceId, LossRow] = {}
+        self._others = LossRow(None, OTHERS)
+        self._names: OrderedDict[SourceId, str] = OrderedDict()
+        self._missed: OrderedDict[SourceId, int] = OrderedDict()
+        """What was lost of a source since the last sample of it that was passed on."""
+
+    def rows(self) -> Sequence[LossRow]:
+        """Return a row for each source, and one for all others where something is in it."""
+        rows = tuple(self._rows.values())
+        others = self._others
+        return rows if others == LossRow(None, OTHERS) else (*rows, others)
+
+    def name(self, source: SourceId, user: str) -> None:
+        """Call a source by the name that its publisher goes by."""
+        self._names[source] = user
+        self._shorten(self._names)
+        row = self._rows.get(source)
+        if row is not None:
+            self._rows[source] = row._replace(user=user)
+
+    def user(self, source: SourceId) -> str:
+        """Return the name that a source's publisher goes by, or else the source id."""
+        return self._names.get(source, str(source))
+
+    def seen(self, source: SourceId) -> None:
+        """Have a row for a source of which nothing was lost, while there is room."""
+        if source not in self._rows and len(self._rows) < self._sources_max:
+            self._put(self._row(source))
+
+    def repeated(self, source: SourceId, count: int = 1) -> None:
+        """Count samples that had come before."""
+        row = self._row(source)
+        self._put(row._replace(repeats=row.repeats + count, repeat_ns=self.now_ns))
+
+    def unsubscribed(self, samples: Iterable[Sample]) -> None:
+        """Count samples that came when the subscriber was undeclared."""
+        for sample in samples:
+            row = self._row(sample.source)
+            count = row.unsubscribed + 1
+            self._put(row._replace(unsubscribed=count, unsubscribed_ns=self.now_ns))
+
+    def lost(self, source: SourceId, count: int) -> None:
+        """Count numbers that were reported as missed; the next sample of the source bears them."""
+        row = self._row(source)
+        self._put(row._replace(lost=row.lost + count, lost_ns=self.now_ns))
+        self._missed[source] = self._missed.pop(source, 0) + count
+        self._shorten(self._missed)
+
+    def unanswered(self, source: SourceId | None) -> None:
+        """Count a question that was not, or not whole, answered; None: it was about no source."""
+        row = self._others if source is None else self._row(source)
+        self._put(row._replace(inbox_lost=row.inbox_lost + 1, inbox_ns=self.now_ns))
+
+    def after_misses(self, samples: Sequence[Sample], *, unsure: bool) -> Sequence[Sample]:
+        """Return samples that are passed on, each that follows a loss with what was missed before.
+
+        `unsure`: it is not known whether something is missing before the first of them.
+        """
+        if not (unsure or self._missed):
+            return samples
+        marked = list(samples)
+        for at, sample in enumerate(marked):
+            count: int | None = self._missed.pop(sample.source, 0)
+            if unsure and at == 0:
+                count = None
+            if count != 0:
+                marked[at] = SampleAfterMiss.of(sample, count)
+        return marked
+
+    def _row(self, source: SourceId) -> LossRow:
+        return self._rows.get(source) or LossRow(source, self.user(source))
+
+    def _put(self, row: LossRow) -> None:
+        if row.source is None:
+            self._others = row
+            return
+        self._rows[row.source] = row
+        if len(self._rows) > self._sources_max:
+            oldest = self._rows.pop(next(iter(self._rows)))
+            self._others = self._others.joined(oldest)
+
+    def _shorten(self, table: OrderedDict[SourceId, str] | OrderedDict[SourceId, int]) -> None:
+        while len(table) > self._sources_max:
+            table.popitem(last=False)
+
+
+class LossTable(msgspec.Struct, frozen=True):
+    """What one process answers: who it is, what it listens to, and its rows."""
+
+    name: str
+    """A subscriber's source id, or a cache's storage."""
+    key_expr: str
+    rows: tuple[LossRow, ...]
+
+
+class _Row(msgspec.Struct, frozen=True):
+    source: str
+    user: str
+    repeats: int
+    repeat_ns: int
+    unsubscribed: int
+    unsubscribed_ns: int
+    lost: int
+    lost_ns: int
+    inbox_lost: int
+    inbox_ns: int
+
+
+class _Table(msgspec.Struct, frozen=True):
+    name: str
+    key_expr: str
+    rows: tuple[_Row, ...]
+
+
+_tables = msgspec.json.Decoder(_Table)
+
+
+def encode_rows(name: str, key_expr: str, rows: Sequence[LossRow]) -> bytes:
+    """Return a process's table as it answers with it: JSON, a source of nobody empty."""
+    written = tuple(_Row("" if row.source is None else str(row.source), *row[1:]) for row in rows)
+    return msgspec.json.encode(_Table(name, key_expr, written))
+
+
+def decode_rows(payload: bytes) -> LossTable:
+    """Read a process's table; RemoteProtocolError, never to be retried, when it is none."""
+    try:
+        table = _tables.decode(payload)
+        rows = tuple(_read(row) for row in table.rows)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"a table of losses that cannot be read: {error}") from error
+    return LossTable(table.name, table.key_expr, rows)
+
+
+def _read(row: _Row) -> LossRow:
+    source, *rest = msgspec.structs.astuple(row)
+    if min(rest[1:]) < 0:
+        raise ValueError(f"a negative count of {row.user[:40]!r}")
+    return LossRow(SourceId.parse(source) if source else None, *rest)

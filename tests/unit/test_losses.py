@@ -1,0 +1,403 @@
+"""Are losses counted as a person with a list would, and told as RaiMS's text says?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durable_cache.errors import ConfigError, RemoteProtocolError
+from durable_cache.model.sample import Sample, SampleAfterMiss, SourceId
+from durable_cache.protocol.advisories import (
+    Advisories,
+    LossAdvisory,
+    check_user,
+    decode_advisory,
+    encode_advisory,
+    loss_key,
+    parse_user_token,
+    user_token,
+)
+from durable_cache.protocol.losses import (
+    OTHERS,
+    Losses,
+    LossRow,
+    LossTable,
+    decode_rows,
+    encode_rows,
+)
+from durable_cache.protocol.subscriber.events import DeliveryOptions, FetchFailed
+from tests.unit.subscriber_reader import BEGAN_NS, OTHER, SOURCE, Reader, sample
+
+SECOND = 1_000_000_000
+NAMELESS = str(SOURCE)
+
+
+def row_of(losses: Losses, source: SourceId | None = SOURCE) -> LossRow:
+    return next(row for row in losses.rows() if row.source == source)
+
+
+def alone() -> Reader:
+    """Return a subscriber that asks nobody."""
+    return Reader(DeliveryOptions(recovery=False))
+
+
+# RaiMS, "Message Loss": what may be so when a number is not the next one
+
+
+def test_under_normal_conditions_each_number_is_one_greater_and_nothing_is_counted() -> None:
+    reader = alone()
+    reader.live(*map(sample, range(5)))
+    assert row_of(reader.engine.losses) == LossRow(SOURCE, NAMELESS)
+
+
+def test_the_first_message_received_is_no_loss() -> None:
+    reader = alone()
+    reader.live(sample(766))
+    assert reader.story == [766]
+    assert row_of(reader.engine.losses).lost == 0
+
+
+def test_a_number_at_or_below_the_last_was_processed_and_is_dropped() -> None:
+    reader = alone()
+    reader.live(*map(sample, range(5)))
+    reader.seconds = 2.0
+    reader.live(sample(4), sample(2))
+    assert reader.story == [0, 1, 2, 3, 4]
+    row = row_of(reader.engine.losses)
+    assert (row.repeats, row.repeat_ns) == (2, BEGAN_NS + 2 * SECOND)
+    assert row.lost == 0
+
+
+def test_a_number_that_waits_and_comes_again_is_a_repeat() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(2), sample(2))
+    assert row_of(reader.engine.losses).repeats == 1
+
+
+def test_what_caches_give_twice_is_no_repeat_of_a_publication() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(3))
+    reader.answer(sample(1), sample(1), sample(2))
+    assert reader.story == [0, 1, 2, 3]
+    assert row_of(reader.engine.losses).repeats == 0
+
+
+def test_a_sequence_that_skips_ahead_tells_how_many_are_lost_and_when() -> None:
+    reader = alone()
+    reader.seconds = 3.0
+    reader.live(sample(0), sample(767))
+    assert reader.story == [0, (1, 766), 767]
+    assert [one for one in reader.story if isinstance(one, tuple)] == [(1, 766)]
+
+
+def test_a_question_without_an_answer_is_lost_from_the_inbox() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(2))
+    (fetch,) = reader.fetches
+    reader.seconds = 1.0
+    reader.handle(FetchFailed(fetch.fetch_id, reader.now))
+    row = row_of(reader.engine.losses)
+    assert (row.inbox_lost, row.inbox_ns, row.lost) == (1, BEGAN_NS + SECOND, 0)
+
+
+def test_an_answer_with_an_error_is_lost_from_the_inbox_too() -> None:
+    reader = Reader()
+    reader.live(sample(0), sample(2))
+    reader.answer(sample(1), whole=False)
+    assert row_of(reader.engine.losses).inbox_lost == 1
+    assert reader.story == [0, 1, 2]
+
+
+# "Notification of message loss": it is forwarded with how many are missing, if that can be told
+
+
+def marked(losses: Losses, *sns: int, unsure: bool = False) -> list[int | None]:
+    return [s.missed_before for s in losses.after_misses([*map(sample, sns)], unsure=unsure)]
+
+
+def test_the_first_sample_after_a_loss_bears_how_many_are_missing() -> None:
+    losses = Losses(10)
+    losses.lost(SOURCE, 3)
+    losses.lost(SOURCE, 4)
+    theirs = sample(5, source=OTHER)
+    passed = losses.after_misses([theirs, sample(8), sample(9)], unsure=False)
+    assert [s.missed_before for s in passed] == [0, 7, 0]
+    assert passed[0] is theirs
+    assert marked(losses, 10) == [0]
+
+
+def test_what_nobody_can_count_is_none_and_only_before_the_first() -> None:
+    losses = Losses(10)
+    assert marked(losses, 0, 1, unsure=True) == [None, 0]
+    losses.lost(SOURCE, 2)
+    assert marked(losses, 4, 5, unsure=True) == [None, 0]
+    assert marked(losses, 6) == [0]
+
+
+def test_a_marked_sample_is_the_sample_on_the_wire() -> None:
+    told = SampleAfterMiss.of(sample(3), 7)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Sample) == sample(3)
+    assert (told.identity, sample(3).missed_before) == (sample(3).identity, 0)
+
+
+def test_a_restart_whose_end_nobody_told_is_unsure() -> None:
+    reader = alone()
+    reader.live(sample(5), sample(6))
+    reader.live(sample(0, at=100.0))
+    assert reader.story == [5, 6, 0]
+    assert reader.unsure == [0]
+
+
+def test_a_restart_whose_end_a_cache_told_is_sure() -> None:
+    reader = Reader()
+    reader.live(sample(5), sample(6))
+    reader.live(sample(0, at=100.0))
+    reader.answer()
+    assert reader.story == [5, 6, 0]
+    assert reader.unsure == []
+
+
+# "Show loss": a row for each peer
+
+COUNTED = st.lists(
+    st.tuples(
+        st.sampled_from(["repeated", "lost", "unanswered", "unsubscribed", "seen", "name"]),
+        st.integers(0, 5),
+        st.integers(1, 9),
+    ),
+    max_size=60,
+)
+
+
+def source(number: int) -> SourceId:
+    return SourceId("ab", number + 1)
+
+
+@given(COUNTED, st.integers(1, 7))
+def test_rows_are_what_a_list_would_say_and_sums_are_exact(
+    steps: list[tuple[str, int, int]], sources_max: int
+) -> None:
+    losses = Losses(sources_max)
+    naive: dict[str, Counter[SourceId]] = defaultdict(Counter)
+    last: dict[tuple[str, SourceId], int] = {}
+    for at, (what, number, count) in enumerate(steps, 1):
+        one, losses.now_ns = source(number), at
+        match what:
+            case "repeated":
+                losses.repeated(one, count)
+            case "lost":
+                losses.lost(one, count)
+            case "unanswered":
+                losses.unanswered(one)
+                count = 1
+            case "unsubscribed":
+                losses.unsubscribed([sample(sn, source=one) for sn in range(count)])
+            case "seen":
+                losses.seen(one)
+            case _:
+                losses.name(one, f"B.{number}")
+        naive[what][one] += count
+        last[what, one] = at
+    rows = losses.rows()
+    fields = {
+        "repeated": ("repeats", "repeat_ns"),
+        "lost": ("lost", "lost_ns"),
+        "unanswered": ("inbox_lost", "inbox_ns"),
+        "unsubscribed": ("unsubscribed", "unsubscribed_ns"),
+    }
+    for what, (field, time_field) in fields.items():
+        assert sum(getattr(row, field) for row in rows) == naive[what].total()
+        times = [at for (named, _), at in last.items() if named == what]
+        assert max((getattr(row, time_field) for row in rows), default=0) == max(times, default=0)
+    assert len([row for row in rows if row.source is not None]) <= sources_max
+    if sources_max >= 6:
+        for row in rows:
+            assert row.source is not None
+            for what, (field, time_field) in fields.items():
+                assert getattr(row, field) == naive[what][row.source]
+                assert getattr(row, time_field) == last.get((what, row.source), 0)
+            named = ("name", row.source) in last
+            assert row.user == (f"B.{row.source.eid - 1}" if named else str(row.source))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 4)), max_size=40))
+def test_each_loss_is_borne_by_one_sample(steps: list[tuple[bool, int, int]]) -> None:
+    losses, due = Losses(10), Counter[SourceId]()
+    for is_loss, number, count in steps:
+        one = source(number)
+        if is_loss:
+            losses.lost(one, count)
+            due[one] += count
+            continue
+        samples = [sample(sn, source=one) for sn in range(count)]
+        passed = losses.after_misses(samples, unsure=False)
+        assert [s.missed_before for s in passed] == [due.pop(one, 0), *[0] * (count - 1)]
+
+
+def test_sources_without_a_loss_have_rows_only_while_there_is_room() -> None:
+    losses = Losses(1)
+    losses.lost(SOURCE, 2)
+    losses.seen(OTHER)
+    assert [row.source for row in losses.rows()] == [SOURCE]
+    losses.repeated(OTHER)
+    others, theirs = sorted(losses.rows(), key=lambda row: row.source is not None)
+    assert (others.user, others.lost, theirs.source) == (OTHERS, 2, OTHER)
+
+
+def test_a_question_about_no_source_is_counted() -> None:
+    losses = Losses(1)
+    losses.unanswered(None)
+    assert row_of(losses, None) == LossRow(None, OTHERS, inbox_lost=1)
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    rows = (LossRow(SOURCE, "B.1", 1, 2, 3, 4, 5, 6, 7, 8), LossRow(None, OTHERS, lost=1))
+    table = encode_rows("ab12:9", "a/**", rows)
+    assert decode_rows(table) == LossTable("ab12:9", "a/**", rows)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"[]",
+        b'{"name":"x","key_expr":"a","rows":[{}]}',
+        encode_rows("x", "a", (LossRow(SOURCE, "u", lost=-1),)),
+        encode_rows("x", "a", (LossRow(SOURCE, "u"),)).replace(b"ab12:7", b"nobody"),
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_table_is_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_rows(payload)
+
+
+# "RV protocol": the advisory, throttled so that one is published a second after the first one
+
+OF_THE_TEXT = [
+    *("RSF.REC.PAC.NaE", "RSF.REC.MTC.NaE", "RSF.REC.MCD.NaE", "RSF.REC.MCD.N"),
+    *("RSF.REC.SPM4.NaE", "RSF.REC.MER.NaE", "RSF.REC.MER.N"),
+]
+
+
+def test_the_advisory_of_the_text() -> None:
+    advisories = Advisories(SOURCE, 100)
+    assert advisories.wake_ns() is None
+    for subject in OF_THE_TEXT:
+        advisories.lost(subject, 1)
+    assert advisories.wake_ns() == 0
+    advisory = advisories.take(0)
+    assert advisory is not None
+    fields = json.loads(encode_advisory(advisory))
+    assert list(fields.items())[:8] == [
+        ("ADV_CLASS", "ERROR"),
+        ("ADV_SOURCE", "SYSTEM"),
+        ("ADV_NAME", "DATALOSS.INBOUND.BCAST"),
+        ("ADV_DESC", "lost msgs"),
+        ("lost", 7),
+        ("sub_cnt", 7),
+        ("sub1", "RSF.REC.PAC.NaE"),
+        ("lost1", 1),
+    ]
+    assert (fields["sub7"], fields["lost7"]) == ("RSF.REC.MER.N", 1)
+    assert (fields["subscriber"], fields["total"]) == (str(SOURCE), 7)
+    assert decode_advisory(encode_advisory(advisory)) == advisory
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 4), st.integers(1, 9)), max_size=60),
+    st.integers(1, 6),
+)
+def test_the_first_at_once_then_one_a_second_and_nothing_is_left_out(
+    steps: list[tuple[int, int, int]], keys_max: int
+) -> None:
+    advisories, now_ns = Advisories(SOURCE, keys_max), 0
+    told: list[tuple[int, LossAdvisory]] = []
+    per_key: Counter[str] = Counter()
+    for milliseconds, number, count in steps:
+        until_ns = now_ns + milliseconds * 1_000_000
+        wake_ns = advisories.wake_ns()
+        if wake_ns is not None and wake_ns <= until_ns:
+            assert wake_ns > now_ns
+            advisory = advisories.take(wake_ns)
+            assert advisory is not None
+            told.append((wake_ns, advisory))
+        now_ns = until_ns
+        waited = advisories.wake_ns() is not None
+        advisories.lost(f"k/{number}", count)
+        per_key[f"k/{number}"] += count
+        advisory = advisories.take(now_ns)
+        if advisory is not None:
+            told.append((now_ns, advisory))
+        elif not waited:
+            assert now_ns - told[-1][0] < SECOND
+    assert all(later[0] - one[0] >= SECOND for one, later in pairwise(told))
+    last = advisories.take(now_ns, at_once=True)
+    told += [] if last is None else [(now_ns, last)]
+    assert advisories.take(now_ns, at_once=True) is None
+    assert advisories.wake_ns() is None
+    assert sum(one.lost for _, one in told) == per_key.total()
+    assert [one.total for _, one in told] == [
+        sum(one.lost for _, one in told[: at + 1]) for at in range(len(told))
+    ]
+    assert all(len(one.keys) <= keys_max for _, one in told)
+    if keys_max >= 5:
+        named: Counter[str] = Counter()
+        for _, one in told:
+            named.update(dict(one.keys))
+        assert named == per_key
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lost": -1},
+        {"lost": 0},
+        {"total": 1},
+        {"sub_cnt": 9},
+        {"lost1": "many"},
+        {"sub1": 3},
+        {"subscriber": "nobody"},
+    ],
+)
+def test_what_is_no_advisory_is_refused(changed: dict[str, object]) -> None:
+    sound = encode_advisory(LossAdvisory(SOURCE, 3, 3, (("a/b", 3),)))
+    assert decode_advisory(sound).lost == 3
+    with pytest.raises(RemoteProtocolError, match="advisory"):
+        decode_advisory(json.dumps(json.loads(sound) | changed).encode())
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff", b" " * ((1 << 20) + 1)])
+def test_what_cannot_be_read_is_no_advisory(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="advisory"):
+        decode_advisory(payload)
+
+
+# "user": the publisher's name
+
+
+@pytest.mark.parametrize("name", ["B.1", "é", "x" * 64])
+def test_a_name_goes_through_a_token(name: str) -> None:
+    assert check_user(name) == name
+    assert parse_user_token(user_token("d", SOURCE, name), "d") == (SOURCE, name)
+    assert parse_user_token(user_token("d", SOURCE, name), "other") is None
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a*", "$", "a?", "#", "@x", "a b", "x" * 65, 7, "\n"])
+def test_what_is_no_name_is_refused(name: object) -> None:
+    with pytest.raises(ConfigError, match="name"):
+        check_user(name)
+    if isinstance(name, str):
+        assert parse_user_token(user_token("d", SOURCE, name), "d") is None
+
+
+def test_no_token_of_a_name() -> None:
+    assert parse_user_token("@durable/v1/d/user/nobody/B.1", "d") is None
+    assert parse_user_token("@durable/v1/d/user/ab12:7", "d") is None
+    assert loss_key("d", SOURCE) == "@durable/v1/d/loss/ab12:7"
