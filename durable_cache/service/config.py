@@ -97,6 +97,10 @@ class RestSettings(_Section, frozen=True):
     """``host:port``; empty serves nothing. There is no password: whoever reaches it may write."""
     hosts: list[str] = msgspec.field(default_factory=list)
     """Names by which it may be asked for, besides addresses and ``localhost``."""
+    streams_max: Positive = 16
+    """How many readers may follow keys at once; a further one is refused."""
+    stream_bytes_max: Positive = 1 << 20
+    """Keys and payloads that may wait for one such reader; a slower one is cut off."""
 
     @property
     def address(self) -> tuple[str, int] | None:

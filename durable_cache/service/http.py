@@ -172,14 +172,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, status: HTTPStatus, content_type: str, data: bytes) -> None:
         """Answer the request."""
+        self.send_head(content_type, status=status, length=len(data))
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def send_head(
+        self, content_type: str, *, status: HTTPStatus = HTTPStatus.OK, length: int | None = None
+    ) -> None:
+        """Begin an answer; one without a length goes on until the connection ends."""
         self.send_response(status)
         self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(data)))
+        if length is not None:
+            self.send_header("Content-Length", str(length))
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
 
     def is_allowed(self) -> bool:
         """Tell whether a request may come from where it says; answers it where it may not."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from socket import socket
 from threading import Lock
 from urllib.parse import unquote, urlsplit
 
@@ -26,8 +27,9 @@ from durable_cache.endpoints.session import (
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.service.config import StorageSettings
+from durable_cache.service.config import RestSettings, StorageSettings, split_address
 from durable_cache.service.http import Handler, Server
+from durable_cache.service.streams import Streams, StreamsFull
 
 __all__ = ["RestServer", "Writing"]
 
@@ -37,6 +39,7 @@ _GET_SECONDS_MAX = 8.0
 _STORED_SECONDS_MAX = 5.0
 _JSON = frozenset({"application/json", "text/json", "text/json5"})
 _TEXT = frozenset({"text/plain", "zenoh/string"})
+_EVENTS = "text/event-stream"
 _DEFAULT_ENCODING = "zenoh/bytes"
 _LOCAL = "@/local/"
 """What zenohd's REST plugin calls the admin space of its own session."""
@@ -111,11 +114,13 @@ class RestServer(Server):
 
     hosts_setting = "rest.hosts"
 
-    def __init__(
-        self, address: tuple[str, int], hosts: Sequence[str], writing: Writing, lane: Lane
-    ) -> None:
+    def __init__(self, settings: RestSettings, writing: Writing, lane: Lane) -> None:
         self.writing = writing
-        super().__init__(address, hosts, RestHandler, lane, "--rest-http-port")
+        self.streams = Streams(
+            writing.session, _values, settings.streams_max, settings.stream_bytes_max
+        )
+        address = split_address(settings.listen, "rest.listen")
+        super().__init__(address, settings.hosts, RestHandler, lane, "--rest-http-port")
 
 
 class RestHandler(Handler):
@@ -131,6 +136,10 @@ class RestHandler(Handler):
             return
         if key.startswith("@") and key.rpartition("/")[2] == "purge":
             self.refuse(HTTPStatus.FORBIDDEN, "nothing is removed by GET; durable-cache purge")
+            return
+        wanted = self.headers.get("Accept", "").partition(",")[0].partition(";")[0].strip()
+        if wanted == _EVENTS and self.command == "GET":
+            self._follow(key)
             return
         parts = unquote(urlsplit(self.path).query).split(";")
         names = {part.partition("=")[0] for part in parts}
@@ -161,6 +170,24 @@ class RestHandler(Handler):
             self.send(HTTPStatus.OK, "application/json", f"{text}\n".encode())
 
     do_HEAD = do_GET  # noqa: N815 - the name http.server looks for
+
+    def _follow(self, key: str) -> None:
+        """Answer with what is published from now on; the streams have the connection then."""
+        streams = self.server.streams
+        try:
+            stream = streams.open(key)
+        except StreamsFull as error:
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return
+        except ZError as error:
+            self.refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return
+        try:
+            self.send_head(_EVENTS)
+        except OSError:
+            streams.forget(stream)
+            raise
+        streams.give(stream, socket(fileno=self.connection.detach()))
 
     def do_PUT(self) -> None:  # noqa: N802 - the name http.server looks for
         length = self.headers.get("Content-Length", "")

@@ -117,8 +117,8 @@ class Service:
             self.status = StatusServer(address, hosts, self.report, self.look_into, lane)
             undo.callback(self.status.server_close)
             servers.append(self.status)
-        if (address := cache.rest.address) is not None:
-            self.rest = RestServer(address, cache.rest.hosts, self._writing, lane)
+        if cache.rest.listen:
+            self.rest = RestServer(cache.rest, self._writing, lane)
             undo.callback(self.rest.server_close)
             servers.append(self.rest)
         if servers:
@@ -305,6 +305,8 @@ class Service:
         ]
         for thread in closing:
             thread.join(max(0.1, deadline - time.monotonic()))
+        if self.rest is not None:
+            self.rest.streams.close()
         if self._http is not None:
             self._http.close()
         self._pool.close(max(0.1, deadline - time.monotonic()))

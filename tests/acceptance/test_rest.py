@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +34,9 @@ def served(start: Start, free_port: Callable[[], int], tmp_path: Path) -> Served
     (tmp_path / "cache.json5").write_text("""{
       scouting: { multicast: { enabled: false } },
       adminspace: { permissions: { write: true } },
-      plugins: { durable_cache: { rest: { hosts: ["cache.example"] }, storages: {
+      plugins: { durable_cache: {
+        rest: { hosts: ["cache.example"], streams_max: 2, stream_bytes_max: "1 MiB" },
+        storages: {
         demo: { key_expr: "demo/**", exclude: "demo/secret/**" } } } } }""")
     process = start(
         "serve", "-c", "cache.json5", "-l", endpoint, "--rest-http-port", str(port)
@@ -103,6 +107,7 @@ def test_the_admin_space_is_reached_as_on_zenohd(served: Served) -> None:
         ("GET", "/demo/a", {"Sec-Fetch-Site": "cross-site"}, 403),
         ("PUT", "/demo/a", {"Host": "evil.example:8000"}, 421),
         ("GET", "/demo/a", {"Host": "evil.example"}, 421),
+        ("GET", "/demo/**", {"Accept": "text/event-stream", "Origin": "http://evil.example"}, 403),
         ("OPTIONS", "/demo/a", {"Origin": "http://evil.example"}, 501),
         ("POST", "/demo/a", {}, 501),
         ("GET", "/@/local/durable_cache/storages/demo/purge?yes=1", {}, 403),
@@ -127,6 +132,104 @@ def test_a_page_of_another_origin_neither_writes_nor_reads(
     assert response.status == code, response.read()
     assert response.getheader("Access-Control-Allow-Origin") is None
     assert values(served, "/demo/a") == [], "nothing was written"
+
+
+class Following:
+    """curl that follows keys, as zenohd's documentation has it."""
+
+    def __init__(self, served: Served, path: str) -> None:
+        self.process = subprocess.Popen(
+            [
+                *("curl", "-s", "-N", "-i", "-H", "Accept:text/event-stream"),
+                f"http://127.0.0.1:{served.port}{path}",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.head = [*iter(self.process.stdout.readline, "\n")]
+
+    def event(self) -> tuple[str, dict[str, Any]]:
+        assert self.process.stdout is not None
+        lines = (line for line in self.process.stdout if line not in (":\n", "\n"))
+        kind, data = next(lines), next(lines)
+        assert kind.startswith("event: ")
+        assert data.startswith("data: ")
+        return kind[7:-1], json.loads(data[6:])
+
+
+@pytest.fixture
+def follow(served: Served) -> Iterator[Callable[[str], Following]]:
+    started: list[Following] = []
+
+    def begin(path: str) -> Following:
+        started.append(Following(served, path))
+        return started[-1]
+
+    yield begin
+    for following in started:
+        following.process.kill()
+        following.process.communicate()
+
+
+def test_keys_are_followed_as_on_zenohd_until_the_service_ends(
+    served: Served, follow: Callable[[str], Following]
+) -> None:
+    following = follow("/demo/example/**")
+    assert "200 OK" in following.head[0]
+    assert "Content-Type: text/event-stream\n" in following.head
+    text = ("-X", "PUT", "-H", "content-type:text/plain", "-d", "Hello World!")
+    assert curl(served, *text, "/demo/example/test")[0] == 200
+    assert curl(served, "-X", "PUT", "-d", "other", "/demo/elsewhere")[0] == 200
+    assert curl(served, "-X", "DELETE", "/demo/example/test")[0] == 200
+    as_json = ("-X", "PUT", "-H", "content-type:application/json", "-d", '{"value": "ä\\n"}')
+    assert curl(served, *as_json, "/demo/example/json")[0] == 200
+    kind, sample = following.event()
+    assert list(sample) == ["key", "value", "encoding", "timestamp"]
+    assert (kind, sample["key"], sample["value"], sample["encoding"]) == (
+        *("PUT", "demo/example/test", "Hello World!", "text/plain"),
+    )
+    kind, sample = following.event()
+    assert (kind, sample["key"], sample["value"]) == ("DELETE", "demo/example/test", None)
+    assert following.event()[1]["value"] == {"value": "ä\n"}
+    served.process.send(signal.SIGINT)
+    assert following.process.wait(20) is not None, "it ends with the service"
+
+
+def test_streams_have_a_bound_and_give_their_places_back(
+    served: Served, follow: Callable[[str], Following]
+) -> None:
+    first, _ = follow("/demo/a"), follow("/demo/b")
+    events = ("-H", "Accept: text/event-stream")
+    code, body = curl(served, *events, "/demo/c")
+    assert (code, "rest.streams_max" in body) == (503, True)
+    first.process.kill()
+    wait_until(lambda: "200" in follow("/demo/c").head[0])
+
+
+def test_a_slow_reader_is_cut_off_and_told_why_and_costs_others_nothing(
+    served: Served, follow: Callable[[str], Following], tmp_path: Path
+) -> None:
+    quick = follow("/demo/**")
+    with socket.create_connection(("127.0.0.1", served.port)) as slow:
+        slow.sendall(
+            b"GET /demo/** HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+        )
+        head = slow.recv(4096)
+        assert b"200 OK" in head
+        for at in range(40):  # more than both ends of a connection hold
+            body = f"{at}" + "x" * 500_000
+            (tmp_path / "body").write_text(body)
+            put = ("-X", "PUT", "-H", "content-type:text/plain", "--data-binary")
+            assert curl(served, *put, f"@{tmp_path}/body", "/demo/big")[0] == 200
+            assert quick.event()[1]["value"] == body
+        served.process.wait_for("its reader is too slow")
+        slow.settimeout(20)
+        last = b""
+        while part := slow.recv(1 << 20):
+            last = (last + part)[-1000:]
+    assert b"event: ERROR\ndata: " in last
+    assert b"rest.stream_bytes_max" in last
 
 
 def test_rest_is_off_unless_it_is_asked_for(run: Run, tmp_path: Path) -> None:

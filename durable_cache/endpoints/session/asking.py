@@ -22,6 +22,7 @@ __all__ = [
     "ask",
     "ask_later",
     "get_plain",
+    "plain_sample",
     "query_parts",
     "reply_bytes",
     "reply_error",
@@ -88,8 +89,8 @@ def reply_error(query: Query, reason: str) -> None:
 
 
 class PlainReply(NamedTuple):
-    """A reply as it came, for a program that takes zenoh's own words; ``ERROR`` is its key where
-    somebody could not answer.
+    """A reply, or a sample, as it came, for a program that takes zenoh's own words; ``ERROR`` is
+    its key where somebody could not answer.
     """
 
     key: str
@@ -123,11 +124,16 @@ def get_plain(
     return [_plain(reply) for reply in itertools.islice(replies, replies_max)]
 
 
+def plain_sample(sample: zenoh.Sample) -> PlainReply:
+    """Return a sample as it came."""
+    stamp = None if sample.timestamp is None else str(sample.timestamp)
+    return PlainReply(str(sample.key_expr), sample.payload.to_bytes(), str(sample.encoding), stamp)
+
+
 def _plain(reply: zenoh.Reply) -> PlainReply:
     ok, err = reply.ok, reply.err
     if ok is not None:
-        stamp = None if ok.timestamp is None else str(ok.timestamp)
-        return PlainReply(str(ok.key_expr), ok.payload.to_bytes(), str(ok.encoding), stamp)
+        return plain_sample(ok)
     if err is None:
         return PlainReply("ERROR", b"", "", None)
     return PlainReply("ERROR", err.payload.to_bytes(), str(err.encoding), None)

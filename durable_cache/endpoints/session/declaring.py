@@ -10,6 +10,7 @@ import zenoh
 from zenoh import Publisher, Query, Reliability, Session, ZError, handlers
 
 from durable_cache.endpoints.session.arguments import CONGESTION, PRIORITY, Origins
+from durable_cache.endpoints.session.asking import PlainReply, plain_sample
 from durable_cache.endpoints.session.decoding import PUT
 from durable_cache.endpoints.session.leaving import start_thread
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
@@ -30,6 +31,7 @@ __all__ = [
     "declare_subscriber",
     "declare_token",
     "hear",
+    "hear_plain",
     "hear_polled",
     "hear_queries",
     "hear_at_once",
@@ -304,6 +306,19 @@ def hear_writes(
     def heard(sample: zenoh.Sample) -> None:
         payload = sample.payload.to_bytes() if sample.kind == PUT else None
         callback(str(sample.key_expr), payload)
+
+    return session.declare_subscriber(key_expr, _at_once(heard))
+
+
+def hear_plain(
+    session: Session, key_expr: str, callback: Callable[[str, PlainReply], None]
+) -> zenoh.Subscriber[None]:
+    """Call `callback("PUT" or "DELETE", sample)` for each sample, on Zenoh's own thread: it hands
+    the sample on and never waits. Raises ZError for a key expression that is none to Zenoh.
+    """
+
+    def heard(sample: zenoh.Sample) -> None:
+        callback("PUT" if sample.kind == PUT else "DELETE", plain_sample(sample))
 
     return session.declare_subscriber(key_expr, _at_once(heard))
 
