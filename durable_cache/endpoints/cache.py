@@ -69,6 +69,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token, tokens_about
+from durable_cache.runtime.reading import NamedReading, OneState
 from durable_cache.storage.contract import Floor, Page, Retention, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
@@ -281,21 +282,28 @@ class ReliabilityCache(Closing):
             options.query_seconds_max,
             options.packed_bytes_max,
         )
-        read = without_namespace(self.values if asked.by_value else self.read, namespace)
+        state = OneState(self.values if asked.by_value else self.read, self.ingest.epochs)
+        read = without_namespace(state.read, namespace)
         answer(query, asked, read, bounds, self.absences, self.store.index.incarnations)
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page of what is stored, the journal included, as `Storage.read` does.
 
-        Samples stored under an epoch that was learned better later carry the better one.
+        Samples stored under an epoch that was learned better later carry the better one. Raises
+        StorageUnavailable, read again, where that one is not to be told at this moment.
         """
+        return NamedReading(self.store, self.ingest.epochs, self._read_kept).read(
+            selection, limit, cursor
+        )
+
+    def _read_kept(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
         page = self.store.read(selection, limit, cursor)
         samples_max = self.options.retention.samples_max
-        if samples_max is not None:
-            floors = self.store.history_floor([*page.samples.by_stream], samples_max)
-            kept = [s for s in page.samples if s.sn >= floors[s.stream]]
-            page = Page(SampleBatch(kept), page.cursor)
-        return Page(self.ingest.epochs.canonical_batch(page.samples), page.cursor)
+        if samples_max is None:
+            return page
+        floors = self.store.history_floor([*page.samples.by_stream], samples_max)
+        kept = [s for s in page.samples if s.sn >= floors[s.stream]]
+        return Page(SampleBatch(kept), page.cursor)
 
     def absences(self, selection: Selection) -> tuple[Absence, ...]:
         """Return which numbers a question asks for that are known here and not in its answer."""

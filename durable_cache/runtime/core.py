@@ -532,6 +532,7 @@ class CacheCore:
         right = not some or (yield from twins_everywhere(alias))
         if right:
             yield from answer_of(Forget(alias), Done)
+            self.epochs.moved(alias)
         else:
             yield from answer_of(Keep(Disagreed(alias)), Done)
             self._agreement.differ(alias.source, alias.epoch, alias.stored)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from durable_cache import declare_reliability_cache
+from durable_cache import CacheOptions, declare_reliability_cache
+from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.session import zid_of
+from durable_cache.errors import StorageUnavailable
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Capabilities, Durability
 from durable_cache.storage.memory import MemoryStorage
@@ -75,3 +78,45 @@ def test_a_cache_that_closes_right_after_the_token_leaves_one_epoch(
     stored = backend.read(Selection(), 100).samples
     assert [(sample.epoch, sample.sn) for sample in stored] == [(epoch, sn) for sn in range(20)]
     token.undeclare()
+
+
+@pytest.mark.parametrize("parameters", ["", "_order=time", "_max=120", "_sn=100..199"])
+def test_each_read_while_they_are_moved_is_exact(
+    network: LocalNetwork, tmp_path: Path, parameters: str
+) -> None:
+    """Some were given twice for a moment, and those behind a page's end were not given."""
+    count = 400
+    asked = {"_max=120": range(280, 400), "_sn=100..199": range(100, 200)}
+    expected = [*asked.get(parameters, range(count))]
+    session = network.client()
+    asking = Asking(session, zid_of(session), timeout_seconds=10)
+    with declare_reliability_cache(
+        network.client(),
+        "a/**",
+        state_dir=tmp_path,
+        options=CacheOptions(query_samples_max=150),
+        backend="sql",
+        backend_options={"url": f"sqlite:///{tmp_path}/samples.db"},
+    ) as cache:
+        source = Numbered(network.client(), "a/b")
+        connected(source.publisher)
+        for sn in range(count):
+            source.put(sn)
+        wait_until(lambda: cache.status().appended == count)
+        epoch = time.time_ns() >> 33
+        token = token_of(source, epoch)
+
+        def is_moved() -> bool:
+            streams = [info.stream.epoch for info in cache.store.index.all_infos()]
+            return streams == [epoch]
+
+        last_reads = 3
+        while last_reads:
+            last_reads -= is_moved()
+            try:
+                found = [s for page in asking.history("a/b", "*", parameters) for s in page]
+            except StorageUnavailable:
+                continue  # it says that the question is to be asked again
+            assert [sample.sn for sample in found] == expected
+        assert {sample.epoch for sample in found} == {epoch}
+        token.undeclare()

@@ -7,16 +7,21 @@ later is an alias from the epoch they are stored under to the one that stands (A
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
-from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.model.sample import SampleBatch, SourceId, Stream, zid_number
 from durable_cache.protocol.cache.events import Alias
 
-__all__ = ["Epochs"]
+__all__ = ["Epochs", "Moving"]
 
 _Names = dict[SourceId, tuple[Alias, ...]]
+Moving = tuple[SourceId, int]
+"""A source and an epoch under which samples of another one are stored."""
+_MOVED_MAX = 4096
+"""Epochs that nothing is stored under any more, for who read of them before they were moved."""
 
 
 class Epochs:
@@ -26,15 +31,17 @@ class Epochs:
     place of the old one.
     """
 
-    __slots__ = ("_names",)
+    __slots__ = ("_moved", "_names")
 
     def __init__(self, aliases: Iterable[Alias] = ()) -> None:
         self._names: _Names = {}
+        self._moved: dict[Moving, int] = {}
         for alias in aliases:
             self.learn(alias)
 
     def learn(self, alias: Alias) -> None:
         """Take an alias in place of an older one for the same stored epoch."""
+        self._moved = {at: to for at, to in self._moved.items() if at != alias[:2]}
         names = self._names.get(alias.source, ())
         kept = tuple(name for name in names if name[1:3] != alias[1:3])
         self._names = {**self._names, alias.source: (*kept, alias)}
@@ -46,6 +53,58 @@ class Epochs:
         if not kept:
             del names[source]
         self._names = names
+
+    def moved(self, alias: Alias) -> None:
+        """See that nothing is stored under an epoch any more: it is all under the other."""
+        moved = {**self._moved, (alias.source, alias.stored): alias.epoch}
+        if len(moved) > _MOVED_MAX:
+            del moved[next(iter(moved))]
+        self._moved = moved
+
+    def now(self) -> Epochs:
+        """Return the table as it is at this moment; it does not change."""
+        epochs = Epochs()
+        epochs._names, epochs._moved = self._names, self._moved
+        return epochs
+
+    def __bool__(self) -> bool:
+        """Tell whether any epoch has or had another name."""
+        return bool(self._names or self._moved)
+
+    def is_same(self, other: Epochs) -> bool:
+        """Tell whether nothing changed since."""
+        return self._names is other._names
+
+    def unmoved(self) -> Iterator[Moving]:
+        """Yield each epoch under which samples of another one may be stored."""
+        for source, names in self._names.items():
+            for stored in {name.stored for name in names}:
+                if (source, stored) not in self._moved:
+                    yield source, stored
+
+    def moved_to(self, source: SourceId, epoch: int) -> int | None:
+        """Return where all that was stored under an epoch went; None: nowhere, or unknown."""
+        return self._moved.get((source, epoch))
+
+    def renamed_from(self, source: SourceId, stored: int) -> list[int]:
+        """Return the numbers at which what is stored under an epoch becomes another's."""
+        return [name.from_sn for name in self._names.get(source, ()) if name.stored == stored]
+
+    def find_source(self, zid: object, eid: object) -> SourceId | None:
+        """Return the source of these numbers if any of its epochs has or had another name."""
+        for source in chain(self._names, (source for source, _ in self._moved)):
+            if source.eid == eid and zid_number(source.zid) == zid:
+                return source
+        return None
+
+    def calls_alike(self, before: Epochs, source: SourceId, epoch: int) -> bool:
+        """Tell whether what was read under an epoch is still all of that epoch and called so."""
+        now, then = set(self._names.get(source, ())), set(before._names.get(source, ()))
+        changed = now ^ then
+        unsaid = (name for name in then - now if name.epoch == epoch)
+        return all(name.stored != epoch for name in changed) and all(
+            (source, name.stored) in self._moved for name in unsaid
+        )
 
     def canonical(self, source: SourceId, epoch: int, sn: int = 0) -> int:
         """Return the epoch that stands for a number stored under `epoch`."""

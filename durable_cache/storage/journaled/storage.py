@@ -503,6 +503,13 @@ class JournaledStorage:
         """Tell whether nothing of a numbering is on its way to the backend."""
         return epoch not in self.backlog.numbers_of(source)
 
+    def streams_of(self, source: SourceId, epoch: int) -> list[Stream]:
+        """Return the streams of a numbering of which anything is stored, the backlog included."""
+        # What is on its way is looked at before the index: in neither of both never.
+        recent = self.backlog.runs(Selection(zid=source.zid, eid=source.eid, epoch=epoch))
+        stored = (info.stream for info in self.index.infos_of(source, epoch))
+        return [*dict.fromkeys((*recent, *stored))]
+
     def moved(self, agreement: Alias) -> bool:
         """Tell whether the backend has all of an epoch under the one that was agreed on."""
         source, loser = agreement.source, agreement.stored

@@ -17,6 +17,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.events import EngineOptions, Origin, ReportMiss, SendAck
 from durable_cache.protocol.wire import Ack, Incarnation, PackedAnswer, decode_packed, encode_packed
+from durable_cache.runtime.reading import OneState
 from durable_cache.storage.contract import Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.testing.simulation.aligning import CacheToken
@@ -465,9 +466,10 @@ class SimCache(Listener):
         cursor = None if question.after is None else question.selection.place(question.after)
         waiting: list[Sample] = []
         bound = min(self.plan.answer_samples_max, question.samples_max)
+        read = OneState(process.read, process.core.epochs).read
         try:
             while True:
-                page = process.read(question.selection, _PAGE_SAMPLES, cursor)
+                page = read(question.selection, _PAGE_SAMPLES, cursor)
                 cursor = page.cursor
                 if waiting:
                     yield encode_packed(SampleBatch(waiting), False)

@@ -52,6 +52,7 @@ from durable_cache.runtime.effects import (
     ReportEpochs,
     Started,
 )
+from durable_cache.runtime.reading import NamedReading
 from durable_cache.storage.contract import Floor, Page, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.aligning import SimAligning
@@ -309,13 +310,17 @@ class Composition:
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
         """Read as an answer to a query does."""
+        reading = NamedReading(self.store, self.core.epochs, self._read_kept)
+        return reading.read(selection, limit, cursor)
+
+    def _read_kept(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
         page = self.store.read(selection, limit, cursor)
         samples_max = self._cache.plan.retention.samples_max
-        if samples_max is not None:
-            floors = self.store.history_floor([*page.samples.by_stream], samples_max)
-            kept = [sample for sample in page.samples if sample.sn >= floors[sample.stream]]
-            page = Page(SampleBatch(kept), page.cursor)
-        return Page(self.core.epochs.canonical_batch(page.samples), page.cursor)
+        if samples_max is None:
+            return page
+        floors = self.store.history_floor([*page.samples.by_stream], samples_max)
+        kept = [sample for sample in page.samples if sample.sn >= floors[sample.stream]]
+        return Page(SampleBatch(kept), page.cursor)
 
     def save(self) -> None:
         """Leave the index to the next process, as its file does."""
