@@ -64,7 +64,7 @@ class History:
                 self.cache.absent(source)
                 if source not in self.model.gone:
                     self.model.gone[source], self.model.auto[source] = True, False
-            case 4 if not self.model.gone.get(source, True):
+            case 4:
                 self.cache.unregistered(source, key, time)
                 self.model.unregister(source, key, time)
             case 5:

@@ -234,7 +234,7 @@ class Naive:
         if last is not None and last.source == source and last.ntp64 > ntp64:
             return
         self.wrote.discard((source, key))
-        if self.known[key].state == ALIVE:
+        if self.known[key].state == ALIVE and not self.gone[source]:
             self.end(key, source, ntp64)
 
     def collect(
@@ -332,8 +332,6 @@ class ReaderMachine(RuleBasedStateMachine):
 
     @rule(source=sources, key=keys, time=times)
     def unregister(self, source: SourceId, key: str, time: int) -> None:
-        if self.model.gone.get(source, True):
-            return  # its tokens are gone with it
         self.cache.unregistered(source, key, time)
         self.model.unregister(source, key, time)
 
@@ -359,6 +357,9 @@ class ReaderMachine(RuleBasedStateMachine):
         assert self.cache.take_sample_lost().total == len(self.model.lost)
         assert len(self.cache) == self.model.held() <= self.samples_max
         assert self.cache.instances == len(self.model.known)
+        for status in self.cache.statuses():
+            assert status.writers == self.model.writers(status.key)
+            assert status.state == self.model.known[status.key].state
         liveliness = self.cache.take_liveliness_changed()
         assert liveliness.alive == len(self.tokens)
         assert liveliness.not_alive == sum(self.model.gone.values())

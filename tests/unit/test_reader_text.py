@@ -182,6 +182,22 @@ def test_a_disconnect_shows_in_both_statuses() -> None:
     assert matched[:4] == (2, 3, 1, 1)
 
 
+def test_a_token_that_is_seen_twice_is_one_writer() -> None:
+    cache = keeping()
+    for _ in range(2):
+        cache.appeared(A, auto_dispose=False)
+    assert cache.take_subscription_matched()[:2] == (1, 1)
+
+
+def test_numbers_that_never_come_count_as_lost_each() -> None:
+    cache = keeping()
+    cache.missed(A, 1, 3, 7)
+    status = cache.take_sample_lost()
+    assert (status.total, status.change, status.reason) == (5, 5, LostReason.MISSED)
+    assert (status.last, status.key) == ((A, 1, 7), None)
+    assert cache.take_sample_lost().change == 0
+
+
 # Reconnect
 
 
@@ -312,6 +328,20 @@ def test_unregistering_the_last_writer_leaves_none() -> None:
     cache.insert([at(5, B)])
     found = [each for each in cache.read(instance_states=ALIVE) if each.key == KEY]
     assert timeline(found) == "S(1) S(2) NW(4) S(5)"
+
+
+def test_a_writer_that_is_back_and_unregistered_a_key_meanwhile_does_not_count_twice() -> None:
+    """Its tokens come back one by one: that of the key may be seen before its own."""
+    cache = keeping()
+    for source in (A, B):
+        cache.appeared(source, auto_dispose=False)
+        cache.insert([at(source.eid, source)])
+    cache.disappeared(A, 3)
+    cache.unregistered(A, KEY, 4)
+    cache.appeared(A, auto_dispose=False)
+    assert [(each.state, each.writers) for each in cache.statuses()] == [(ALIVE, 1)]
+    cache.disappeared(B, 5)
+    assert [(each.state, each.writers) for each in cache.statuses()] == [(NO_WRITERS, 0)]
 
 
 def test_a_late_joiner_sees_that_a_writer_is_gone() -> None:

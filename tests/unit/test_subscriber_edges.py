@@ -44,6 +44,22 @@ def test_the_tail_is_asked_for_as_often_as_wanted() -> None:
     assert Reader().engine.wake_ns() is None
 
 
+def test_a_run_that_was_declared_but_never_heard_is_asked_for_too() -> None:
+    """Its only sample was published while this subscriber could not be reached."""
+    reader = Reader(DeliveryOptions(periodic_queries_seconds=10))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0))
+    reader.declared(EPOCH + 5, "bbbbbbbb")
+    held = sample(0, EPOCH + 5, at=60)
+    for _ in range(8):
+        reader.wait(10)
+        while reader.fetches:
+            fetch = reader.fetches[0]
+            names_it = fetch.epoch == held.epoch and fetch.first <= held.sn
+            reader.answer(*[held] * names_it)
+    assert reader.story == [0, 0]
+
+
 def test_a_token_that_comes_again_begins_nothing() -> None:
     reader = Reader()
     reader.declared(EPOCH, "aaaaaaaa")

@@ -279,7 +279,8 @@ class ReaderCache:
         if newest is not None and newest.source == source and newest.ntp64 > ntp64:
             return  # it writes it again
         writer.instances.discard(instance)
-        self._leave(instance, writer, ntp64)
+        if writer.alive:  # else its leaving ended what it wrote, and it will not revive that
+            self._leave(instance, writer, ntp64)
 
     def registered(self, source: SourceId, key: str) -> None:
         """Note that `unregistered` holds no longer: the writer wrote the key again, or left."""

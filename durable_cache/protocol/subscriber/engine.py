@@ -565,8 +565,8 @@ class SubscriberEngine:
             self._expire(followed, now)
         if self._options.periodic_queries_seconds is not None:
             for followed in self._sources.followed.values():
-                if followed.head is not None:
-                    self._poll(followed.head, now_ns)
+                for numbering in followed.polled():
+                    self._poll(numbering, now_ns)
 
     def _expire(self, followed: Followed, now: Moment) -> None:
         """Ask again for what is missing, or give it up where its time is over."""

@@ -11,7 +11,7 @@ report (`lost`). A source's later numberings wait until the earlier one is at it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -522,6 +522,16 @@ class Followed:
                     right.hold(one, samples_max)
                 elif name not in self.seen:
                     self.keep_early(one)
+
+    def polled(self) -> Iterator[Numbering]:
+        """Yield what is asked for now and then: the head, and runs that were declared since.
+
+        Not a run that shares its epoch with one before: a cache that heard of one of them only may
+        take the samples of both for its own.
+        """
+        for numbering in self.numberings:
+            if numbering is self.head or numbering.epoch == numbering.declared_epoch:
+                yield numbering
 
     def until_ntp64(self, numbering: Numbering) -> int:
         """Return when the run after a numbering began, as far as its samples' times show it."""

@@ -172,6 +172,15 @@ class SubscriberPromise:
         """Hear that the subscriber saw a token."""
         self._saw.setdefault(self._truth.incarnations[token.incarnation], self._world.now_ns)
 
+    def owes(self, publication: Publication) -> bool:
+        """Tell whether the subscriber was to have it: it knows the run, and from where on.
+
+        Whoever came after a publisher begins with the number that it is given first.
+        """
+        numbering = publication.numbering
+        knows = numbering in self._saw or self._heard.knows(numbering)
+        return knows and publication.sample.sn >= self._first.get(numbering, 0)
+
     def place(self, sample: Sample) -> int:
         """Return where a sample stands among all publications, as its link would keep them."""
         publication = self._truth.of(sample)
@@ -216,6 +225,8 @@ class SubscriberPromise:
         """Take a report: it names what was published, and cannot be had."""
         self.reported_count += last - first + 1
         self._trace(f"misses {source} epoch {epoch} {first}..{last}")
+        if not self._recovers:
+            return  # nobody is asked, and so nobody says which run the numbers are of
         numbering = self._named.get((source, epoch)) or next(
             (n for n in reversed(self._truth.numberings[source]) if _is_called(n, epoch)), None
         )
@@ -262,7 +273,7 @@ class SubscriberPromise:
 
     def _had_at(self, publication: Publication) -> str:
         subscriber = self._subscriber
-        if subscriber is None:
+        if subscriber is None or not self._recovers:
             return ""
         since_ns = self._world.now_ns - round(self.wait_seconds * SECOND_NS)
         return available(subscriber.network, subscriber.name, self._caches, publication, since_ns)
@@ -299,7 +310,8 @@ class SubscriberPromise:
             return sn
         # Of a publisher whose clock is behind nobody can tell that it began within sight.
         since_ns = max(subscriber.since_ns, saw_ns - _FRESH_NS)
-        return numbering.offset if frame(START_NS + since_ns) <= numbering.epoch else sn
+        began = frame(START_NS + subscriber.skew_ns + since_ns)
+        return numbering.offset if began <= numbering.epoch else sn
 
     def check(self) -> None:
         """Compare at the end, when all is healed and quiet."""
@@ -372,6 +384,11 @@ class SubscriberPromise:
     def _is_too_large(self, publication: Publication) -> bool:
         subscriber = self._subscriber
         return subscriber is not None and subscriber.plan.is_too_large(publication.sample)
+
+    @property
+    def _recovers(self) -> bool:
+        """Tell whether it asks for what is missing."""
+        return self._subscriber is None or self._subscriber.plan.delivery.recovery
 
     @property
     def _key_expr(self) -> KeyExpression:
