@@ -68,6 +68,7 @@ from durable_cache.model.arguments import check_kind, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.losses import LossRow
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token, tokens_about
 from durable_cache.runtime.reading import NamedReading, OneState
 from durable_cache.storage.contract import Floor, Page, Retention, Storage
@@ -389,6 +390,11 @@ class ReliabilityCache(Closing):
     def status(self) -> CacheStatus:
         """Return the figures of this moment; cheap."""
         return status_of(self)
+
+    @property
+    def losses(self) -> Sequence[LossRow]:
+        """What happened to each source's samples, as `durable-cache loss` shows it; any thread."""
+        return self.ingest.counts.losses.rows()
 
     def wait_drained(self, timeout_seconds: float) -> bool:
         """Wait until the backend has everything that was committed; False when time is over."""

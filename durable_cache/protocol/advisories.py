@@ -17,16 +17,23 @@ from durable_cache.model.sample import SourceId
 from durable_cache.protocol.wire import NOT_IN_KEYS, own_key
 
 __all__ = [
+    "LOSS_TABLES",
+    "USER_TOKENS",
     "Advisories",
     "LossAdvisory",
     "check_user",
     "decode_advisory",
     "encode_advisory",
     "loss_key",
+    "parse_any_user_token",
     "parse_user_token",
     "user_token",
 ]
 
+LOSS_TABLES = own_key("*", "loss", "*")
+"""The tables of the subscribers of all domains."""
+USER_TOKENS = own_key("*", "user", "*", "*")
+_OURS = own_key("")
 ADVISORY_BYTES_MAX = 1 << 20
 USER_CHARACTERS_MAX = 64
 _PAUSE_NS = 1_000_000_000
@@ -155,9 +162,17 @@ def user_token(domain: str, source: SourceId, name: str) -> str:
 
 def parse_user_token(key: str, domain: str) -> tuple[SourceId, str] | None:
     """Read which source goes by which name; None when it is none of this domain or malformed."""
-    prefix = own_key(domain, "user", "")
-    source, slash, name = key.removeprefix(prefix).partition("/")
-    if not key.startswith(prefix) or not slash or not _is_user(name):
+    found = parse_any_user_token(key)
+    return found if key.startswith(own_key(domain, "user", "")) else None
+
+
+def parse_any_user_token(key: str) -> tuple[SourceId, str] | None:
+    """Read which source goes by which name, in whatever domain; None when it is malformed."""
+    head, *rest = key.rsplit("/", 3)
+    if not head.startswith(_OURS) or len(rest) != 3 or rest[0] != "user":
+        return None
+    _, source, name = rest
+    if not _is_user(name):
         return None
     try:
         return SourceId.parse(source), name

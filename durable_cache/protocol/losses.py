@@ -7,7 +7,7 @@ thread may read the rows while the owner's thread counts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -160,6 +160,14 @@ class LossTable(msgspec.Struct, frozen=True):
     key_expr: str
     rows: tuple[LossRow, ...]
 
+    def at(self, name: str) -> LossTable:
+        """Return the table under another name."""
+        return LossTable(name, self.key_expr, self.rows)
+
+    def naming(self, users: Mapping[SourceId, str]) -> LossTable:
+        """Return the table with the names of those that go by their source id in it."""
+        return LossTable(self.name, self.key_expr, tuple(_named(row, users) for row in self.rows))
+
 
 class _Row(msgspec.Struct, frozen=True):
     source: str
@@ -178,6 +186,12 @@ class _Table(msgspec.Struct, frozen=True):
     name: str
     key_expr: str
     rows: tuple[_Row, ...]
+
+
+def _named(row: LossRow, users: Mapping[SourceId, str]) -> LossRow:
+    if row.source is None or row.user != str(row.source):
+        return row
+    return row._replace(user=users.get(row.source, row.user))
 
 
 _tables = msgspec.json.Decoder(_Table)

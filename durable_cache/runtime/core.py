@@ -243,6 +243,7 @@ class CacheCore:
     def handle(self, event: CoreEvent) -> list[Effect]:
         """Take one event and return what to do, in order. Total for every order of events."""
         self._now = event.now
+        self.counts.losses.now_ns = event.now.unix_ns
         match event:
             case Answered(ask_id, answer):
                 self._resume(ask_id, answer)

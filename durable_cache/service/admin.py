@@ -1,9 +1,9 @@
 """What a service answers in Zenoh's admin space, under ``@/<zid>/durable_cache/``.
 
-``status``, ``config`` (secrets masked), and per storage ``streams``, ``skips``, ``alignment``,
-``purge`` and, page by page, ``keys``, ``sources`` and ``samples``; ``changes`` tells what became of
-changes of storages. Purging needs Zenoh's own ``adminspace.permissions.write`` in the
-configuration.
+``status``, ``config`` (secrets masked), and per storage ``streams``, ``losses``, ``skips``,
+``alignment``, ``purge`` and, page by page, ``keys``, ``sources`` and ``samples``; ``changes`` tells
+what became of changes of storages. Purging needs Zenoh's own ``adminspace.permissions.write`` in
+the configuration.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from urllib.parse import unquote
+
+import msgspec
 
 from durable_cache.endpoints.alignment import Differences
 from durable_cache.endpoints.cache import ReliabilityCache
@@ -34,12 +36,13 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import SourceId
 from durable_cache.model.selection import parse_source
 from durable_cache.model.timestamp import format_ntp64
+from durable_cache.protocol.losses import encode_rows
 from durable_cache.service.changing import NOT_ALLOWED
 from durable_cache.service.looking import Looking
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.index_rows import StreamInfo
 
-__all__ = ["AdminSpace", "alignment_rows", "may_write", "prefix_of", "skip_rows"]
+__all__ = ["AdminSpace", "alignment_rows", "loss_table", "may_write", "prefix_of", "skip_rows"]
 
 _log = logging.getLogger(__name__)
 ROWS_DEFAULT = 1000
@@ -107,6 +110,7 @@ class AdminSpace:
             yield path, _Page(make)
         for name, cache in self._caches().items():
             yield f"storages/{name}/streams", _Page(partial(_streams, cache), True)
+            yield f"storages/{name}/losses", _Page(partial(loss_table, cache), True)
             yield f"storages/{name}/skips", _Page(partial(skip_rows, cache), True)
             yield f"storages/{name}/alignment", _Page(partial(alignment_rows, cache), True)
             yield f"storages/{name}/purge", _Page(partial(self._purge, cache), True)
@@ -249,6 +253,12 @@ def skip_rows(cache: ReliabilityCache, parameters: Mapping[str, str]) -> Values:
         for source, epoch, first, last in known
     )
     return list(itertools.islice(rows, _limit(parameters)))
+
+
+def loss_table(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
+    """Return what a storage's cache lost of each source, as a subscriber answers it."""
+    key_expr = ",".join(map(str, cache.key_exprs))
+    return msgspec.json.decode(encode_rows(cache.options.name, key_expr, cache.losses))
 
 
 def _refuse(query: Query, reason: str) -> None:

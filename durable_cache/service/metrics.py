@@ -17,6 +17,7 @@ __all__ = ["CONTENT_TYPE", "METRICS", "Metric", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "durable_cache_"
+_LOST = f"{_PREFIX}subscriber_samples_lost_total"
 
 
 class Metric(NamedTuple):
@@ -230,6 +231,9 @@ def metrics_text(report: ServiceReport) -> str:
         f"# HELP {_PREFIX}build_info The running version.",
         f"# TYPE {_PREFIX}build_info gauge",
         f'{_PREFIX}build_info{{version="{_escape(report.version)}"}} 1',
+        f"# HELP {_LOST} Samples that subscribers of the domain lost, as their advisories say.",
+        f"# TYPE {_LOST} counter",
+        f"{_LOST} {report.subscribers_lost}",
     ]
     for metric in METRICS:
         lines.append(f"# HELP {metric.name} {metric.meaning}")

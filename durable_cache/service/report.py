@@ -52,6 +52,8 @@ class ServiceReport:
     """Room on the disk of the journals; -1 where it cannot be told."""
     source_events: tuple[SourceEvent, ...] = ()
     """When sources were waited for, oldest first, bounded."""
+    subscribers_lost: int = 0
+    """Samples that subscribers of the domain say they lost, since the service began."""
 
     @property
     def ready(self) -> bool:

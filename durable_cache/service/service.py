@@ -37,6 +37,7 @@ from durable_cache.service.admin import (
     prefix_of,
     skip_rows,
 )
+from durable_cache.service.advised import Advised
 from durable_cache.service.building import check_all
 from durable_cache.service.changes import Changes, Weight
 from durable_cache.service.changing import StorageChanges
@@ -103,6 +104,8 @@ class Service:
                 self._stored,
             )
             undo.callback(self._writing.close)
+            self._advised = Advised(self.session, settings.cache.domain)
+            undo.callback(self._advised.close)
             self._declare_admin(undo, writable=may_write(settings.zenoh))
             self._listen(undo)
             undo.pop_all()
@@ -247,6 +250,7 @@ class Service:
             storages=statuses,
             events=self._timeline.events(),
             source_events=self._timeline.source_events(),
+            subscribers_lost=self._advised.lost,
             disk_free_bytes=_free_bytes(self.settings.cache.state_dir),
         )
 
@@ -297,6 +301,7 @@ class Service:
         if self._changing.acquire(timeout=timeout_seconds / 2):
             self._changing.release()  # a change that was under way is made
         self._admin.close()
+        self._advised.close()
         self._writing.close()
         left: dict[str, int] = {}
         closing = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,11 +13,21 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import pytest
+import zenoh
 
-from durable_cache import ReliablePublisher, declare_reliable_publisher, open_session
+from durable_cache import (
+    Receipt,
+    ReliablePublisher,
+    declare_reliable_publisher,
+    declare_reliable_subscriber,
+    open_session,
+)
+from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.service.metrics import METRICS
+from durable_cache.testing.network import wait_until
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Any]
@@ -32,7 +43,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def publisher(endpoint: str, key_expr: str) -> Iterator[ReliablePublisher]:
+def publisher(endpoint: str, key_expr: str, **named: Any) -> Iterator[ReliablePublisher[Receipt]]:
     session = open_session(
         {
             "mode": "client",
@@ -42,7 +53,7 @@ def publisher(endpoint: str, key_expr: str) -> Iterator[ReliablePublisher]:
     )
     try:
         with declare_reliable_publisher(
-            session, key_expr, acknowledgements=1, level="memory"
+            session, key_expr, acknowledgements=1, level="memory", **named
         ) as it:
             yield it
     finally:
@@ -222,6 +233,49 @@ def test_status_streams_loss_and_top_say_what_is_stored(served: Served, run: Run
     top = run("top", "--rounds", "1", "--interval", "0.2", "--connect", served.endpoint)
     assert top.returncode == 0, top.stderr
     assert "received/s" in top.stdout
+
+
+def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: Run) -> None:
+    options = DeliveryOptions(recovery=False)
+    to_it = ("--connect", served.endpoint)
+    with (
+        publisher(served.endpoint, "lab/a", name="B.1") as out,
+        declare_reliable_subscriber(
+            out._session, "lab/**", lambda _: None, options=options
+        ) as subscriber,
+    ):
+        assert out.put(b"x").wait(20)
+        wait_until(lambda: subscriber.delivered == 1)
+        for sn in (5, 5):
+            info = zenoh.SourceInfo(out._publisher.id, sn)
+            out._session.put("lab/a", b"x", source_info=info)
+        wait_until(lambda: subscriber.duplicates == 1)
+        wait_until(lambda: [row.user for row in subscriber.losses] == ["B.1"])
+        table = run("loss", *to_it)
+        assert table.returncode == 0, table.stderr
+        heading, *lines = table.stdout.splitlines()
+        of_the_text = "user repeat rep time not sub not time msg loss loss time ibx loss ibx time"
+        assert heading.split()[1:] == of_the_text.split()
+        mine = next(line.split() for line in lines if line.startswith(str(subscriber.source)))
+        assert (mine[1], mine[2], mine[4], mine[5]) == ("B.1", "1", "0", "4")
+        assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", mine[6])
+        found = json.loads(run("loss", *to_it, "--format", "json").stdout)
+        cached = next(row for row in found if row["at"].startswith("lab@"))
+        assert (cached["user"], cached["source"]) == ("B.1", str(out.source))
+        assert cached["repeat"] == 1
+        first = found[0]
+        assert (first["at"], first["msg_loss"]) == (str(subscriber.source), 4)
+        assert first["loss_time"].endswith("+00:00")
+        watched = run("loss", *to_it, "--watch", "--rounds", "2", "--interval", "0.1", "--json")
+        rounds = [json.loads(line) for line in watched.stdout.splitlines()]
+        assert [row["msg_loss"] for row in rounds if row["at"] == first["at"]] == [4, 4]
+        http = f"http://127.0.0.1:{served.http_port}/metrics"
+        wait_until(lambda: b"samples_lost_total 4\n" in urlopen(http).read())
+    skips = run("loss", *to_it, "--skips", "--format", "json")
+    assert (skips.returncode, json.loads(skips.stdout)) == (0, [])
+    assert "no sample was given up" in skips.stderr
+    for wrong in (("--limit", "0"), ("--interval", "0"), ("--watch", "--skips")):
+        assert run("loss", *to_it, *wrong).returncode == 2
 
 
 def test_purging_shows_first_and_removes_for_good(served: Served, run: Run) -> None:

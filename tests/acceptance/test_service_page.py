@@ -99,7 +99,7 @@ def test_metrics_are_written_as_prometheus_reads_them() -> None:
     assert 'durable_cache_ack_delay_seconds_count{cache="a\\"\\\\\\n"} 3\n' in text
     assert ',direction="sent"} 9\n' in text
     assert ',peer="ab12"} 1.5\n' in text
-    assert text.count("# TYPE ") == len(METRICS) + 1
+    assert text.count("# TYPE ") == len(METRICS) + 2
     assert text.endswith("\n")
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durable_cache.endpoints.session import close_session, open_session
 from durable_cache.errors import ConfigError, RemoteProtocolError
 from durable_cache.model.sample import Sample, SampleAfterMiss, SourceId
 from durable_cache.protocol.advisories import (
@@ -20,9 +21,11 @@ from durable_cache.protocol.advisories import (
     decode_advisory,
     encode_advisory,
     loss_key,
+    parse_any_user_token,
     parse_user_token,
     user_token,
 )
+from durable_cache.protocol.cache.events import EngineOptions, FetchEnded
 from durable_cache.protocol.losses import (
     OTHERS,
     Losses,
@@ -32,6 +35,9 @@ from durable_cache.protocol.losses import (
     encode_rows,
 )
 from durable_cache.protocol.subscriber.events import DeliveryOptions, FetchFailed
+from durable_cache.runtime.core import CoreOptions
+from durable_cache.service.advised import Advised
+from tests.unit.driven import DrivenCache
 from tests.unit.subscriber_reader import BEGAN_NS, OTHER, SOURCE, Reader, sample
 
 SECOND = 1_000_000_000
@@ -395,6 +401,68 @@ def test_what_is_no_name_is_refused(name: object) -> None:
         check_user(name)
     if isinstance(name, str):
         assert parse_user_token(user_token("d", SOURCE, name), "d") is None
+
+
+def test_a_table_shows_names_in_place_of_source_ids() -> None:
+    rows = (LossRow(SOURCE, NAMELESS, lost=1), LossRow(OTHER, "C.4"), LossRow(None, OTHERS))
+    named = LossTable("lab", "a", rows).at("lab@ab").naming({SOURCE: "B.1", OTHER: "no"})
+    assert (named.name, named.key_expr) == ("lab@ab", "a")
+    assert [row.user for row in named.rows] == ["B.1", "C.4", OTHERS]
+    assert parse_any_user_token(user_token("a/b", SOURCE, "B.1")) == (SOURCE, "B.1")
+
+
+@pytest.mark.parametrize(
+    "key", ["@durable/v1/d/users/ab12:7/B.1", "x/v1/d/user/ab12:7/B.1", "user/ab12:7/B.1", "B.1"]
+)
+def test_what_is_no_token_of_a_name_in_any_domain(key: str) -> None:
+    assert parse_any_user_token(key) is None
+
+
+# A cache counts alike
+
+
+def test_a_cache_counts_repeats_of_publications_and_what_it_gave_up() -> None:
+    cache = DrivenCache(options=CoreOptions(engine=EngineOptions(gap_timeout_seconds=5)))
+    cache.take([sample(0), sample(3)])
+    cache.wait(1.0)
+    cache.take([sample(3)])
+    row = row_of(cache.core.counts.losses)
+    assert (row.repeats, row.lost) == (1, 0)
+    assert row.repeat_ns > 0
+    (fetch, *_) = cache.fetches
+    cache.give(FetchEnded(fetch.fetch_id, cache.now))
+    cache.wait(30.0, 0.5)
+    row = row_of(cache.core.counts.losses)
+    assert (row.repeats, row.lost) == (1, 2)
+    assert row.lost_ns > row.repeat_ns
+
+
+def test_a_cache_counts_questions_without_an_answer() -> None:
+    cache = DrivenCache()
+    cache.take([sample(0), sample(3)])
+    cache.wait(1.0)
+    (fetch, *_) = cache.fetches
+    cache.give(FetchEnded(fetch.fetch_id, cache.now, failed=True))
+    row = row_of(cache.core.counts.losses)
+    assert (row.inbox_lost, row.inbox_ns) == (1, cache.now.unix_ns)
+    cache.wait(10.0)
+    cache.give(FetchEnded(cache.fetches[-1].fetch_id, cache.now))
+    assert row_of(cache.core.counts.losses).inbox_lost == 1
+
+
+def test_a_service_adds_up_what_subscribers_say() -> None:
+    alone = {"listen": {"endpoints": []}, "scouting": {"multicast": {"enabled": False}}}
+    session = open_session(alone)
+    advised = Advised(session, "d")
+    for subscriber, total in ((SOURCE, 3), (OTHER, 4), (SOURCE, 9), (SOURCE, 8)):
+        advised.heard(encode_advisory(LossAdvisory(subscriber, 1, total, ())))
+    advised.heard(b"noise")
+    assert (advised.lost, advised.unreadable) == (13, 1)
+    for eid in range(10_001):
+        advised.heard(encode_advisory(LossAdvisory(SourceId("ef", eid), 1, 1, ())))
+    assert advised.lost == 13 + 10_001
+    advised.close()
+    close_session(session)
 
 
 def test_no_token_of_a_name() -> None:

@@ -89,7 +89,7 @@ class CacheEngine:
         self._appending: Appending | None = None
         self._give_up_from_ns = 0
         self._doubts = Doubts(self._options)
-        self.counts = EngineCounts()
+        self.counts = EngineCounts(self._options.losses_max)
 
     @property
     def gaps(self) -> Gaps:
@@ -152,8 +152,8 @@ class CacheEngine:
             case VerifyFailed(verify_id, now):
                 self._doubts.failed(verify_id, now.monotonic_ns)
                 return []
-            case FetchEnded():
-                self._gaps.ended(event.fetch_id, event.now.monotonic_ns, failed=event.failed)
+            case FetchEnded(fetch_id, now, failed):
+                self.counts.unanswered(self._gaps.ended(fetch_id, now.monotonic_ns, failed=failed))
                 return []
             case SourceLoaded():
                 return self._loaded(event)
@@ -240,7 +240,7 @@ class CacheEngine:
             if before.window.verdict(sample.sn) is Verdict.NEW:
                 self._advance(known.source, before, sample, now)
             else:
-                self.counts.duplicates += 1
+                self.counts.repeated(sample.source)
             return False
         numbering = known.follow(sample)
         window = numbering.window
@@ -361,7 +361,7 @@ class CacheEngine:
             missing = gap.awaited()
             gap.window.skip(gap.first, gap.last)
             for first, last in missing:
-                self.counts.missed += last - first + 1
+                self.counts.gave_up(gap.source, last - first + 1)
                 outputs.append(ReportMiss(gap.source, gap.epoch, first, last))
         self._gaps.close(done.gaps)
         self._evict()
@@ -476,12 +476,12 @@ class CacheEngine:
         sample, stored, removed = found
         if stored is not None:
             if found.same:
-                self.counts.duplicates += 1
+                self.counts.repeated(sample.source)
                 return []
             self.counts.conflicts += 1
             return [ReportConflict(sample, stored)]
         if removed:
-            self.counts.duplicates += 1
+            self.counts.repeated(sample.source)
             return []
         held = numbering.window.verdict(sample.sn) is Verdict.DUPLICATE
         numbering.window.accept(sample.sn, sample.sn)

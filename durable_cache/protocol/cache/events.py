@@ -79,6 +79,8 @@ class EngineOptions:
     """Runs remembered per window; older numbers are looked up in the storage."""
     sources_max: int = 10_000
     """Windows in memory; further ones are read back from the stream index."""
+    losses_max: int = 10_000
+    """Sources whose losses are counted one by one; those of further ones are counted together."""
     gaps_open_max: int = 10_000
     """Gaps waited for at once; beyond it the oldest is given up first."""
     recovery_delay_seconds: float = 0.02

@@ -131,10 +131,14 @@ class Gaps:
         self._fetching[fetch_id] = []
         return Fetch(fetch_id, source, epoch, sn, sn)
 
-    def ended(self, fetch_id: int, now_ns: int, *, failed: bool = False) -> None:
-        """A fetch is over: ask again at once where it brought some, else after a pause."""
+    def ended(self, fetch_id: int, now_ns: int, *, failed: bool = False) -> set[SourceId]:
+        """A fetch is over: ask again at once where it brought some, else after a pause.
+
+        Returns of whom it asked in vain.
+        """
         filled: set[int] = set()
-        for gap in self._fetching.pop(fetch_id, ()):
+        asked = self._fetching.pop(fetch_id, ())
+        for gap in asked:
             gap.answered |= not failed
             if gap.narrow():
                 self._ask_again(gap, now_ns)
@@ -142,6 +146,7 @@ class Gaps:
                 filled.add(id(gap))
         if filled:
             self._gaps = [gap for gap in self._gaps if id(gap) not in filled]
+        return {gap.source for gap in asked} if failed else set()
 
     def _ask_again(self, gap: Gap, now_ns: int) -> None:
         progress = gap.missing < gap.missing_when_asked

@@ -14,6 +14,7 @@ from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EngineOptions, Found, NumberingState
+from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import (
     epoch_of_restart,
     has_wrapped,
@@ -330,9 +331,26 @@ class KnownSource:
 class EngineCounts:
     """What the engine has seen since it began; read by the shell, written by the engine."""
 
-    __slots__ = ("absent", "beyond", "conflicts", "duplicates", "missed", "restarts")
+    __slots__ = ("absent", "beyond", "conflicts", "duplicates", "losses", "missed", "restarts")
 
-    def __init__(self) -> None:
+    def __init__(self, losses_max: int) -> None:
+        self.losses = Losses(losses_max)
+        """Source by source, what came again as it was published, and what was given up."""
         self.duplicates = self.conflicts = self.missed = self.restarts = self.beyond = 0
         self.absent = 0
         """Numbers the windows knew as held and the storage did not have."""
+
+    def repeated(self, source: SourceId) -> None:
+        """Count a sample that came as it was published, and is held."""
+        self.duplicates += 1
+        self.losses.repeated(source)
+
+    def unanswered(self, sources: Iterable[SourceId]) -> None:
+        """Count a question about some sources that was not, or not whole, answered."""
+        for source in sources:
+            self.losses.unanswered(source)
+
+    def gave_up(self, source: SourceId, count: int) -> None:
+        """Count numbers that were reported as missed."""
+        self.missed += count
+        self.losses.lost(source, count)

@@ -60,7 +60,7 @@ class Unnumbered:
             identity = sample.identity
             known = self._digests.get(identity) or fresh.get(identity)
             if known == digest:
-                self._counts.duplicates += 1
+                self._counts.repeated(sample.source)
             elif known is not None:
                 self._counts.conflicts += 1
                 judged.conflicts.append(ReportConflict(sample, None))
@@ -76,7 +76,7 @@ class Unnumbered:
         judged = Judged([], [], [])
         for looked in found:
             if looked.same:
-                self._counts.duplicates += 1
+                self._counts.repeated(looked.sample.source)
             elif looked.stored is not None:
                 self._counts.conflicts += 1
                 judged.conflicts.append(ReportConflict(looked.sample, looked.stored))

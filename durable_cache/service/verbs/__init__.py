@@ -47,7 +47,9 @@ VERBS = {
     "instances": Verb(
         _KEEP, f"{_HERE}.instances", "what each key is now: alive, deleted, or left by its writers"
     ),
-    "loss": Verb(_KEEP, f"{_HERE}.observe", "which samples were given up, and what is awaited"),
+    "loss": Verb(
+        _KEEP, f"{_HERE}.losses", "what each subscriber and cache lost, publisher by publisher"
+    ),
     "align": Verb(_KEEP, f"{_HERE}.align", "how the caches stand with each other, peer by peer"),
     "purge": Verb(_KEEP, f"{_HERE}.observe", "remove stored samples for good; shows what, first"),
     "copy": Verb(

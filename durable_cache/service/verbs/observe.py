@@ -1,6 +1,4 @@
-"""What the running services are doing: the verbs ``status``, ``streams``, ``loss``, ``top``,
-``purge``.
-"""
+"""What the running services are doing: the verbs ``status``, ``streams``, ``top``, ``purge``."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheE
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
 from durable_cache.service.output import say, table_lines, write_json, write_result, write_table
+from durable_cache.service.verbs.losses import storage_name
 from durable_cache.service.verbs.options import (
     add_client_options,
     add_format_option,
@@ -50,7 +49,6 @@ _STATUS = (
     "last_error",
 )
 _STREAMS = ("storage", "key", "source", "epoch", "samples", "runs", "floor", "newest")
-_LOSS = ("storage", "source", "epoch", "first", "last", "samples")
 _HTTP_SECONDS = 10.0
 _ROWS_MAX = 1000
 _TOP_PACKAGES = frozenset({"textual", "rich"})
@@ -72,9 +70,7 @@ def add_verbs(verbs: Verbs) -> None:
         verbs, "streams", examples=("durable-cache streams --key-expr 'fleet/**' --limit 20",)
     )
     streams.set_defaults(run=_streams)
-    loss = add_verb(verbs, "loss", examples=("durable-cache loss --storage fleet",))
-    loss.set_defaults(run=_loss)
-    for parser in (status, streams, loss):
+    for parser in (status, streams):
         add_format_option(parser)
     top = add_verb(
         verbs,
@@ -106,13 +102,12 @@ def add_verbs(verbs: Verbs) -> None:
     purge.add_argument("--key-expr", required=True, help="which keys; ** for all")
     add_json_option(purge)
     purge.set_defaults(run=_purge)
-    for parser in (streams, loss):
-        parser.add_argument("--storage", default="*")
-        parser.add_argument("--limit", type=int, default=1000)
+    streams.add_argument("--storage", default="*")
+    streams.add_argument("--limit", type=int, default=1000)
     streams.add_argument("--key-expr", default="**")
     for parser in (streams, purge):
         parser.add_argument("--source", default="*", metavar="ZID[:EID]")
-    for parser in (status, streams, loss, top, purge):
+    for parser in (status, streams, top, purge):
         add_client_options(parser)
 
 
@@ -168,7 +163,7 @@ def _listing(arguments: argparse.Namespace, page: str, parameters: Mapping[str, 
 
     if arguments.limit < 1:
         raise ConfigError("--limit: expected a number above 0")
-    path = f"storages/{_storage(arguments.storage)}/{page}"
+    path = f"storages/{storage_name(arguments.storage)}/{page}"
     with client_session(arguments) as session:
         reports = _ask_reports(session)
         found = admin_values(session, path, {**parameters, "limit": str(arguments.limit)})
@@ -176,12 +171,6 @@ def _listing(arguments: argparse.Namespace, page: str, parameters: Mapping[str, 
     if awaited:
         say(f"{awaited:.0f} gaps are being recovered")
     return [row for _, rows in found for row in cast("Sequence[Row]", rows)]
-
-
-def _storage(name: str) -> str:
-    if "/" in name or ("*" in name and name != "*"):
-        raise ConfigError(f"{name[:80]!r} is no name of a storage")
-    return name
 
 
 def _filters(arguments: argparse.Namespace) -> dict[str, str]:
@@ -195,14 +184,6 @@ def _filters(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _streams(arguments: argparse.Namespace) -> int:
     _show(_listing(arguments, "streams", _filters(arguments)), _STREAMS, arguments.format)
-    return 0
-
-
-def _loss(arguments: argparse.Namespace) -> int:
-    rows = _listing(arguments, "skips", {})
-    _show(rows, _LOSS, arguments.format)
-    if not rows:
-        say("no sample was given up")
     return 0
 
 
@@ -298,7 +279,7 @@ def _purge(arguments: argparse.Namespace) -> int:
         parameters["below"] = arguments.below
     if arguments.yes:
         parameters["yes"] = "1"
-    path = f"storages/{_storage(arguments.storage)}/purge"
+    path = f"storages/{storage_name(arguments.storage)}/purge"
     with client_session(arguments) as session:
         found = admin_values(session, path, parameters, timeout_seconds=60)
     if not found:

@@ -1,0 +1,188 @@
+"""What was lost, of whom: the verb ``loss``, RaiMS's table over subscribers and caches."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.service.output import say, table_lines, write_json, write_table
+from durable_cache.service.verbs.options import add_client_options, add_format_option
+from durable_cache.service.verbs.parsing import Verbs, add_verb
+
+if TYPE_CHECKING:
+    from durable_cache.endpoints.session import Session
+    from durable_cache.model.sample import SourceId
+    from durable_cache.protocol.losses import LossRow, LossTable
+
+__all__ = ["add_verbs", "storage_name"]
+
+Row = Mapping[str, object]
+_COUNTS = (
+    *("repeat", "rep time", "not sub", "not time"),
+    *("msg loss", "loss time", "ibx loss", "ibx time"),
+)
+_COLUMNS = ("at", "user", *_COUNTS)
+_SKIPS = ("storage", "source", "epoch", "first", "last", "samples")
+_ASK_SECONDS = 5.0
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Add the verb."""
+    loss = add_verb(
+        verbs,
+        "loss",
+        examples=(
+            "durable-cache loss",
+            "durable-cache loss --watch",
+            "durable-cache loss --skips --storage fleet",
+        ),
+        description=(
+            "Show per publisher what every subscriber of durable_cache that runs, and every cache, "
+            "counted: repeat, samples that came again; not sub, that came when the subscriber was "
+            "closed; msg loss, that were given up; ibx loss, questions without a whole answer; "
+            "each with the time of the last. With --skips the numbers that caches gave up."
+        ),
+    )
+    loss.add_argument("--skips", action="store_true", help="the numbers that caches gave up")
+    loss.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
+    loss.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    loss.add_argument("--rounds", type=int, default=0, help="stop after so many; 0: until Ctrl-C")
+    loss.add_argument("--storage", default="*", help="of caches, only this storage")
+    loss.add_argument("--limit", type=int, default=1000, help="rows at most (default 1000)")
+    add_format_option(loss)
+    add_client_options(loss)
+    loss.set_defaults(run=_loss)
+
+
+def _loss(arguments: argparse.Namespace) -> int:
+    from durable_cache.service.client import client_session
+
+    if arguments.limit < 1:
+        raise ConfigError("--limit: expected a number above 0")
+    if not arguments.interval > 0 or arguments.rounds < 0:
+        raise ConfigError("--interval: expected seconds above 0")
+    if arguments.watch and arguments.skips:
+        raise ConfigError("--watch shows the table: leave --skips out")
+    storage = storage_name(arguments.storage)
+    with client_session(arguments) as session:
+        if arguments.skips:
+            return _skips(session, storage, arguments)
+        if arguments.watch:
+            return _watch(session, storage, arguments)
+        found = _tables(session, storage)
+        rows = _rows(found, arguments.limit, people=arguments.format != "json")
+    if arguments.format == "json":
+        write_json(rows)
+    else:
+        write_table(rows, _COLUMNS)
+    if not any(row.lost for table in found for row in table.rows):
+        say("no sample was lost")
+    return 0
+
+
+def storage_name(name: str) -> str:
+    """Return a storage's name, or ``*`` for all; ConfigError for anything else."""
+    if "/" in name or ("*" in name and name != "*"):
+        raise ConfigError(f"{name[:80]!r} is no name of a storage")
+    return name
+
+
+def _skips(session: Session, storage: str, arguments: argparse.Namespace) -> int:
+    from durable_cache.service.client import admin_values
+
+    path = f"storages/{storage}/skips"
+    found = admin_values(session, path, {"limit": str(arguments.limit)})
+    if not found:
+        raise DurableCacheError("no durable-cache service answers; is --connect right?")
+    rows = [row for _, rows in found if isinstance(rows, list) for row in rows]
+    if arguments.format == "json":
+        write_json(rows)
+    else:
+        write_table(rows, _SKIPS)
+    if not rows:
+        say("no sample was given up")
+    return 0
+
+
+def _watch(session: Session, storage: str, arguments: argparse.Namespace) -> int:
+    rounds, as_json = 0, arguments.format == "json"
+    while True:
+        rows = _rows(_tables(session, storage), arguments.limit, people=not as_json)
+        if as_json:
+            for row in rows:
+                print(json.dumps(row, ensure_ascii=False), flush=True)
+        else:
+            if sys.stdout.isatty():
+                print("\x1b[H\x1b[2J", end="")
+            print("\n".join(table_lines(rows, _COLUMNS)), flush=True)
+        rounds += 1
+        if rounds == arguments.rounds:
+            return 0
+        time.sleep(arguments.interval)
+
+
+def _tables(session: Session, storage: str) -> list[LossTable]:
+    """Ask all subscribers and caches; sources of caches get the names that publishers show."""
+    from durable_cache.endpoints.session import Decoder, ask, tokens_now, zid_of
+    from durable_cache.protocol.advisories import LOSS_TABLES, USER_TOKENS, parse_any_user_token
+    from durable_cache.protocol.losses import decode_rows
+    from durable_cache.service.client import admin_values
+
+    decoder = Decoder(zid_of(session), 64 << 20)
+    found = []
+    for answer in ask(session, LOSS_TABLES, timeout_seconds=_ASK_SECONDS, decoder=decoder):
+        if answer.sample is None:
+            raise DurableCacheError(answer.error)
+        found.append(decode_rows(answer.sample.payload))
+    services = admin_values(session, "status", {"events": "0"})
+    if not services and not found:
+        raise DurableCacheError(
+            "no durable-cache service or subscriber answers; is --connect right?"
+        )
+    for zid, value in admin_values(session, f"storages/{storage}/losses"):
+        table = decode_rows(json.dumps(value).encode())
+        found.append(table.at(f"{table.name}@{zid[:8]}"))
+    tokens = tokens_now(session, USER_TOKENS, _ASK_SECONDS)
+    names: dict[SourceId, str] = dict(filter(None, map(parse_any_user_token, tokens)))
+    return [table.naming(names) for table in found]
+
+
+def _rows(tables: Sequence[LossTable], rows_max: int, *, people: bool) -> list[Row]:
+    """Return rows to show, those that lost most first."""
+    found = [(table, row) for table in tables for row in table.rows]
+    found.sort(key=lambda each: (-each[1].lost, -each[1].repeats, each[0].name, each[1].user))
+    return [_row(table, row, people=people) for table, row in found[:rows_max]]
+
+
+def _row(table: LossTable, row: LossRow, *, people: bool) -> Row:
+    values = [row.repeats, row.repeat_ns, row.unsubscribed, row.unsubscribed_ns]
+    values += [row.lost, row.lost_ns, row.inbox_lost, row.inbox_ns]
+    shown: list[object] = list(values)
+    shown[1::2] = [_clock(value) if people else _instant(value) for value in values[1::2]]
+    if people:
+        return {"at": table.name, "user": row.user, **dict(zip(_COUNTS, shown, strict=True))}
+    names = [name.replace(" ", "_") for name in _COUNTS]
+    source = None if row.source is None else str(row.source)
+    about = {"at": table.name, "key_expr": table.key_expr, "user": row.user, "source": source}
+    return {**about, **dict(zip(names, shown, strict=True))}
+
+
+def _clock(unix_ns: int) -> str:
+    """Return the time of a day as the text shows it, with the day where it is another; empty: 0."""
+    if not unix_ns:
+        return ""
+    then = datetime.fromtimestamp(unix_ns / 1e9).astimezone()
+    day = "" if then.date() == datetime.now().astimezone().date() else f"{then:%Y-%m-%d} "
+    return f"{day}{then:%H:%M:%S}.{then.microsecond // 1000:03}"
+
+
+def _instant(unix_ns: int) -> str:
+    if not unix_ns:
+        return ""
+    return datetime.fromtimestamp(unix_ns / 1e9, UTC).isoformat(timespec="milliseconds")
