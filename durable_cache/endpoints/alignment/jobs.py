@@ -38,7 +38,10 @@ _CONTENT_SECONDS = 0.25
 _RETRY_SECONDS = 5.0
 """The pause after the storage could not be read."""
 _COMPARISONS_MAX = 64
-"""Pages of samples held here that are still to be compared, while the storage is away."""
+"""Pages of samples held here that are still to be compared, while the storage is away, and as many
+while their runs have no names."""
+_NAMED_SECONDS = 330.0
+"""After so long no name is to come any more: caches wait 300 s for one (ADR 0048)."""
 
 
 class Jobs:
@@ -61,6 +64,9 @@ class Jobs:
         self._beginnings = 0
         self._comparisons: deque[SampleBatch] = deque()
         self._compare_due = 0.0
+        self._nameless: deque[tuple[float, SampleBatch]] = deque()
+        """What is compared once more, and when."""
+        self._nameless_due = 0.0
 
     def begin(self) -> None:
         """Read every stored sample once, for the content sums, from the start."""
@@ -73,6 +79,9 @@ class Jobs:
         if self._comparisons and now >= self._compare_due:
             self._compare_due = now + _RETRY_SECONDS
             self._lane.submit(self._compare_again)
+        if self._nameless and now >= self._nameless_due:
+            self._nameless_due = now + _RETRY_SECONDS
+            self._lane.submit(self._compare_nameless)
         with self._lock:
             pages, beginnings = self._content, self._beginnings
             if pages is None or self._reading or now < self._content_due or self._inbox.crowded:
@@ -122,7 +131,12 @@ class Jobs:
 
     def _compare(self, batch: SampleBatch) -> None:
         try:
-            self._store.compare(batch)
+            nameless = self._store.compare(batch, named=False)
+            if len(nameless):
+                self._nameless.append((time.monotonic() + _NAMED_SECONDS, nameless))
+                if len(self._nameless) > _COMPARISONS_MAX:
+                    self._nameless.popleft()
+                    self._counts.comparisons_dropped += 1
         except DurableCacheError as error:
             _log.info("a comparison waits for the storage", extra={"reason": str(error)})
             self._comparisons.append(batch)
@@ -133,6 +147,16 @@ class Jobs:
     def _compare_again(self) -> None:
         for _ in range(len(self._comparisons)):
             self._compare(self._comparisons.popleft())
+
+    def _compare_nameless(self) -> None:
+        """Count what contradicts itself though there was time for names."""
+        if not self._nameless or time.monotonic() < self._nameless[0][0]:
+            return
+        _, batch = self._nameless.popleft()
+        try:
+            self._store.compare(batch)
+        except DurableCacheError:
+            self._nameless.append((time.monotonic() + _RETRY_SECONDS, batch))
 
     def _purge(self, job: RaisePurge) -> None:
         try:

@@ -7,14 +7,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+import msgspec
+
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
 from durable_cache.model.selection import Selection, SnBounds
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.alignment import (
     StreamLoaded,
 )
+from durable_cache.protocol.cache.agreement import are_twins
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.storage.contract import Floor
@@ -148,25 +152,44 @@ class AlignedStore:
         self.pulled += len(batch)
         self._door.offer(list(batch), Origin.ALIGNED)
 
-    def compare(self, batch: SampleBatch) -> None:
+    def compare(self, batch: SampleBatch, *, named: bool = True) -> SampleBatch:
         """Count what has another content here under the same identity; nothing is overwritten.
 
-        Raises StorageError, to be tried again, where the storage cannot be read.
+        Two runs of a foreign publisher that have no epoch yet contradict each other until they have
+        their names. With `named` False such samples are returned, to be compared once more when
+        there was time for that. Raises StorageError, to be tried again, where the storage cannot be
+        read.
         """
         theirs = {sample.identity: sample for sample in batch}
         wanted = [
             (stream, RangeSet.of(sample.sn for sample in samples))
             for stream, samples in batch.by_stream.items()
         ]
-        different = [
-            mine
-            for mine in self.stored(wanted)
-            if (other := theirs.get(mine.identity)) is not None
-            and sample_digest(mine) != sample_digest(other)
-        ]
+        pairs = [(mine, theirs.get(mine.identity)) for mine in self.stored(wanted)]
+        different: list[Sample] = []
+        nameless: list[Sample] = []
+        for mine, other in pairs:
+            if other is None or sample_digest(mine) == sample_digest(other):
+                continue
+            if not _may_be_two_runs(mine, other):
+                different.append(mine)
+            elif not self._stored_under_another(other):
+                (different if named else nameless).append(mine if named else other)
         self.conflicts += len(different)  # all at once: a comparison that fails is made again
         for mine in different:
             _log.warning("another payload at a peer", extra={"key": repr(mine.key)})
+        return SampleBatch(nameless)
+
+    def _stored_under_another(self, sample: Sample) -> bool:
+        """Tell whether a sample without an epoch is here, as it is, under one."""
+        states, _ = self._store.load(sample.source)
+        others = [
+            msgspec.structs.replace(sample, epoch=state.epoch)
+            for state in states
+            if state.epoch != EPOCH_UNKNOWN and sample.sn in state.held
+        ]
+        found = (stored for _, stored in self._store.find(others))
+        return any(stored is not None and are_twins(sample, stored) for stored in found)
 
     def purge(self, floors: tuple[tuple[Stream, int], ...]) -> None:
         """Remove what is below, durably; raises StorageError, to be tried again."""
@@ -176,6 +199,14 @@ class AlignedStore:
             for epoch in self._door.epochs.stored_epochs(stream.source, stream.epoch)
         ]
         self._store.purge(every)
+
+
+def _may_be_two_runs(mine: Sample, other: Sample) -> bool:
+    """Tell whether a publisher may have given one number twice, in two runs without an epoch."""
+    return mine.epoch == EPOCH_UNKNOWN and (mine.ntp64, mine.timestamp_id) != (
+        other.ntp64,
+        other.timestamp_id,
+    )
 
 
 def in_time(samples: Iterable[Sample]) -> Iterator[Sample]:

@@ -311,7 +311,7 @@ class SimAligning:
     def _compare(self, batch: SampleBatch) -> None:
         cache, before = self._cache, self._store.conflicts
         try:
-            self._store.compare(batch)
+            self._store.compare(batch, named=False)
         except DurableCacheError:
             self._comparisons.append(batch)
         runs = {one.numbering for one in map(cache.truth.of, batch) if one is not None}

@@ -1,0 +1,101 @@
+"""Is what another cache gives a conflict only where it is the same run's?"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from durable_cache.endpoints.alignment.stored import AlignedStore
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.cache.epochs import Epochs
+from durable_cache.protocol.cache.events import Alias, Origin
+from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.storage.memory import MemoryStorage
+
+SOURCE = SourceId("ab12", 7)
+NAMED = 9
+
+
+class Door:
+    """The door of a cache that nothing comes in by."""
+
+    def __init__(self) -> None:
+        self.epochs = Epochs()
+
+    def offer(self, samples: list[Sample], origin: Origin) -> None:
+        raise AssertionError("nothing is offered here")
+
+
+def run_of(run: str, began: int, *, epoch: int = 0) -> SampleBatch:
+    return SampleBatch(
+        Sample("a/b", SOURCE, epoch, sn, f"{run} {sn}".encode(), ntp64=began + sn, timestamp_id="1")
+        for sn in range(6)
+    )
+
+
+@pytest.fixture
+def store() -> JournaledStorage:
+    store = JournaledStorage(MemoryStorage(), None)
+    store.commit(run_of("one", 1000))
+    return store
+
+
+def test_two_runs_without_an_epoch_are_no_conflict_before_they_have_names(
+    store: JournaledStorage,
+) -> None:
+    aligned, other_run = AlignedStore(store, Door()), run_of("two", 5000)
+    nameless = aligned.compare(other_run, named=False)
+    assert nameless == other_run
+    assert aligned.conflicts == 0
+    store.commit(run_of("two", 5000, epoch=NAMED))
+    assert len(aligned.compare(nameless)) == 0
+    assert aligned.conflicts == 0
+
+
+def test_what_is_here_under_its_name_already_is_nothing_to_compare_again(
+    store: JournaledStorage,
+) -> None:
+    aligned = AlignedStore(store, Door())
+    store.commit(run_of("two", 5000, epoch=NAMED))
+    assert len(aligned.compare(run_of("two", 5000), named=False)) == 0
+    assert aligned.conflicts == 0
+
+
+def test_what_was_moved_meanwhile_contradicts_nothing(store: JournaledStorage) -> None:
+    door = Door()
+    aligned = AlignedStore(store, door)
+    nameless = aligned.compare(run_of("two", 5000), named=False)
+    door.epochs.learn(Alias(SOURCE, 0, 0, NAMED))
+    assert store.drain_all(10)
+    store.forget(SOURCE, 0)
+    store.commit(run_of("one", 1000, epoch=NAMED))
+    assert len(aligned.compare(nameless)) == 0
+    assert aligned.conflicts == 0
+
+
+def test_two_runs_that_get_no_names_are_a_conflict(store: JournaledStorage) -> None:
+    aligned = AlignedStore(store, Door())
+    nameless = aligned.compare(run_of("two", 5000), named=False)
+    assert len(aligned.compare(nameless)) == 0
+    assert aligned.conflicts == 6
+
+
+@pytest.mark.parametrize("epoch", [0, NAMED])
+def test_another_payload_at_the_same_time_is_a_conflict_at_once(
+    store: JournaledStorage, epoch: int
+) -> None:
+    store.commit(run_of("one", 1000, epoch=NAMED))
+    forged = SampleBatch(
+        msgspec.structs.replace(sample, payload=b"forged")
+        for sample in run_of("one", 1000, epoch=epoch)
+    )
+    aligned = AlignedStore(store, Door())
+    assert len(aligned.compare(forged, named=False)) == 0
+    assert aligned.conflicts == 6
+
+
+def test_two_runs_under_one_epoch_are_a_conflict_at_once(store: JournaledStorage) -> None:
+    store.commit(run_of("one", 1000, epoch=NAMED))
+    aligned = AlignedStore(store, Door())
+    assert len(aligned.compare(run_of("two", 5000, epoch=NAMED), named=False)) == 0
+    assert aligned.conflicts == 6
