@@ -245,7 +245,7 @@ class PublisherEngine:
         ]
         outputs: list[Output] = [Finished(tuple(unknown))] if unknown else []
         for numbering in numberings:
-            outputs += self._forget_former(numbering)
+            outputs += self._hand_over(numbering)
         return [*outputs, *self._resending.due(numberings, self.under_way, now)]
 
     def _expire(self, numbering: Numbering, now: Moment) -> list[Standing]:
@@ -406,7 +406,7 @@ class PublisherEngine:
             ):
                 finished = self._take(numbering, ack)
                 outputs: list[Output] = [Finished(tuple(finished))] if finished else []
-                return outputs + self._forget_former(numbering)
+                return outputs + self._hand_over(numbering)
         return []
 
     def _take(self, numbering: Numbering, ack: Ack) -> list[Standing]:
@@ -468,14 +468,16 @@ class PublisherEngine:
         self.unacknowledged_bytes -= numbering.settle(sn)
         self.unacknowledged -= 1
 
-    def _forget_former(self, numbering: Numbering) -> list[Output]:
-        """Let an earlier numbering go once nothing of it waits."""
-        if numbering.open or numbering not in self._former:
+    def _hand_over(self, numbering: Numbering) -> list[Output]:
+        """Tell what a resend brought; let an earlier numbering go once nothing of it waits."""
+        resent = numbering.take_resent()
+        if not numbering.open and numbering in self._former:
+            self._former.remove(numbering)
+            resent = numbering.next_sn - 1
+        earlier = numbering.source == self._source and numbering is not self._numbering
+        if resent is None or earlier:  # a number of an earlier run would be taken for one of this
             return []
-        self._former.remove(numbering)
-        if numbering.source == self._source:
-            return []
-        return [HandedOver(numbering.source, numbering.next_sn - 1)]
+        return [HandedOver(numbering.source, resent)]
 
     def _is_enough(self, levels: Iterable[int]) -> bool:
         """Tell whether caches at these levels are as many as wanted, at the level wanted."""

@@ -320,9 +320,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Caches hold all that another source left: tell who follows it which number was its last.
+    """A cache holds what it was sent once more: tell who follows the source how far that reaches.
 
-    Needs no answer: who does not hear it finds the rest in the history.
+    Subscribers see no resend, and what caches lacked they may lack, too (ADR 0185). Needs no
+    answer: who does not hear it finds the rest behind the next number, or in the history.
     """
 
     source: SourceId

@@ -41,6 +41,8 @@ class Numbering:
         """What each cache acknowledged at which level: only what is new in an ack is looked at."""
         self.refused: dict[str, RangeSet] = {}
         """What each cache will never take."""
+        self.resent: int | None = None
+        """The highest number sent once more of which subscribers were not told yet."""
 
     def wait_for(self, standing: Standing, sample: Sample, since_ns: int) -> int:
         """Await acknowledgements of a sample; returns its size."""
@@ -60,6 +62,15 @@ class Numbering:
     def oldest(self) -> Waiting | None:
         """Return what waits for longest."""
         return next(iter(self.waiting.values()), None)
+
+    def take_resent(self) -> int | None:
+        """Return the highest number sent once more, once, as soon as some cache holds it."""
+        resent = self.resent
+        standing = None if resent is None else self.open.get(resent)
+        if standing is not None and not standing.caches:
+            return None
+        self.resent = None
+        return resent
 
     def has(self, cache_id: str, sn: int) -> bool:
         """Tell whether a number waits no more, or not for that cache."""

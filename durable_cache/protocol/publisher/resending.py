@@ -137,6 +137,7 @@ class Resending:
         resend_id = next(self._ids)
         cache.under_way = (resend_id, numbering)
         cache.oldest = (numbering, samples[0].sn)
+        numbering.resent = max(samples[-1].sn, numbering.resent or 0)
         return Resend(
             resend_id,
             cache_id,

@@ -52,6 +52,7 @@ from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_run
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Crowd, Sources
+from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
 __all__ = ["SubscriberEngine"]
@@ -78,6 +79,7 @@ class SubscriberEngine:
         if history:
             read = partial(self._held.reading_of, self._sources)
             self._history = History(self._options, self._ids, self._outputs, read, self._unnumbered)
+        self._tails = Tails(self._options, self._sources, self._ask)
         self._crowd, self._began_ns, self._answerers_known = Crowd(), 0, False
         self._duplicates = self._dropped = self.beyond = 0
 
@@ -160,12 +162,13 @@ class SubscriberEngine:
         """Return the monotonic time of the next thing to do, or None."""
         times = [] if self._history is None else self._history.wake_times()
         times += [*self._sources.wake_times(), *self._awaiting.wake_times()]
+        times += self._tails.wake_times()
         return min(times, default=None)
 
     # What is published
 
     def _received(self, samples: Sequence[Sample], now: Moment) -> None:
-        ready, names_runs = self._outputs.ready, self._outputs.names_runs
+        ready = self._outputs.ready
         steady = self._sources.steady
         reading = self._history is not None and self._history.active
         for sample in samples:
@@ -174,7 +177,7 @@ class SubscriberEngine:
                 numbering.next_sn = sample.sn + 1
                 if sample.ntp64 > numbering.newest_ntp64:
                     numbering.newest_ntp64 = sample.ntp64
-                ready.append(numbering.name(sample) if names_runs else sample)
+                ready.append(numbering.name(sample))
                 numbering.used = True
             elif is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
@@ -384,6 +387,7 @@ class SubscriberEngine:
             self.losses.unanswered(fetch.source)
         followed = self._sources.get(numbering.source)
         if followed is None or numbering not in followed.numberings:
+            self._tails.answered(numbering, event, whole=False)
             return
         cut, before, now_ns = None, numbering.next_sn, event.now.monotonic_ns
         if isinstance(event, Fetched):
@@ -399,6 +403,7 @@ class SubscriberEngine:
             if following is None:
                 more = cut is not None and numbering.next_sn != before
                 numbering.pause(self._options, now_ns, at_once=more)
+                self._tails.answered(numbering, event, whole=whole and cut is None)
         self._settle(followed, event.now)
 
     def _take_answer(
@@ -455,6 +460,7 @@ class SubscriberEngine:
         if followed is None:
             self._crowd.declare(event)
             return
+        self._tails.shown(source, now.monotonic_ns)
         late, begun, unknown = self._awaiting.shown(event, followed)
         for sample in late:
             self._live(sample, now)
@@ -475,6 +481,7 @@ class SubscriberEngine:
             self._held.gone(event)
             return
         self._awaiting.gone(event)
+        self._tails.gone(event.source, event.now.monotonic_ns)
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
@@ -508,6 +515,7 @@ class SubscriberEngine:
 
     def _appeared(self, now: Moment) -> None:
         self._answerers_known = True
+        self._tails.answerer_appeared(now.monotonic_ns)
         if self._history is not None:
             self._history.ask_again(now.monotonic_ns)
 
@@ -563,10 +571,7 @@ class SubscriberEngine:
                 self._settle(one, now)
         for followed in list(self._sources.waiting.values()):
             self._expire(followed, now)
-        if self._options.periodic_queries_seconds is not None:
-            for followed in self._sources.followed.values():
-                for numbering in followed.polled():
-                    self._poll(numbering, now_ns)
+        self._tails.tick(now_ns, reading=self.reads_history)
 
     def _expire(self, followed: Followed, now: Moment) -> None:
         """Ask again for what is missing, or give it up where its time is over."""
@@ -578,15 +583,6 @@ class SubscriberEngine:
             if now.monotonic_ns >= head.opened_ns + late * timeout_ns:
                 head.give_up_first(self._outputs, now.monotonic_ns)
         self._settle(followed, now)
-
-    def _poll(self, numbering: Numbering, now_ns: int) -> None:
-        period = self._options.periodic_queries_seconds
-        if period is None or numbering.fetch is not None or numbering.opened_ns is not None:
-            return
-        if now_ns >= numbering.poll_ns > 0 and numbering.next_sn is not None:
-            numbering.fetch = self._ask(numbering, numbering.next_sn, None)
-        if now_ns >= numbering.poll_ns:
-            numbering.poll_ns = now_ns + round(period * _SECOND_NS)
 
     def _let_in(self, now: Moment) -> None:
         """Follow those that wait for room, as far as there is some."""

@@ -204,7 +204,7 @@ class Numbering:
                 if self.unsure:
                     outputs.begin_unsure()
                     self.unsure = False
-                ready.append(self.name(sample) if outputs.names_runs else sample)
+                ready.append(self.name(sample))
                 self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
                 sn += 1
             elif (run := self.passed.run_at(sn)) is not None:

@@ -15,8 +15,6 @@ class Outputs:
         self.ready: list[Sample] = []
         self.done: list[Output] = []
         self.delivered = self.missed = 0
-        self.names_runs = False
-        """All samples of a numbering are to bear one epoch, live ones too."""
         self._unsure = False
 
     def report(self, source: SourceId, epoch: int, first: int, last: int) -> None:

@@ -37,7 +37,6 @@ class ResumingEngine(SubscriberEngine):
         """`first_id` numbers the first question, so that no answer to an earlier engine is ours."""
         self._first_id = first_id
         super().__init__(options, history=True)
-        self._outputs.names_runs = True
         self._resumed: list[SourceId] = []
         """Whose rest is to be asked for once history is read."""
         for source, runs in resumed_from(positions).items():

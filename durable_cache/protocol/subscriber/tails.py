@@ -1,0 +1,183 @@
+"""Whose last numbers may have passed by, and when they are asked for (ADR 0185).
+
+A gap shows when a later number comes. Behind a last number nothing comes: a publisher may have gone
+on while a link was cut, and have fallen silent or ended since. Its token tells of the cut, for it
+goes with the link. So a source is in doubt from the moment its token goes until everybody in reach
+was asked for all that follows its last number:
+
+- at once when the token is there again, for then publisher and caches are in reach;
+- when `token_wait_seconds` passed without it, for then the publisher ended;
+- when a cache appears, for before nobody may have been there to answer.
+
+A question spans a thousand numbers, for what it brings of earlier runs of the source is thrown
+away; while it brings something of the run it is about, the next thousand are asked for.
+
+In a stable situation no token goes, and nothing is asked. Of publishers without a token nothing
+tells; for those there are periodic queries (RFC, "periodic queries"), which are asked here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+from durable_cache.model.sample import SourceId
+from durable_cache.protocol.subscriber.asking import asked_from
+from durable_cache.protocol.subscriber.events import (
+    DeliveryOptions,
+    Fetch,
+    Fetched,
+    FetchFailed,
+)
+from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.places import Sources
+
+__all__ = ["Tails"]
+
+_SECOND_NS = 1_000_000_000
+_SPAN = 1000
+"""Numbers of a question."""
+_UNDER_WAY_MAX = 16
+"""Questions under way: when a router restarts every source is in doubt, and gaps are not to wait
+behind all of them."""
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A source whose token went."""
+
+    since_ns: int
+    pause_ns: int
+    due_ns: int | None = None
+    """When to ask; None while a question is under way, and where nobody is there to be asked."""
+    asked: Numbering | None = None
+    """Of which a question is under way."""
+    reached: int = -1
+    """Its highest number when it was asked for."""
+    again: bool = False
+    """Something changed while the question was under way: its answer may be of before."""
+    ended: list[Numbering] = field(default_factory=list)
+    """Nothing follows the last number of these."""
+
+
+class Tails:
+    """The sources in doubt, at most `places_max`; beyond them the oldest doubt is dropped.
+
+    `ask(numbering, first, last)` asks everybody for numbers; with `last` None for all from one on.
+    """
+
+    def __init__(
+        self,
+        options: DeliveryOptions,
+        sources: Sources,
+        ask: Callable[[Numbering, int, int | None], Fetch],
+    ) -> None:
+        self._options = options
+        self._sources = sources
+        self._ask = ask
+        self._doubts: dict[SourceId, _Doubt] = {}
+        self._queue: list[tuple[int, int, SourceId]] = []
+        """When each is due; an entry whose time is not its source's any more is passed over."""
+        self._order = count()
+        self._under_way = 0
+
+    def gone(self, source: SourceId, now_ns: int) -> None:
+        """Doubt a source, for its token went."""
+        if not self._options.recovery:
+            return
+        doubt = self._doubts.pop(source, None)
+        if doubt is None:
+            doubt = _Doubt(now_ns, round(self._options.retry_seconds * _SECOND_NS))
+        self._doubts[source] = doubt
+        doubt.since_ns = now_ns
+        doubt.ended.clear()
+        self._ask_at(source, now_ns + round(self._options.token_wait_seconds * _SECOND_NS))
+        while len(self._doubts) > self._options.places_max:
+            self._drop(next(iter(self._doubts)))
+
+    def shown(self, source: SourceId, now_ns: int) -> None:
+        """Ask for a source in doubt now, for its token is there again."""
+        if source in self._doubts:
+            self._ask_at(source, now_ns)
+
+    def answerer_appeared(self, now_ns: int) -> None:
+        """Ask for all that are in doubt, for a cache is there."""
+        for source in self._doubts:
+            self._ask_at(source, now_ns)
+
+    def wake_times(self) -> list[int]:
+        """Return when the first is to be asked for, if one is."""
+        queue = self._queue
+        while queue and not self._is_due_at(queue[0][2], queue[0][0]):
+            heappop(queue)
+        return [queue[0][0]] if queue and self._under_way < _UNDER_WAY_MAX else []
+
+    def tick(self, now_ns: int, *, reading: bool) -> None:
+        """Ask for what is due; while history is `reading`, it may bring the same."""
+        while (times := self.wake_times()) and times[0] <= now_ns:
+            self._look_at(heappop(self._queue)[2], now_ns, reading=reading)
+        if self._options.periodic_queries_seconds is not None:
+            for followed in self._sources.followed.values():
+                for numbering in followed.polled():
+                    self._poll(numbering, self._options.periodic_queries_seconds, now_ns)
+
+    def _look_at(self, source: SourceId, now_ns: int, *, reading: bool) -> None:
+        """Ask for the tail of a source, unless something else is asked of it now."""
+        doubt, followed = self._doubts[source], self._sources.known(source)
+        runs = () if followed is None else followed.polled()
+        begun = (run for run in runs if run.next_sn is not None and run not in doubt.ended)
+        numbering = next(begun, None)
+        if numbering is None:
+            self._drop(source)
+        elif reading or numbering.fetch is not None or numbering.opened_ns is not None:
+            self._ask_at(source, now_ns + doubt.pause_ns)
+        else:
+            first = asked_from(numbering)
+            numbering.fetch = self._ask(numbering, first, first + _SPAN - 1)
+            doubt.asked, doubt.reached = numbering, numbering.reached
+            doubt.due_ns, doubt.again = None, False
+            self._under_way += 1
+
+    def _poll(self, numbering: Numbering, period_seconds: float, now_ns: int) -> None:
+        if numbering.fetch is not None or numbering.opened_ns is not None:
+            return
+        if now_ns >= numbering.poll_ns > 0 and numbering.next_sn is not None:
+            numbering.fetch = self._ask(numbering, numbering.next_sn, None)
+        if now_ns >= numbering.poll_ns:
+            numbering.poll_ns = now_ns + round(period_seconds * _SECOND_NS)
+
+    def answered(self, numbering: Numbering, event: Fetched | FetchFailed, *, whole: bool) -> None:
+        """Take the end of a question about a numbering; `whole`: everybody in reach answered."""
+        source, now_ns = numbering.source, event.now.monotonic_ns
+        doubt = self._doubts.get(source)
+        if doubt is None or doubt.asked is not numbering:
+            return
+        doubt.asked = None
+        self._under_way -= 1
+        whole = whole and isinstance(event, Fetched) and event.answer.answerers > 0
+        if whole and not doubt.again and numbering.reached == doubt.reached:
+            doubt.ended.append(numbering)
+        if whole or doubt.again:
+            self._ask_at(source, now_ns)
+        elif now_ns < doubt.since_ns + round(self._options.gap_timeout_seconds * _SECOND_NS):
+            self._ask_at(source, now_ns + doubt.pause_ns)
+            longest_ns = round(self._options.retry_seconds_max * _SECOND_NS)
+            doubt.pause_ns = min(2 * doubt.pause_ns, longest_ns)
+
+    def _ask_at(self, source: SourceId, due_ns: int) -> None:
+        doubt = self._doubts[source]
+        if doubt.asked is not None:
+            doubt.again = True
+            return
+        doubt.due_ns = due_ns
+        heappush(self._queue, (due_ns, next(self._order), source))
+
+    def _is_due_at(self, source: SourceId, due_ns: int) -> bool:
+        doubt = self._doubts.get(source)
+        return doubt is not None and doubt.due_ns == due_ns
+
+    def _drop(self, source: SourceId) -> None:
+        if self._doubts.pop(source).asked is not None:
+            self._under_way -= 1
