@@ -21,6 +21,7 @@ __all__ = [
     "VIEWS",
     "delivery",
     "gaps",
+    "instances",
     "latest",
     "misses",
     "newest",
@@ -70,6 +71,36 @@ def latest(spark: SparkSession, table: Table) -> DataFrame:
     """Return each key's newest value, wildcard updates applied; a deleted key has none."""
     samples = table.samples(spark)
     return with_updates(newest(samples.where(~is_update())), newest_updates(samples))
+
+
+def instances(spark: SparkSession, table: Table) -> DataFrame:
+    """Return what each key is by its own samples, as readers with a profile call it.
+
+    `disposed` counts how often a put followed a delete. Who is there to write it, and whether
+    nobody is, no table knows: `writers` and `no_writers` are NULL.
+    """
+    samples = table.samples(spark)
+    order = Window.partitionBy("key_expr").orderBy(*time_order())
+    revived = (fn.col("kind") == "PUT") & (fn.lag("kind").over(order) == "DELETE")
+    lives = (
+        samples.withColumn("_revived", revived)
+        .groupBy("key_expr")
+        .agg(fn.count_if("_revived").alias("disposed"))
+    )
+    disposed = fn.col("kind") == "DELETE"
+    unknown = fn.lit(None).cast("int")
+    return (
+        newest(samples)
+        .join(lives, "key_expr")
+        .select(
+            "key_expr",
+            fn.when(disposed, "NOT_ALIVE_DISPOSED").otherwise("ALIVE").alias("state"),
+            unknown.alias("writers"),
+            "disposed",
+            unknown.alias("no_writers"),
+            *("kind", "timestamp", "source", "epoch", "sn", "payload"),
+        )
+    )
 
 
 def stream_runs(spark: SparkSession, table: Table) -> DataFrame:
@@ -185,6 +216,7 @@ def rates(spark: SparkSession, table: Table) -> DataFrame:
 VIEWS: dict[str, Callable[[SparkSession, Table], DataFrame]] = {
     "samples": _samples,
     "latest": latest,
+    "instances": instances,
     "runs": stream_runs,
     "streams": streams,
     "gaps": gaps,

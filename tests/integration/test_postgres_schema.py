@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 import zenoh
 from sqlalchemy import create_engine, inspect, text
@@ -14,7 +15,7 @@ from sqlalchemy.engine import Engine
 
 from durable_cache.errors import ConfigError, SchemaOutdated, StorageCorrupt, StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Skip, SourceId
+from durable_cache.model.sample import Kind, Skip, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Migratable
 from durable_cache.testing.conformance.hooks import read_all
@@ -113,7 +114,7 @@ def test_the_tables_in_code_are_those_the_migrations_make(options: SqlOptions) -
     migrated = reflected(options)
     del migrated["views"], migrated["dc_version"]
     with engine.begin() as connection:
-        for view in ("gaps", "streams", "latest", "samples"):
+        for view in ("instances", "gaps", "streams", "latest", "samples"):
             connection.execute(text(f"DROP VIEW {view}"))
         METADATA.drop_all(connection)
         METADATA.create_all(connection)
@@ -217,6 +218,33 @@ def test_latest_is_the_newest_of_all_sources_of_a_key(options: SqlOptions) -> No
         found = [tuple(row) for row in latest]
     engine.dispose()
     assert found == [("suite/a", "a1:3", 8), ("suite/b", "4f2a:7", 9)]
+
+
+def test_instances_are_what_the_one_order_makes_of_them(options: SqlOptions) -> None:
+    """At one time the higher source is the later: it deletes what the other one put, and so on."""
+    other, at = SourceId("4f2b", 7), 1_790_000_000 << 32
+    made = [
+        msgspec.structs.replace(sample(1, "suite/a"), ntp64=at, payload=b"put"),
+        msgspec.structs.replace(
+            sample(1, "suite/a", other), ntp64=at, kind=Kind.DELETE, payload=b""
+        ),
+        msgspec.structs.replace(
+            sample(1, "suite/b", other), ntp64=at, kind=Kind.DELETE, payload=b""
+        ),
+        msgspec.structs.replace(sample(2, "suite/b"), ntp64=at + 1, payload=b"again"),
+    ]
+    with SqlBackend().open("suite", options) as storage:
+        storage.append(batch(made))
+    engine = engine_of(options)
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("SELECT key, state, writers, disposed, no_writers, sn FROM instances ORDER BY key")
+        ).all()
+    engine.dispose()
+    assert [tuple(row) for row in rows] == [
+        ("suite/a", "NOT_ALIVE_DISPOSED", None, 0, None, 1),
+        ("suite/b", "ALIVE", None, 1, None, 2),
+    ]
 
 
 def test_key_expressions_name_the_keys_that_zenoh_says(options: SqlOptions) -> None:
