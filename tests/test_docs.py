@@ -18,7 +18,7 @@ _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 _CODE = re.compile(r"`[^`]*`")
 _METRIC = re.compile(r"durable_cache_[a-z0-9_]+")
 _MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
-_VERB = re.compile(r"(?<![\w./-])durable-cache (?!is serving)([a-z][a-z-]*)")
+_VERB = re.compile(r"(?<![\w./-])durable-cache (?!is serving|service answers|sevre )([a-z][a-z-]*)")
 ADR_PARTS = ("context", "decision", "consequences")
 
 

@@ -25,7 +25,7 @@ __all__ = ["NOT_ALLOWED", "StorageChanges"]
 _changes_log = logging.getLogger(CHANGES)
 NOT_ALLOWED = (
     "is not allowed here; set adminspace: {permissions: {write: true}} in the service's "
-    "configuration"
+    "configuration, or start it with --adminspace-permissions rw"
 )
 _WAITING_MAX = 64
 _OUTCOMES_MAX = 64

@@ -5,6 +5,7 @@ A name written twice is an error: the second would silently win.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Hashable
 from pathlib import Path
 from typing import cast
@@ -21,6 +22,16 @@ _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 _JSON_SUFFIXES = frozenset({".json5", ".json"})
 
 
+def _nearest_file(path: Path) -> str:
+    """Return which file beside `path` may be meant where there is no such file."""
+    try:
+        names = [] if path.exists() else [each.name for each in path.parent.iterdir()]
+    except OSError:
+        return ""
+    found = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.with_name(found[0])}?" if found else ""
+
+
 def read_document(path: Path) -> dict[str, object]:
     """Read a configuration file, JSON5 or YAML by its suffix.
 
@@ -34,7 +45,7 @@ def read_document(path: Path) -> dict[str, object]:
             raw = file.read(DOCUMENT_BYTES_MAX + 1)
         text = raw.decode("utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
+        raise ConfigError(f"{path}: {error.strerror or error}{_nearest_file(path)}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: no UTF-8 at byte {error.start}") from error
     if len(raw) > DOCUMENT_BYTES_MAX:

@@ -65,8 +65,17 @@ _SUFFIXES = {
 
 
 def format_of(form: str, file: str, otherwise: str) -> str:
-    """Return the format that was asked for, or that a file's name says."""
-    return form or _SUFFIXES.get(Path(file).suffix.lower(), otherwise)
+    """Return the format that was asked for, or that a file's name says.
+
+    Raises ConfigError where the name's ending stands for no format.
+    """
+    suffix = Path(file).suffix.lower()
+    if not form and suffix and suffix not in _SUFFIXES:
+        raise ConfigError(
+            f"{file}: no format ends in {suffix}; end it in {', '.join(_SUFFIXES)}, or name one "
+            "with --format"
+        )
+    return form or _SUFFIXES.get(suffix, otherwise)
 
 
 def order_of(form: str) -> Order:

@@ -98,7 +98,12 @@ class Writing:
         found = self._publishers.get(name)
         if found is None:
             found = self._publishers[name] = declare_reliable_publisher(
-                self.session, name, acknowledgements=1, level="memory", domain=self._domain
+                self.session,
+                name,
+                acknowledgements=1,
+                level="memory",
+                domain=self._domain,
+                cache=False,
             )
         return found
 

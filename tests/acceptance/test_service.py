@@ -282,9 +282,9 @@ def test_purging_shows_first_and_removes_for_good(served: Served, run: Run) -> N
     publish(served.endpoint, "lab/a", [b"x"] * 6)
     common = ("purge", "lab", "--key-expr", "lab/**", "--below", "4", "--connect", served.endpoint)
     shown = run(*common)
-    assert (shown.returncode, "would remove 4 samples of 1 streams" in shown.stdout) == (0, True)
+    assert (shown.returncode, "would remove 4 samples of 1 stream" in shown.stdout) == (0, True)
     done = run(*common, "--yes")
-    assert (done.returncode, "removed 4 samples of 1 streams" in done.stdout) == (0, True)
+    assert (done.returncode, "removed 4 samples of 1 stream" in done.stdout) == (0, True)
     left = run("query", "lab/**", "--connect", served.endpoint, "--format", "json")
     assert [json.loads(line)["sn"] for line in left.stdout.splitlines()] == [4, 5]
 

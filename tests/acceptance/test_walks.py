@@ -1,4 +1,4 @@
-"""Do the README and the tutorial run as printed, from an empty directory, as installed?"""
+"""Do the README, the tutorial and the walk run as printed, from an empty directory, installed?"""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tests.tree import ROOT
 pytestmark = pytest.mark.slow
 
 WALK_SECONDS_MAX = 400
-PAGES = ("README.md", "docs/tutorial.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/walk.md", "docs/frame.md")
 UNABLE = {
     ("README.md", "pip install ."): "asks a package index; the wheel is installed here instead",
     ("README.md", "pip install '.[postgres]'"): "needs a PostgreSQL server",
     ("README.md", "pip install '.[delta,spark]'"): "needs Java and a package index",
     ("README.md", "from durable_cache.spark import"): "needs Java and Spark",
+    ("docs/frame.md", "pip install '.[frame]'"): "asks a package index; what it installs is there",
     ("README.md", "make check"): "is what CI runs by itself, in a clone",
 }
 """The blocks that are not tried, by how they begin, and why."""
@@ -40,8 +41,11 @@ def unable(page: str) -> list[int]:
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("installed"))
+
+
+def install(place: Path) -> Path:
     """Install the wheel into an environment that has the locked dependencies; its commands."""
-    place = tmp_path_factory.mktemp("installed")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
     for step in (
         (*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(place), str(ROOT)),

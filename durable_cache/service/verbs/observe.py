@@ -14,7 +14,14 @@ from urllib.request import urlopen
 from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
-from durable_cache.service.output import say, table_lines, write_json, write_result, write_table
+from durable_cache.service.output import (
+    counted,
+    say,
+    table_lines,
+    write_json,
+    write_result,
+    write_table,
+)
 from durable_cache.service.verbs.losses import storage_name
 from durable_cache.service.verbs.options import (
     add_client_options,
@@ -283,15 +290,24 @@ def _purge(arguments: argparse.Namespace) -> int:
     with client_session(arguments) as session:
         found = admin_values(session, path, parameters, timeout_seconds=60)
     if not found:
-        raise DurableCacheError(f"no service answers for a storage called {arguments.storage!r}")
+        raise DurableCacheError(
+            f"no service answers for a storage called {arguments.storage!r}; "
+            "durable-cache status lists them"
+        )
     for zid, value in found:
         done = cast("Row", value)
         text = (
-            f"{zid}: removed {done['removed']} samples of {done['streams']} streams"
+            f"{zid}: removed {_of(done['removed'], done)}"
             if arguments.yes
-            else f"{zid}: would remove {done['samples']} samples of {done['streams']} streams"
+            else f"{zid}: would remove {_of(done['samples'], done)}"
         )
         write_result(text, {"service": zid, **done}, as_json=arguments.json)
     if not arguments.yes:
         say("nothing was removed; repeat with --yes")
     return 0
+
+
+def _of(samples: object, done: Row) -> str:
+    """Return ``3 samples of 1 stream``."""
+    counts = int(str(samples)), int(str(done["streams"]))
+    return f"{counted(counts[0], 'sample')} of {counted(counts[1], 'stream')}"

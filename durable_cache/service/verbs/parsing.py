@@ -27,6 +27,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+class _Help(argparse.HelpFormatter):
+    """Wraps what is written for people; lines that are set in, commands, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        import textwrap
+
+        return "\n".join(
+            line
+            if line.startswith(" ")
+            else textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent)
+            for line in text.splitlines()
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that knows what was meant; options are never abbreviated."""
 
@@ -34,9 +48,7 @@ class Parser(argparse.ArgumentParser):
         self.examples = tuple(examples)
         if examples:
             named["epilog"] = "\n  ".join(("examples:", *examples))
-        super().__init__(
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **named
-        )
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **named)
 
     def parse_known_args(self, *given: Any, **named: Any) -> Any:
         """Parse as the parent does; an option nobody knows is an error of this very verb."""
