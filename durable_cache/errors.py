@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 __all__ = [
     "BackendNotFound",
@@ -67,7 +68,9 @@ class BackendNotFound(DurableCacheError):
         self.name = name
         self.installed = installed
         known = ", ".join(installed) or "none"
-        super().__init__(f"no backend is called {name!r}; installed: {known}")
+        near = get_close_matches(name, installed, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        super().__init__(f"no backend is called {name!r}; installed: {known}{meant}")
 
 
 class BackendNotInstalled(DurableCacheError):

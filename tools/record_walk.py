@@ -29,7 +29,8 @@ _VARIES = (
     (r"(?<=…|,| )\d{9}(?=,| )", "…"),  # an epoch, in seconds
     (r"^[0-9a-f]{8}(?=:| )", "…"),  # how an id begins
     (r"(?<=yes) {2,}[\d ]*$", "  …"),  # how much was received, and what of it twice
-    (r"(?<=…) +", "  "),
+    (r"^cache@.*$", "…"),  # what came twice by chance
+    (r"(?<=…) {2,}", "  "),
     (r"\bin \d[\d.]* s\b", "in … s"),
     (r"^ *\d+\.\d s ", "… s "),
     (r"/\S*/bin/(durable-cache|python\S*)", r"…/\1"),

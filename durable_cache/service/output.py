@@ -8,7 +8,10 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
+
+if TYPE_CHECKING:
+    from durable_cache.service.terminal import Bar
 
 __all__ = [
     "Progress",
@@ -23,8 +26,6 @@ __all__ = [
     "write_table",
 ]
 
-_REDRAW_SECONDS = 0.1
-_BAR_CELLS = 24
 Row = Mapping[str, object]
 
 
@@ -48,15 +49,12 @@ def growing_table(rows: Sequence[Row], columns: Sequence[str], widths: dict[str,
 
     `widths` is empty before the first, where a heading is due, and remembers them.
     """
-    cells = [[cell_text(row.get(column, "")) for column in columns] for row in rows]
+    cells = _cells(rows, columns)
     shown = cells if widths else [list(columns), *cells]
     for at, column in enumerate(columns):
         longest = max((len(line[at]) for line in shown), default=0)
         widths[column] = max(widths.get(column, 0), longest)
-    numeric = [
-        bool(rows) and all(isinstance(row.get(column, 0), int | float) for row in rows)
-        for column in columns
-    ]
+    numeric = _numeric(rows, columns)
     lines = []
     for line in shown:
         parts = [
@@ -67,8 +65,24 @@ def growing_table(rows: Sequence[Row], columns: Sequence[str], widths: dict[str,
     return lines
 
 
+def _cells(rows: Sequence[Row], columns: Sequence[str]) -> list[list[str]]:
+    return [[cell_text(row.get(column, "")) for column in columns] for row in rows]
+
+
+def _numeric(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
+    return [
+        bool(rows) and all(isinstance(row.get(column, 0), int | float) for row in rows)
+        for column in columns
+    ]
+
+
 def write_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Write aligned lines to stdout."""
+    """Write a table to stdout: drawn on a terminal, aligned lines and nothing else elsewhere."""
+    if sys.stdout.isatty():
+        from durable_cache.service.terminal import show_table
+
+        show_table(_cells(rows, columns), columns, _numeric(rows, columns))
+        return
     for line in table_lines(rows, columns):
         print(line)
 
@@ -107,7 +121,7 @@ def cell_text(value: object) -> str:
 
 
 class Progress:
-    """A line on stderr that says how far long work has come; plain first and last lines elsewhere.
+    """Says on stderr how far long work has come: a bar on a terminal, a line at the end elsewhere.
 
     A context manager; `total` None means unknown.
     """
@@ -116,11 +130,16 @@ class Progress:
         self._label = label
         self._total = total
         self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+        self._bar: Bar | None = None
         self._done = 0
-        self._began = self._drawn = time.monotonic()
+        self._began = time.monotonic()
 
     def __enter__(self) -> Self:
+        if self._stream.isatty():
+            from durable_cache.service.terminal import Bar
+
+            self._bar = Bar(self._label, self._total, self._stream)
+            self._bar.start()
         return self
 
     def __exit__(
@@ -129,23 +148,16 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._draw()
-        print(file=self._stream, flush=True)
+        if self._bar is not None:
+            self._bar.stop()
+            return
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        of_all = f" of {self._total}" if self._total else ""
+        rate = f"{self._done / seconds:.0f}/s"
+        print(f"{self._label}: {self._done}{of_all}, {rate}", file=self._stream, flush=True)
 
     def advance(self, amount: int = 1) -> None:
         """Count `amount` more units of work as done."""
         self._done += amount
-        now = time.monotonic()
-        if self._live and now - self._drawn >= _REDRAW_SECONDS:
-            self._drawn = now
-            self._draw()
-
-    def _draw(self) -> None:
-        seconds = max(time.monotonic() - self._began, 1e-6)
-        text = f"{self._label}: {self._done}"
-        if self._total:
-            filled = min(_BAR_CELLS, _BAR_CELLS * self._done // self._total)
-            bar = "#" * filled + "." * (_BAR_CELLS - filled)
-            text = f"{self._label}: [{bar}] {self._done} of {self._total}"
-        text += f", {self._done / seconds:.0f}/s"
-        print(f"\r\x1b[K{text}" if self._live else text, end="", file=self._stream, flush=True)
+        if self._bar is not None:
+            self._bar.advance(amount)

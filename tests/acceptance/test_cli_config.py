@@ -77,7 +77,14 @@ def test_a_mistake_ends_with_2_and_one_clear_line(
 def test_a_missing_file_is_named(run: Run) -> None:
     result = run("serve", "--config", "absent.yaml")
     assert result.returncode == 2
-    assert "absent.yaml: No such file" in one_line(result)
+    assert one_line(result).endswith("absent.yaml: No such file or directory")
+
+
+def test_the_file_that_may_be_meant_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "fleet.json5").write_text(GOOD)
+    result = run("check-config", "flet.json5")
+    assert result.returncode == 2
+    assert "flet.json5: No such file or directory; did you mean fleet.json5?" in one_line(result)
 
 
 def test_secrets_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
@@ -253,7 +260,8 @@ def test_all_mistakes_are_named_at_once(verb: str, run: Run, tmp_path: Path) -> 
     result = run(verb, "--config", "cache.json5")
     assert result.returncode == 2
     for said in (
-        "volumes.quick.backend: no backend is called 'memroy'",
+        "volumes.quick.backend: no backend is called 'memroy'; installed: ",
+        "sql; did you mean memory?",
         "volumes.db: backend 'sql': no driver for 'mysql'; write sqlite:/// or postgresql://",
         "storages.lab.limits.pool_thread: unknown setting; did you mean 'pool_threads'?",
         "conect: Zenoh knows no such setting",
