@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from durable_cache.endpoints.subscriber.consumer import Confirm, ReliableConsumer
+from durable_cache.endpoints.subscriber.dead_letters import DeadLetter, read_dead_letters
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
 
-__all__ = ["Confirm", "ConsumerOptions", "ReliableConsumer"]
+__all__ = ["Confirm", "ConsumerOptions", "DeadLetter", "ReliableConsumer", "read_dead_letters"]

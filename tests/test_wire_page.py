@@ -22,6 +22,7 @@ FRAMES: dict[str, type[msgspec.Struct]] = {
     "RESEND": resends.ResendRequest,
     "RESENT": resends.ResendReply,
     "POSITION": consumers.Position,
+    "DEAD_LETTER": consumers.DeadLetter,
     "ROOT": alignment.Root,
 }
 MESSAGES = (

@@ -68,6 +68,7 @@ from durable_cache.model.arguments import check_kind, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
+from durable_cache.protocol.consumers import dead_letters_in, dead_letters_key_expr
 from durable_cache.protocol.losses import LossRow
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token, tokens_about
 from durable_cache.runtime.reading import NamedReading, OneState
@@ -127,6 +128,7 @@ class ReliabilityCache(Closing):
         )
         self._trimming = self._lane("retain", running_max=1, waiting_max=1)
         self.ingest = Ingest(session, self.store, options, self._fetching, self._reading)
+        self.consumer_dead_letters = 0
         self.aligning = (
             Aligning(
                 session,
@@ -170,6 +172,9 @@ class ReliabilityCache(Closing):
         )
         return Fetching(asking, self.key_exprs, self._excluded, offer, self._reading)
 
+    def _count_dead_letters(self, batch: SampleBatch) -> None:
+        self.consumer_dead_letters += dead_letters_in(batch, self.options.domain)
+
     def _stopped_by_error(self) -> None:
         self._error = str(self._loops.error)
         self.ingest.stop()
@@ -183,6 +188,9 @@ class ReliabilityCache(Closing):
             self._loops.spawn("drain", self.store.run_drain)
         if not options.retention.unlimited:
             self._retain_from_now_on()
+        letters = dead_letters_key_expr(options.domain, "*")
+        if any(key_expr.intersects(letters) for key_expr in self.key_exprs):
+            self.ingest.on_committed.append(self._count_dead_letters)
         for place, key_expr in enumerate(self.key_exprs):
             subscriber = declare_subscriber(
                 session, str(key_expr), options.allowed_origin, options.channel_samples

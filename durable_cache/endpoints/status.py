@@ -74,6 +74,8 @@ class CacheStatus:
     """Samples without a number that were stored; `appended` counts them, too."""
     unnumbered_stamped: int = 0
     """Samples that had neither number nor timestamp: another cache may hold them a second time."""
+    consumer_dead_letters: int = 0
+    """Dead letters of durable consumers that were stored; `appended` counts them, too."""
     of_others: int = 0
     """Samples of other publishers than the cache's `source`; left out."""
     delays: DelaysSeen = DelaysSeen()
@@ -112,6 +114,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         ignored=_ignored(cache),
         unnumbered=ingest.unnumbered,
         unnumbered_stamped=cache.plain.stamped,
+        consumer_dead_letters=cache.consumer_dead_letters,
         refused=ingest.refused + cache.decoder.oversized,
         missed=counts.missed,
         gaps_open=ingest.gaps_open,

@@ -1,7 +1,8 @@
-"""What a durable consumer writes of itself: where it stands, and that it is alive.
+"""What a durable consumer writes of itself: where it stands, what it gave up, that it is alive.
 
 A position is an ordinary sample of a reliable publisher, under a key of its own for each run of a
-source, so that caches store, acknowledge, keep and align it as they do any other (ADR 0152).
+source, so that caches store, acknowledge, keep and align it as they do any other (ADR 0152). So is
+a dead letter, a sample that could not be processed (ADR 0154).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import msgspec
 from durable_cache.errors import ConfigError, RemoteProtocolError
 from durable_cache.model.arguments import refused
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.wire import (
     SN_LIMIT,
     Content,
     check_identity,
+    check_samples,
     is_incarnation,
     own_key,
     seal,
@@ -26,12 +28,19 @@ from durable_cache.protocol.wire import (
 
 __all__ = [
     "OPEN_RUNS_MAX",
+    "DeadLetter",
     "Position",
     "check_consumer",
     "consumer_token",
     "consumer_tokens",
+    "dead_letter_key",
+    "dead_letters_in",
+    "dead_letters_key_expr",
+    "decode_dead_letter",
     "decode_position",
+    "encode_dead_letter",
     "encode_position",
+    "kept_key_expr",
     "position_key",
     "positions_key_expr",
 ]
@@ -40,6 +49,10 @@ OPEN_RUNS_MAX = 1_000
 """Runs of open numbers in one position, 20 kB; beyond it the last of them are written as one."""
 _POSITION_BYTES_MAX = 128 * 1024
 _REWINDS_MAX = 1 << 32
+_DEAD_LETTER_BYTES_MAX = 1 << 30
+_REASON_CHARACTERS_MAX = 1000
+_DEAD = "dead"
+"""Where a position's key has its source, which is never called so."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -65,6 +78,16 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.open[0][0] - 1 if self.open else self.reached
 
 
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A sample that a consumer could not process, as it was delivered."""
+
+    reason: str
+    attempts: int
+    """How often it was handed to the program."""
+    sample: Sample
+
+
+_dead_letters = msgspec.msgpack.Decoder(DeadLetter)
 _positions = msgspec.msgpack.Decoder(Position)
 
 
@@ -77,12 +100,38 @@ def check_consumer(name: object) -> str:
     return name
 
 
+def kept_key_expr(domain: str, consumer: str) -> KeyExpression:
+    """Return what all that a consumer writes lies under; ConfigError where the domain is no key."""
+    return _within(domain, consumer, "**")
+
+
 def positions_key_expr(domain: str, consumer: str) -> KeyExpression:
-    """Return what a consumer's positions lie under; ConfigError where the domain is no key."""
+    """Return what a consumer's positions lie under, "*" for all consumers'."""
+    return _within(domain, consumer, "*", "*")
+
+
+def dead_letters_key_expr(domain: str, consumer: str) -> KeyExpression:
+    """Return what a consumer's dead letters lie under, "*" for all consumers'."""
+    return _within(domain, consumer, _DEAD, "*", "*", "*")
+
+
+def _within(domain: str, consumer: str, *chunks: str) -> KeyExpression:
     try:
-        return KeyExpression(own_key(domain, "consumers", consumer, "**"))
+        return KeyExpression(own_key(domain, "consumers", consumer, *chunks))
     except ValueError as error:
         raise ConfigError(f"domain {domain!r}: {error}") from error
+
+
+def dead_letters_in(batch: SampleBatch, domain: str) -> int:
+    """Return how many samples of a batch are dead letters."""
+    head, within = own_key(domain, "consumers", ""), f"/{_DEAD}/"
+    return sum(one.key.startswith(head) and within in one.key for one in batch.samples)
+
+
+def dead_letter_key(domain: str, consumer: str, sample: Sample) -> str:
+    """Return the key of the dead letter of a sample."""
+    source, epoch, sn = str(sample.source), str(sample.epoch), str(sample.sn)
+    return own_key(domain, "consumers", consumer, _DEAD, source, epoch, sn)
 
 
 def position_key(domain: str, consumer: str, source: SourceId, epoch: int) -> str:
@@ -124,3 +173,18 @@ def decode_position(frame: bytes) -> Position:
             raise RemoteProtocolError(f"a position whose open numbers {first}..{last} do not fit")
         before = last
     return position
+
+
+def encode_dead_letter(letter: DeadLetter) -> bytes:
+    """Return the payload of a dead letter; of a long reason, its beginning."""
+    reason = letter.reason[:_REASON_CHARACTERS_MAX]
+    return seal(Content.DEAD_LETTER, msgspec.structs.replace(letter, reason=reason))
+
+
+def decode_dead_letter(frame: bytes) -> DeadLetter:
+    """Read a dead letter; RemoteProtocolError where it is none."""
+    letter = unseal(frame, Content.DEAD_LETTER, _dead_letters, _DEAD_LETTER_BYTES_MAX)
+    check_samples((letter.sample,), 1, None)
+    if letter.attempts < 1 or len(letter.reason) > _REASON_CHARACTERS_MAX:
+        raise RemoteProtocolError(f"a dead letter after {letter.attempts} attempts")
+    return letter

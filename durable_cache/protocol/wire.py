@@ -91,6 +91,7 @@ class Content(IntEnum):
     RESEND = 7
     RESENT = 8
     POSITION = 9
+    DEAD_LETTER = 10
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):

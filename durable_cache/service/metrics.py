@@ -136,6 +136,12 @@ METRICS: tuple[Metric, ...] = (
         lambda status: status.drained,
     ),
     _one(
+        "consumer_dead_letters_total",
+        "counter",
+        "Samples that durable consumers could not process, stored as dead letters.",
+        lambda status: status.consumer_dead_letters,
+    ),
+    _one(
         "dead_letters",
         "gauge",
         "Samples that the backend can never take, kept beside the journal.",

@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.unnumbered import identified
 from durable_cache.protocol import consumers
 from durable_cache.protocol.consumers import (
+    DeadLetter,
     Position,
     check_consumer,
+    decode_dead_letter,
     decode_position,
+    encode_dead_letter,
     encode_position,
 )
 from durable_cache.protocol.subscriber.positions import (
@@ -279,3 +282,17 @@ def test_a_consumer_that_was_rewound_hands_out_again_and_writes_what_moved() -> 
     positions.hand_out(sample(7))
     positions.confirm(sample(7))
     assert positions.take()[0].open == ((8, 9),)
+
+
+def test_a_dead_letter_holds_the_sample_whole_and_the_beginning_of_a_long_reason() -> None:
+    dead = Sample("a/b", SOURCE, 5, 9, b"x", Kind.DELETE, "text/plain", b"why", 1 << 60, "ab", True)
+    letter = decode_dead_letter(encode_dead_letter(DeadLetter("no" * 1000, 3, dead)))
+    assert (letter.sample, letter.attempts, letter.reason) == (dead, 3, "no" * 500)
+
+
+@pytest.mark.parametrize(
+    "wrong", [DeadLetter("no", 0, sample(1)), DeadLetter("no", 1, sample(1 << 40))]
+)
+def test_a_dead_letter_that_is_none_is_refused(wrong: DeadLetter) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_dead_letter(encode_dead_letter(wrong))

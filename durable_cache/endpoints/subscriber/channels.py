@@ -168,6 +168,8 @@ class Callback(Generic[_ItemT]):
         self._callback, self._drop = callback, drop
         self.errors = 0
         """How often the function raised."""
+        self.last_error = ""
+        """What it raised the last time, in words."""
 
     def deliver(self, items: Sequence[_ItemT]) -> None:
         """Call the function once for each item, in this order, whatever it raises."""
@@ -175,8 +177,9 @@ class Callback(Generic[_ItemT]):
         for item in items:
             try:
                 callback(item)
-            except BaseException:  # sys.exit() in a callback may not end delivery either
+            except BaseException as error:  # sys.exit() in a callback may not end delivery either
                 self.errors += 1
+                self.last_error = f"{type(error).__name__}: {error}"
                 if self.errors & (self.errors - 1) == 0:  # the 1st, 2nd, 4th, 8th ... time
                     _log.exception("a callback raised (%d times so far)", self.errors)
 

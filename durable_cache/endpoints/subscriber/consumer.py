@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, Lock, Thread, current_thread
 from threading import Event as Flag
 from typing import Literal, NamedTuple
@@ -33,11 +33,11 @@ from durable_cache.endpoints.subscriber.subscriber import (
     SubscriberOptions,
 )
 from durable_cache.errors import Closed, ConfigError, DurableCacheError, OutcomeUnknown
-from durable_cache.model.arguments import check_kind, check_timeout, refused
+from durable_cache.model.arguments import check_kind, check_text, check_timeout, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.consumers import check_consumer
+from durable_cache.protocol.consumers import DeadLetter, check_consumer
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.positions import Point, Positions
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
@@ -118,6 +118,7 @@ class ReliableConsumer(ReliableSubscriber):
         """What the deliver thread is to begin anew from."""
         self._before = _Counts()
         """What the engines before a rewind counted."""
+        self._dead_letters = 0
         self._batches = 0
         """How many batches of positions caches hold."""
         self.confirm_error = ""
@@ -171,6 +172,11 @@ class ReliableConsumer(ReliableSubscriber):
         """How many samples were handed out and are not confirmed."""
         return self._positions.in_hand
 
+    @property
+    def dead_letters(self) -> int:
+        """How many samples went to the dead letters since the consumer was declared."""
+        return self._dead_letters
+
     def confirm(self, *samples: Sample) -> None:
         """Say that samples are processed: they are not delivered again, once caches hold that.
 
@@ -193,6 +199,31 @@ class ReliableConsumer(ReliableSubscriber):
             finally:  # one that is refused leaves those before it confirmed
                 if written or self._waits_for_room:
                     self._changed.notify_all()
+
+    def reject(self, sample: Sample, reason: str, *, timeout_seconds: float | None = None) -> None:
+        """Give up processing a sample: it goes to the dead letters, then counts as confirmed.
+
+        Returns once caches hold the letter; a sample that is confirmed already stays as it is.
+        Raises OutcomeUnknown where caches do not acknowledge in time, and the sample stays open: it
+        may be rejected again. Otherwise raises what `confirm` raises.
+        """
+        check_kind("sample", sample, Sample, "a sample of this subscriber")
+        check_text("reason", reason)
+        check_timeout(timeout_seconds)
+        if self._by_itself:
+            raise ConfigError('confirm="auto" rejects after attempts_max: choose confirm="manual"')
+        with self._lock:
+            if not self._positions.is_open(sample):
+                return
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        letter = DeadLetter(reason, 1, sample)
+        if not self._bury(
+            letter, lambda: not self._ended and (end is None or time.monotonic() < end)
+        ):
+            raise OutcomeUnknown(
+                f"the dead letter of sample {sample.sn} of {sample.source} is not known to be held"
+            )
+        self.confirm(sample)
 
     def rewind(
         self,
@@ -293,10 +324,8 @@ class ReliableConsumer(ReliableSubscriber):
                 return
             known = self._positions.rewind(wanted.points)
             self._before = _Counts(self.delivered, self.missed, self.duplicates)
-            following = self._resuming.next_id()
-            self._engine = self._resuming = ResumingEngine(
-                self._delivery, known, first_id=following
-            )
+            self._resuming = ResumingEngine(self._delivery, known, earlier=self._resuming)
+            self._engine = self._resuming
             self._discard()
             self._rewind = None
             self._changed.notify_all()
@@ -319,7 +348,7 @@ class ReliableConsumer(ReliableSubscriber):
             self._positions.call(source, epoch, self._resuming.run_of(source, epoch))
 
     def _handle_each(self, samples: Sequence[Sample]) -> None:
-        """Call the handler for each; one that raises leaves its sample unconfirmed."""
+        """Call the handler for each; what it is not done with stays unconfirmed."""
         positions, lock, called = self._positions, self._lock, self._called
         if called is None:
             return
@@ -328,17 +357,59 @@ class ReliableConsumer(ReliableSubscriber):
         for sample in fresh:
             if self._halts:
                 return
-            raised = called.errors
-            called.deliver((sample,))
+            done = self._is_done(called, sample)
             with lock:
                 if not positions.changed:
                     self._changed.notify_all()
-                if called.errors == raised:
+                if done:
                     positions.handled(sample)
                     continue
                 positions.hand_out(sample)
                 if positions.in_hand >= self._bounds.unconfirmed_max:
                     self._await_room()
+
+    def _is_done(self, called: Callback[Sample], sample: Sample) -> bool:
+        """Call the handler, where it raises again and again; then see to a dead letter."""
+        attempts = 0
+        while True:
+            raised = called.errors
+            called.deliver((sample,))
+            attempts += 1
+            if called.errors == raised:
+                return True
+            if self._bounds.attempts_max is None:
+                return False
+            if attempts >= self._bounds.attempts_max:
+                return self._is_buried(DeadLetter(called.last_error, attempts, sample))
+            with self._changed:
+                if self._changed.wait_for(lambda: self._halts, self._bounds.attempt_seconds):
+                    return False
+
+    def _is_buried(self, letter: DeadLetter) -> bool:
+        """Write a dead letter until caches hold it; False where delivery ends before."""
+        told = False
+        while not self._halts:
+            try:
+                if self._bury(letter, lambda: not self._halts):
+                    return True
+            except (DurableCacheError, ZError) as error:
+                if not told:
+                    about = {"consumer": self.consumer, "reason": str(error)}
+                    _log.warning("delivery waits: a dead letter could not be written", extra=about)
+                told = True
+                with self._changed:
+                    self._changed.wait_for(lambda: self._halts, _RETRY_SECONDS)
+        return False
+
+    def _bury(self, letter: DeadLetter, may_wait: Callable[[], bool]) -> bool:
+        if not self._keeping.bury(letter, may_wait):
+            return False
+        with self._lock:
+            self._dead_letters += 1
+        sample = letter.sample
+        about = {"consumer": self.consumer, "source": str(sample.source), "sn": sample.sn}
+        _log.error("a sample went to the dead letters", extra={**about, "reason": letter.reason})
+        return True
 
     def _hand_out(self, samples: Sequence[Sample]) -> None:
         at = 0

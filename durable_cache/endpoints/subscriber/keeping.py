@@ -33,12 +33,16 @@ from durable_cache.model.arguments import check_fields, check_number
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.protocol.consumers import (
+    DeadLetter,
     Position,
     check_consumer,
     consumer_token,
     consumer_tokens,
+    dead_letter_key,
     decode_position,
+    encode_dead_letter,
     encode_position,
+    kept_key_expr,
     position_key,
     positions_key_expr,
 )
@@ -76,6 +80,11 @@ class ConsumerOptions:
     predecessor_seconds: float = 15.0
     """How long another consumer of the name may take to go: Zenoh notices within 10 s that a
     machine is gone."""
+    attempts_max: int | None = None
+    """How often a handler is called with a sample before that goes to the dead letters; None: where
+    the handler raised, delivery goes on, and the sample comes again at the next start."""
+    attempt_seconds: float = 1.0
+    """The pause before a handler that raised is called with the sample again."""
     caches_seconds: float = 10.0
     """How long caches that store what is consumed, and its positions, may take to show up."""
 
@@ -84,7 +93,9 @@ class ConsumerOptions:
         check_fields(self)
         for name in ("acknowledgements", "unconfirmed_max", "runs_max"):
             check_number(name, getattr(self, name), 1, whole=True)
-        for name in ("confirm_seconds", "predecessor_seconds", "caches_seconds"):
+        if self.attempts_max is not None:
+            check_number("attempts_max", self.attempts_max, 1, whole=True)
+        for name in ("confirm_seconds", "predecessor_seconds", "attempt_seconds", "caches_seconds"):
             check_number(name, getattr(self, name), 0, whole=False)
         return self
 
@@ -104,7 +115,7 @@ class Keeping:
         """ConfigError names what is missing or in the way, StorageUnavailable may be retried."""
         self._session, self._domain, self._options = session, domain, options
         self._consumer, self._key_expr = check_consumer(consumer), key_expr
-        self._positions_key_expr = positions_key_expr(domain, consumer)
+        self._kept_key_expr = kept_key_expr(domain, consumer)
         self._newest_ntp64 = 0
         self._token: Token | None = None
         written = PublisherOptions(
@@ -116,7 +127,7 @@ class Keeping:
         deadline = time.monotonic() + options.caches_seconds
         self._await_caches(deadline)
         self._publisher: ReliablePublisher[Receipt] = ReliablePublisher(
-            session, self._positions_key_expr, written
+            session, self._kept_key_expr, written
         )
         try:
             self._claim()
@@ -133,10 +144,17 @@ class Keeping:
         them again is harmless.
         """
         receipts = [self._put(position) for position in positions]
-        for receipt in receipts:
-            while not receipt.wait(_LOOK_SECONDS):
-                if self._publisher.closed or not may_wait():
-                    return False
+        return all(self._is_held(receipt, may_wait) for receipt in receipts)
+
+    def bury(self, letter: DeadLetter, may_wait: Callable[[], bool]) -> bool:
+        """Write a dead letter and wait until caches hold it, as `write` does."""
+        key = dead_letter_key(self._domain, self._consumer, letter.sample)
+        return self._is_held(self._publisher.put(encode_dead_letter(letter), key=key), may_wait)
+
+    def _is_held(self, receipt: Receipt, may_wait: Callable[[], bool]) -> bool:
+        while not receipt.wait(_LOOK_SECONDS):
+            if self._publisher.closed or not may_wait():
+                return False
         return True
 
     def close(self) -> None:
@@ -159,10 +177,9 @@ class Keeping:
         return build_timestamp(self._newest_ntp64, stamp_id)
 
     def _await_caches(self, deadline: float) -> None:
-        positions = self._positions_key_expr
-        while not self._is_stored(positions, whole=True):
+        while not self._is_stored(self._kept_key_expr, whole=True):
             if time.monotonic() >= deadline:
-                whole = positions_key_expr(self._domain, "*")
+                whole = kept_key_expr(self._domain, "*")
                 raise ConfigError(
                     f"consumer {self._consumer!r}: no cache in reach stores its positions; give "
                     f'some storage the key expression "{whole}"'
@@ -232,10 +249,11 @@ class Keeping:
             time.sleep(_PAUSE_SECONDS)
 
     def _read_once(self, asking: Asking) -> list[Position]:
+        positions = positions_key_expr(self._domain, self._consumer)
         found: list[Position] = []
         after: Sample | None = None
         while True:
-            gathered = asking.page(str(self._positions_key_expr), "*", "_max=1", after)
+            gathered = asking.page(str(positions), "*", "_max=1", after)
             after = gathered.following(after)
             if gathered.errors or not gathered.answers:
                 reason = gathered.errors[0] if gathered.errors else "no cache answered"

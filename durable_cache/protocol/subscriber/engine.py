@@ -16,7 +16,7 @@ it sends `TimePassed`. `start` is called once, first. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -63,16 +63,16 @@ _SECOND_NS = 1_000_000_000
 class SubscriberEngine:
     """The pure heart of a reliable subscriber; owned by one thread."""
 
-    _first_id = 1
+    _earlier: SubscriberEngine | None = None  # whose losses and question numbers it goes on with
 
     def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
         self._options = options or DeliveryOptions()
-        self._sources = Sources(self._options)
+        self._sources, self._outputs = Sources(self._options), Outputs()
         self._fetches: dict[int, tuple[Numbering, Fetch, bool]] = {}
         """With whether all answers to the question so far were whole."""
-        self._ids = count(self._first_id)
-        self._outputs = Outputs()
-        self.losses = Losses(self._options.losses_max)  # misses: by whoever carries them out
+        earlier, bound = self._earlier, self._options.losses_max
+        self._ids: Iterator[int] = earlier._ids if earlier else count(1)
+        self.losses: Losses = earlier.losses if earlier else Losses(bound)  # misses: by the shell
         self._held, self._awaiting = Held(self.losses), AwaitingTokens(self._options)
         self._unnumbered = Unnumbered(self._outputs, self._held, self.losses, self._options)
         self._history: History | None = None

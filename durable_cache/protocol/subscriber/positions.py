@@ -164,18 +164,28 @@ class Positions:
         """
         if is_unnumbered(sample.source):
             return False
-        run, sn = self._runs.get((sample.source, sample.epoch)), sample.sn
-        if run is None or sn > run.reached or sn in run.left:
-            raise LocalProtocolError(
-                f"sample {sn} of {sample.source}, epoch {sample.epoch}, was not delivered by this "
-                "subscriber: confirm samples as they were received from it"
-            )
+        run, sn = self._delivered(sample), sample.sn
         if sn not in run.open:
             return False
         run.open.remove(sn, sn)
         self.in_hand -= 1
         self._changed[run] = None
         return True
+
+    def is_open(self, sample: Sample) -> bool:
+        """Tell whether what was handed out is not confirmed; LocalProtocolError as `confirm`."""
+        if is_unnumbered(sample.source):
+            return True
+        return sample.sn in self._delivered(sample).open
+
+    def _delivered(self, sample: Sample) -> _Run:
+        run, sn = self._runs.get((sample.source, sample.epoch)), sample.sn
+        if run is None or sn > run.reached or sn in run.left:
+            raise LocalProtocolError(
+                f"sample {sn} of {sample.source}, epoch {sample.epoch}, was not delivered by this "
+                "subscriber: confirm samples as they were received from it"
+            )
+        return run
 
     def pass_over(self, source: SourceId, epoch: int, first: int, last: int) -> list[_Range]:
         """Numbers will not come: return those of them that were not confirmed before, as runs."""

@@ -32,20 +32,17 @@ class ResumingEngine(SubscriberEngine):
         options: DeliveryOptions | None = None,
         positions: Sequence[Position] = (),
         *,
-        first_id: int = 1,
+        earlier: ResumingEngine | None = None,
     ) -> None:
-        """`first_id` numbers the first question, so that no answer to an earlier engine is ours."""
-        self._first_id = first_id
+        """`earlier` ends here: no answer to one of its questions is taken for one of ours."""
+        self._earlier = earlier
         super().__init__(options, history=True)
+        self._earlier = None
         self._resumed: list[SourceId] = []
         """Whose rest is to be asked for once history is read."""
         for source, runs in resumed_from(positions).items():
             self._resumed.append(source)
             self._sources.rest(_standing(source, runs))
-
-    def next_id(self) -> int:
-        """Return a number that no question bears."""
-        return next(self._ids)
 
     def run_of(self, source: SourceId, epoch: int) -> tuple[int, str]:
         """Return by which epoch and incarnation a run goes whose samples bear an epoch."""
