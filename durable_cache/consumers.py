@@ -8,5 +8,21 @@ from __future__ import annotations
 from durable_cache.endpoints.subscriber.consumer import Confirm, ReliableConsumer
 from durable_cache.endpoints.subscriber.dead_letters import DeadLetter, read_dead_letters
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
+from durable_cache.endpoints.subscriber.overview import (
+    ConsumerStatus,
+    RunStatus,
+    find_consumers,
+    rewind_consumer,
+)
 
-__all__ = ["Confirm", "ConsumerOptions", "DeadLetter", "ReliableConsumer", "read_dead_letters"]
+__all__ = [
+    "Confirm",
+    "ConsumerOptions",
+    "ConsumerStatus",
+    "DeadLetter",
+    "ReliableConsumer",
+    "RunStatus",
+    "find_consumers",
+    "read_dead_letters",
+    "rewind_consumer",
+]

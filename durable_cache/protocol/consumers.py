@@ -31,6 +31,7 @@ __all__ = [
     "DeadLetter",
     "Position",
     "check_consumer",
+    "consumer_of",
     "consumer_token",
     "consumer_tokens",
     "dead_letter_key",
@@ -149,6 +150,15 @@ def consumer_tokens(domain: str, consumer: str) -> str:
     return own_key(domain, "consumer", consumer, "*")
 
 
+def consumer_of(domain: str, key: str) -> str:
+    """Return the consumer whose position, dead letter or token a key is; empty where it is none."""
+    for kind in ("consumers", "consumer"):
+        head = own_key(domain, kind, "")
+        if key.startswith(head):
+            return key.removeprefix(head).partition("/")[0]
+    return ""
+
+
 def encode_position(position: Position) -> bytes:
     """Return the payload of a position."""
     return seal(Content.POSITION, position)
@@ -159,6 +169,10 @@ def decode_position(frame: bytes) -> Position:
     position = unseal(frame, Content.POSITION, _positions, _POSITION_BYTES_MAX)
     source, epoch, reached = position.source, position.epoch, position.reached
     check_identity(source, epoch, max(0, reached), 0)
+    try:
+        KeyExpression(position.key_expr)
+    except ValueError as error:
+        raise RemoteProtocolError(f"a position of no key expression: {error}") from error
     if reached < -1 or not 0 <= position.rewinds <= _REWINDS_MAX:
         raise RemoteProtocolError(
             f"a position that reached {reached}, rewound {position.rewinds} times"

@@ -17,7 +17,14 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.protocol import wire
-from durable_cache.protocol.consumers import Position, decode_position, encode_position
+from durable_cache.protocol.consumers import (
+    DeadLetter,
+    Position,
+    decode_dead_letter,
+    decode_position,
+    encode_dead_letter,
+    encode_position,
+)
 from durable_cache.protocol.resends import (
     RefusalReason,
     ResendRefusal,
@@ -50,6 +57,7 @@ DECODERS: dict[Content, Callable[[bytes], object]] = {
     Content.RESEND: decode_resend,
     Content.RESENT: decode_resent,
     Content.POSITION: decode_position,
+    Content.DEAD_LETTER: decode_dead_letter,
 }
 ACK = Ack("cache", 2, SOURCE, 7, ((0, 4), (9, 9)))
 FRAMES: dict[Content, bytes] = {
@@ -66,6 +74,7 @@ FRAMES: dict[Content, bytes] = {
         ResendReply("cache", (ResendRefusal(4, 9, RefusalReason.CONFLICT),))
     ),
     Content.POSITION: encode_position(Position("a/**", SOURCE, 7, "0123abcd", 9, ((2, 3), (6, 6)))),
+    Content.DEAD_LETTER: encode_dead_letter(DeadLetter("no such trip", 3, filled())),
 }
 REASONS = tuple(AbsenceReason)
 contents = pytest.mark.parametrize("content", Content)

@@ -108,13 +108,16 @@ class Keeping:
         session: Session,
         domain: str,
         consumer: str,
-        key_expr: KeyExpression,
+        key_expr: KeyExpression | None,
         options: ConsumerOptions,
         query_timeout_seconds: float,
     ) -> None:
-        """ConfigError names what is missing or in the way, StorageUnavailable may be retried."""
+        """ConfigError names what is missing or in the way, StorageUnavailable may be retried.
+
+        Without `key_expr` it is the one that the positions name; None where there are none.
+        """
         self._session, self._domain, self._options = session, domain, options
-        self._consumer, self._key_expr = check_consumer(consumer), key_expr
+        self._consumer, self.key_expr = check_consumer(consumer), key_expr
         self._kept_key_expr = kept_key_expr(domain, consumer)
         self._newest_ntp64 = 0
         self._token: Token | None = None
@@ -185,11 +188,11 @@ class Keeping:
                     f'some storage the key expression "{whole}"'
                 )
             time.sleep(_PAUSE_SECONDS)
-        while not self._is_stored(self._key_expr, whole=False):
+        while self.key_expr is not None and not self._is_stored(self.key_expr, whole=False):
             if time.monotonic() >= deadline:
                 raise ConfigError(
                     f"consumer {self._consumer!r}: no cache in reach stores anything of "
-                    f"{self._key_expr}, so there is nothing to resume from; start one, or leave "
+                    f"{self.key_expr}, so there is nothing to resume from; start one, or leave "
                     "consumer out"
                 )
             time.sleep(_PAUSE_SECONDS)
@@ -276,9 +279,11 @@ class Keeping:
             position = decode_position(sample.payload)
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"the position at {sample.key}: {error}") from error
-        if position.key_expr != str(self._key_expr):
+        if self.key_expr is None:
+            self.key_expr = KeyExpression(position.key_expr)
+        if position.key_expr != str(self.key_expr):
             raise ConfigError(
-                f"consumer {self._consumer!r} consumes {position.key_expr}, not {self._key_expr}: "
+                f"consumer {self._consumer!r} consumes {position.key_expr}, not {self.key_expr}: "
                 "choose another name for what is consumed here"
             )
         return position

@@ -50,6 +50,9 @@ VERBS = {
     "loss": Verb(
         _KEEP, f"{_HERE}.losses", "what each subscriber and cache lost, publisher by publisher"
     ),
+    "consumers": Verb(
+        _KEEP, f"{_HERE}.consumers", "how far durable consumers have come; rewinds one"
+    ),
     "align": Verb(_KEEP, f"{_HERE}.align", "how the caches stand with each other, peer by peer"),
     "purge": Verb(_KEEP, f"{_HERE}.observe", "remove stored samples for good; shows what, first"),
     "copy": Verb(
