@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from durable_cache.endpoints.subscriber.consumer import Confirm, ReliableConsumer
+from durable_cache.endpoints.subscriber.consumer import Confirm, KeptPosition, ReliableConsumer
 from durable_cache.endpoints.subscriber.dead_letters import DeadLetter, read_dead_letters
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
 from durable_cache.endpoints.subscriber.overview import (
@@ -20,6 +20,7 @@ __all__ = [
     "ConsumerOptions",
     "ConsumerStatus",
     "DeadLetter",
+    "KeptPosition",
     "ReliableConsumer",
     "RunStatus",
     "find_consumers",

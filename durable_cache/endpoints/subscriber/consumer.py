@@ -37,12 +37,12 @@ from durable_cache.model.arguments import check_kind, check_text, check_timeout,
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.consumers import DeadLetter, check_consumer
+from durable_cache.protocol.consumers import DeadLetter, check_consumer, encode_position
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.positions import Point, Positions
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
 
-__all__ = ["Confirm", "ConsumerName", "ReliableConsumer"]
+__all__ = ["Confirm", "ConsumerName", "KeptPosition", "ReliableConsumer"]
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
@@ -53,6 +53,14 @@ _WAITS_SECONDS = 5.0
 """How long delivery waits for confirmations before it says so."""
 
 Confirm = Literal["auto", "manual"]
+
+
+class KeptPosition(NamedTuple):
+    """Where a run of a source stands, for a program that keeps positions itself."""
+
+    run: str
+    """Names the run; of each, the position that was stored last is kept."""
+    value: bytes
 
 
 class ConsumerName(NamedTuple):
@@ -199,6 +207,20 @@ class ReliableConsumer(ReliableSubscriber):
             finally:  # one that is refused leaves those before it confirmed
                 if written or self._waits_for_room:
                     self._changed.notify_all()
+
+    def position(self, sample: Sample) -> KeptPosition:
+        """Return where the sample's run stands once the sample is confirmed, to be kept elsewhere.
+
+        A program that stores it in the transaction that holds the sample's effect, and gives all
+        that it stored to `ConsumerOptions.positions` at its next start, processes each sample once.
+        Of one run, confirm a sample before the position of the next one is asked for. Raises
+        LocalProtocolError for what was not delivered here, and for a sample without a number.
+        """
+        check_kind("sample", sample, Sample, "a sample of this subscriber")
+        with self._lock:
+            position = self._positions.standing_with(sample)
+        run = position.incarnation or str(position.epoch)
+        return KeptPosition(f"{position.source}/{run}", encode_position(position))
 
     def reject(self, sample: Sample, reason: str, *, timeout_seconds: float | None = None) -> None:
         """Give up processing a sample: it goes to the dead letters, then counts as confirmed.

@@ -29,7 +29,7 @@ from durable_cache.endpoints.session import (
     zid_of,
 )
 from durable_cache.errors import ConfigError, RemoteProtocolError, StorageUnavailable
-from durable_cache.model.arguments import check_fields, check_number
+from durable_cache.model.arguments import check_fields, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.protocol.consumers import (
@@ -85,12 +85,16 @@ class ConsumerOptions:
     the handler raised, delivery goes on, and the sample comes again at the next start."""
     attempt_seconds: float = 1.0
     """The pause before a handler that raised is called with the sample again."""
+    positions: tuple[bytes, ...] = ()
+    """What the program kept of `consumer.position`; what these say is confirmed, is confirmed."""
     caches_seconds: float = 10.0
     """How long caches that store what is consumed, and its positions, may take to show up."""
 
     def checked(self) -> ConsumerOptions:
         """Return the options themselves; ConfigError names what no consumer can work with."""
         check_fields(self)
+        if not all(isinstance(value, bytes) for value in self.positions):
+            raise refused("positions", self.positions, "the values of consumer.position(sample)")
         for name in ("acknowledgements", "unconfirmed_max", "runs_max"):
             check_number(name, getattr(self, name), 1, whole=True)
         if self.attempts_max is not None:
@@ -135,7 +139,10 @@ class Keeping:
         try:
             self._claim()
             deadline = time.monotonic() + options.caches_seconds
-            self.positions = self._read(query_timeout_seconds, deadline)
+            given = [self._given(value) for value in options.positions]
+            read = self._read(query_timeout_seconds, deadline)
+            self.positions = join_positions([*read, *given])
+            self._check_bound(self.positions)
         except BaseException:
             self.close()
             raise
@@ -274,11 +281,19 @@ class Keeping:
             if after is None:
                 return found
 
+    def _given(self, value: bytes) -> Position:
+        try:
+            return self._checked(decode_position(value))
+        except RemoteProtocolError as error:
+            raise ConfigError(f"positions: one is damaged, or is none: {error}") from error
+
     def _position(self, sample: Sample) -> Position:
         try:
-            position = decode_position(sample.payload)
+            return self._checked(decode_position(sample.payload))
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"the position at {sample.key}: {error}") from error
+
+    def _checked(self, position: Position) -> Position:
         if self.key_expr is None:
             self.key_expr = KeyExpression(position.key_expr)
         if position.key_expr != str(self.key_expr):

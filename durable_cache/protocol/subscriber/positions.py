@@ -172,6 +172,20 @@ class Positions:
         self._changed[run] = None
         return True
 
+    def standing_with(self, sample: Sample) -> Position:
+        """Return where a sample's run will stand once the sample is confirmed, too.
+
+        Raises LocalProtocolError as `confirm`, and for a sample without a number.
+        """
+        if is_unnumbered(sample.source):
+            raise LocalProtocolError("a sample without a number has no position")
+        position = self._delivered(sample).position(self._key_expr)
+        still_open = RangeSet(position.open)
+        still_open.remove(sample.sn, sample.sn)
+        return msgspec.structs.replace(
+            position, open=tuple((first, last) for first, last in still_open)
+        )
+
     def is_open(self, sample: Sample) -> bool:
         """Tell whether what was handed out is not confirmed; LocalProtocolError as `confirm`."""
         if is_unnumbered(sample.source):
