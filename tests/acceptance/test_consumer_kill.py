@@ -1,4 +1,7 @@
-"""SIGKILL of a durable consumer at random moments: nothing is skipped, little comes again."""
+"""SIGKILL of a durable consumer at random moments: nothing is skipped, little comes again.
+
+A consumer that is killed while it rewinds goes on from where it went back to, or where it was.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,17 @@ from durable_cache import (
 from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import LocalNetwork, wait_until
 
-KILLS = 15
+KILLS, KILLS_WHILE_REWINDING = 15, 6
 SOURCES = 2
 PROGRAM = """
-import sys, time
+import random, sys, time
 from durable_cache import declare_reliable_subscriber
 from durable_cache.consumers import ConsumerOptions
 from durable_cache.endpoints.session import open_session
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 
-endpoint, log = sys.argv[1:3]
+endpoint, log, rewinds = sys.argv[1:4]
+chance = random.Random()
 retry = {"period_init_ms": 50, "period_max_ms": 200, "period_increase_factor": 1.5}
 session = open_session({
     "mode": "client", "connect": {"endpoints": [endpoint], "timeout_ms": 20_000, "retry": retry},
@@ -36,11 +40,12 @@ session = open_session({
 })
 told = open(log, "a", buffering=1)
 told.write("begins\\n")
-handled = {}
+handled, sources = {}, {}
 
 def handle(sample):
     told.write(f"handled {sample.key} {sample.sn}\\n")
     handled[sample.key] = sample.sn
+    sources[sample.key] = sample.source
 
 consumer = declare_reliable_subscriber(
     session, "fleet/*", handle, consumer="bill",
@@ -53,6 +58,11 @@ while True:
     consumer.flush()
     for key, sn in before.items():
         told.write(f"held {key} {sn}\\n")
+        if rewinds == "rewinds" and chance.random() < 0.2:
+            back = max(0, sn - chance.randrange(30))
+            told.write(f"asks {key} {back}\\n")
+            consumer.rewind(back, source=sources[key])
+            told.write(f"rewound {key} {back}\\n")
     time.sleep(0.01)
 """
 
@@ -129,7 +139,7 @@ def test_a_killed_consumer_goes_on_behind_what_it_confirmed(
     log = tmp_path / "told"
     cache = cache_on(network, tmp_path)
     publishing = Publishing(network)
-    program = ModuleProcess("program", [network.endpoint, str(log)], folder=tmp_path, ready="ready")
+    program = program_in(tmp_path, network, log, "goes on")
     try:
         with program:
             for kill in range(KILLS):
@@ -150,6 +160,77 @@ def test_a_killed_consumer_goes_on_behind_what_it_confirmed(
         publishing.close()
         cache.close()
     check(log, put)
+
+
+def program_in(folder: Path, network: LocalNetwork, log: Path, rewinds: str) -> ModuleProcess:
+    arguments = [network.endpoint, str(log), rewinds]
+    return ModuleProcess("program", arguments, folder=folder, ready="ready")
+
+
+@pytest.mark.slow
+def test_a_consumer_that_is_killed_while_it_rewinds_delivers_all_behind_that_again(
+    network: LocalNetwork, tmp_path: Path
+) -> None:
+    chance = random.Random(141)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    log = tmp_path / "told"
+    cache = cache_on(network, tmp_path)
+    publishing = Publishing(network)
+    try:
+        with program_in(tmp_path, network, log, "rewinds") as program:
+            for _ in range(KILLS_WHILE_REWINDING):
+                time.sleep(0.3 + chance.random() * 0.7)
+                program.kill()
+                program.start()
+            program.kill()
+        put = publishing.finish()
+        with program_in(tmp_path, network, log, "goes on"):
+            ends = [f"handled {key} {count - 1}\n" for key, count in put.items()]
+            wait_until(
+                lambda: all(end in log.read_text().rpartition("begins\n")[2] for end in ends),
+                60,
+                f"the last of {put}",
+            )
+    finally:
+        publishing.close()
+        cache.close()
+    rewinds = [check_rewound(log.read_text(), key) for key in put]
+    assert sum(rewinds) > 0, "some rewind came to its end"
+
+
+def check_rewound(told: str, key: str) -> int:
+    """Follow one key through all lives; return how many rewinds were known to be in force.
+
+    Within a life each number follows the one before, or is one that was gone back to. A life goes
+    on behind what was known to be held, but where a rewind was asked for; and no later than where
+    the last one ended, or than the number of a rewind whose delivery it did not see.
+    """
+    reached, known, rewinds = -1, -1, 0
+    awaited: int | None = None
+    for life in told.split("begins\n")[1:]:
+        asked: set[int] = set()
+        last: int | None = None
+        for words in map(str.split, life.splitlines()):
+            if len(words) != 3 or words[1] != key:
+                continue
+            what, sn = words[0], int(words[2])
+            if what == "handled":
+                if last is None:
+                    assert known < sn <= (reached + 1 if awaited is None else awaited)
+                else:
+                    assert sn == last + 1 or sn in asked, (last, sn, asked)
+                last, reached = sn, max(reached, sn)
+                awaited = None if awaited is not None and sn <= awaited else awaited
+            elif what == "held":
+                known = max(known, sn) if not asked else known
+            elif what == "asks":
+                asked.add(sn)
+                known, awaited = min(known, sn - 1), None
+                last_asked = last
+            else:
+                rewinds += 1
+                awaited = sn if last == last_asked else None
+    return rewinds
 
 
 def check(log: Path, put: dict[str, int]) -> None:
