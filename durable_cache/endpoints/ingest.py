@@ -249,13 +249,18 @@ class Ingest:
     def _offer_given(
         self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...]
     ) -> None:
-        """Take what others gave; what there is no room for is asked for again by who asked."""
+        """Take what others gave; what there is no room for is asked for again by who asked.
+
+        As much as there is room for is taken: a page may be larger than all of it, and then it
+        comes in part by part.
+        """
         with self._changed:
             self.received += len(samples)
-            if self._core.given_waiting + len(samples) > self._options.given_samples_max:
-                self._refused_here += len(samples)
+            room = max(0, self._options.given_samples_max - self._core.given_waiting)
+            self._refused_here += len(samples[room:])
+            if not room:
                 return
-            self._events.append(Arrived(SampleBatch(samples), origin, _now(), names))
+            self._events.append(Arrived(SampleBatch(samples[:room]), origin, _now(), names))
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:

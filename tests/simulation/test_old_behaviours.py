@@ -23,6 +23,8 @@ WITH_EARLY = ("pinned foreign", "wrap")
 """Some publishers put at once, and their first samples come before their token."""
 WITH_FOREIGN = ("wrap", "at once")
 """Foreign publishers restart with their Zenoh id."""
+WITH_WRAPS = ("pinned foreign", "at once")
+"""Numbers wrap."""
 _BOUNDS = (
     "small queue",
     "little room",
@@ -55,6 +57,7 @@ PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]
     (old.k5_history_is_over_whatever_was_answered, "was not given the history", JOINS),
     (old.k6_the_oldest_source_is_forgotten, "given nor told|out of order", CROWDS),
     (old.k7_a_look_up_that_fails_found_nothing, "acknowledged what it has not", WITH_FOREIGN),
+    (old.k8_a_refused_page_is_awaited_like_live_numbers, "missed what never was", USUAL),
     (
         old.k9_the_index_is_believed_whatever_the_backend_holds,
         "cache. lacks what",
@@ -68,6 +71,7 @@ PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]
         USUAL,
     ),
     (old.k18_a_put_that_raises_leaves_its_number, "what nobody published", USUAL),
+    (old.k18_receipts_open_at_a_wrap_never_end, "waits for a receipt", WITH_WRAPS),
     (old.k20_absences_are_not_heard, "told to miss another key", RUNS_APART),
     (
         old.k22_what_is_too_large_is_asked_for_again,

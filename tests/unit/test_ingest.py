@@ -244,10 +244,21 @@ def test_what_others_give_beyond_the_bound_is_left_to_be_asked_for_again(
     small = shell(given_samples_max=6)
     small.start()
     small.ingest.offer(run_of(0, 6), Origin.RECOVERED)
-    assert small.ingest.refused == 7
-    small.ingest.offer(run_of(0, 5), Origin.RECOVERED)
+    assert small.ingest.refused == 1
     wait_until(lambda: small.held() == runs((0, 5)), what="what was given")
     assert small.ingest.gaps_open == 0
+
+
+def test_a_page_larger_than_all_the_room_for_what_others_give_comes_in_part_by_part(
+    shell: Callable[..., Shell],
+) -> None:
+    small, page = shell(given_samples_max=3), run_of(0, 9)
+    small.start()
+    for begin in range(0, 10, 3):  # whoever pulls asks for what is missing, again and again
+        small.ingest.offer(page[begin:], Origin.ALIGNED)
+        wait_until(lambda at=begin: small.ingest.appended >= min(10, at + 3), what="a part")
+    assert small.held() == runs((0, 9))
+    assert small.ingest.refused == 7 + 4 + 1
 
 
 def test_tokens_beyond_the_bound_are_dropped_and_counted(shell: Callable[..., Shell]) -> None:

@@ -114,11 +114,12 @@ class Composition:
         self, samples: Sequence[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
     ) -> None:
         """Hand in samples; what others gave finds no room beyond the bound."""
-        bound = self._cache.plan.given_samples_max
-        if origin is not Origin.LIVE and self.core.given_waiting + len(samples) > bound:
+        room = max(0, self._cache.plan.given_samples_max - self.core.given_waiting)
+        if origin is not Origin.LIVE and len(samples) > room:
             self._cache.failed("room for what others gave")
-            return
-        self.handle(Arrived(SampleBatch(samples), origin, self.now, names))
+            samples = samples[:room]
+        if samples:
+            self.handle(Arrived(SampleBatch(samples), origin, self.now, names))
 
     def refused(self, samples: Sequence[Sample]) -> None:
         """Say that live samples found no room."""

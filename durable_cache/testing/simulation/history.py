@@ -131,7 +131,7 @@ class History:
             queue_samples_max=random.choice((8, 64))
             if self._maybe("small queue", 0.25)
             else 1 << 30,
-            given_samples_max=16 if self._maybe("little room", 0.1) else 10_000,
+            given_samples_max=5 if self._maybe("little room", 0.1) else 10_000,
             journal_entries_max=6 if self._maybe("small journal", 0.1) else 1 << 30,
             retention=random.choice(_RETENTIONS) if self._maybe("retention", 0.25) else Retention(),
             align="align" not in self.without,
