@@ -6,17 +6,21 @@ thread may read the rows while the owner's thread counts.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
 from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.delivery import DeliveryRates
 from durable_cache.model.sample import Sample, SampleAfterMiss, SourceId
+from durable_cache.model.unnumbered import is_unnumbered
 
 __all__ = ["OTHERS", "LossRow", "LossTable", "Losses", "decode_rows", "encode_rows"]
 
+_SOURCE = attrgetter("source")
 OTHERS = "*"
 """The user of the row that takes the counts of those there was no room for."""
 
@@ -40,6 +44,19 @@ class LossRow(NamedTuple):
     inbox_lost: int = 0
     """Questions about its numbers that were not, or not whole, answered."""
     inbox_ns: int = 0
+    delivered: int = 0
+    """Samples that were passed on, each once; caches do not count them."""
+
+    @property
+    def rates(self) -> DeliveryRates | None:
+        """R and UR of the way from publisher to program; None where nothing was passed on.
+
+        Sent is what was passed on or lost, received what was passed on or came again (ADR 0159).
+        """
+        if not self.delivered:
+            return None
+        sent, received = self.delivered + self.lost, self.delivered + self.repeats
+        return DeliveryRates.measured(sent, received, self.delivered)
 
     def joined(self, other: LossRow) -> LossRow:
         """Return the row of both: counts are added, of the times the later one stands."""
@@ -52,6 +69,7 @@ class LossRow(NamedTuple):
             lost_ns=max(self.lost_ns, other.lost_ns),
             inbox_lost=self.inbox_lost + other.inbox_lost,
             inbox_ns=max(self.inbox_ns, other.inbox_ns),
+            delivered=self.delivered + other.delivered,
         )
 
 
@@ -119,6 +137,13 @@ class Losses:
         row = self._others if source is None else self._row(source)
         self._put(row._replace(inbox_lost=row.inbox_lost + 1, inbox_ns=self.now_ns))
 
+    def passed_on(self, samples: Sequence[Sample]) -> None:
+        """Count samples that the program gets; those without a number have no rates."""
+        for source, count in Counter(map(_SOURCE, samples)).items():
+            if not is_unnumbered(source):
+                row = self._row(source)
+                self._put(row._replace(delivered=row.delivered + count))
+
     def after_misses(self, samples: Sequence[Sample], *, unsure: bool) -> Sequence[Sample]:
         """Return samples that are passed on, each that follows a loss with what was missed before.
 
@@ -180,6 +205,7 @@ class _Row(msgspec.Struct, frozen=True):
     lost_ns: int
     inbox_lost: int
     inbox_ns: int
+    delivered: int = 0
 
 
 class _Table(msgspec.Struct, frozen=True):

@@ -254,7 +254,9 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         table = run("loss", *to_it)
         assert table.returncode == 0, table.stderr
         heading, *lines = table.stdout.splitlines()
-        of_the_text = "user repeat rep time not sub not time msg loss loss time ibx loss ibx time"
+        of_the_text = (
+            "user repeat rep time not sub not time msg loss loss time ibx loss ibx time R UR"
+        )
         assert heading.split()[1:] == of_the_text.split()
         mine = next(line.split() for line in lines if line.startswith(str(subscriber.source)))
         assert (mine[1], mine[2], mine[4], mine[5]) == ("B.1", "1", "0", "4")
@@ -266,6 +268,9 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         first = found[0]
         assert (first["at"], first["msg_loss"]) == (str(subscriber.source), 4)
         assert first["loss_time"].endswith("+00:00")
+        assert (first["reliability"], first["uniqueness"]) == (2 / 6, 2 / 3)
+        assert mine[-2:] == ["0.3333", "0.6666"]
+        assert cached["reliability"] is None
         watched = run("loss", *to_it, "--watch", "--rounds", "2", "--interval", "0.1", "--json")
         rounds = [json.loads(line) for line in watched.stdout.splitlines()]
         assert [row["msg_loss"] for row in rounds if row["at"] == first["at"]] == [4, 4]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 import zenoh
 
 from durable_cache import Miss, Sample, declare_reliable_subscriber
 from durable_cache.endpoints.session import source_of
+from durable_cache.model.delivery import DeliveryRates
 from durable_cache.protocol.advisories import LossAdvisory, decode_advisory
 from durable_cache.protocol.losses import decode_rows
 from durable_cache.protocol.subscriber.events import DeliveryOptions
@@ -135,3 +140,138 @@ def test_a_listener_that_raises_is_counted_and_others_are_told(network: LocalNet
         wait_until(lambda: it.callback_errors == 1)
         assert misses[0].nb == 3
         assert gone.try_recv() is None
+
+
+class Relay:
+    """Carries samples from one network into another, and does to them what its `choose` says.
+
+    `choose()` is how often the next sample is sent, and how many samples later. The first and the
+    last are sent once, in their turn.
+    """
+
+    def __init__(
+        self,
+        taken_from: zenoh.Session,
+        sent_to: zenoh.Session,
+        key: str,
+        choose: Callable[[], tuple[int, int]],
+    ) -> None:
+        self.sent: list[int] = []
+        self._choose = choose
+        self._late: list[tuple[int, zenoh.Sample]] = []
+        self._numbered = Numbered(sent_to, key)
+        self._at = 0
+        self._subscriber = taken_from.declare_subscriber(key, self._take)
+
+    @property
+    def publisher(self) -> zenoh.Publisher:
+        return self._numbered.publisher
+
+    def _take(self, sample: zenoh.Sample) -> None:
+        is_end = self._at == 0 or sample.attachment is not None
+        times, later = (1, 0) if is_end else self._choose()
+        self._late += [(self._at + later, sample)] * times
+        due = [one for at, one in self._late if at <= self._at]
+        self._late = [one for one in self._late if one[0] > self._at]
+        for one in due if not is_end else [*(late for _, late in self._late), *due]:
+            self._send(one)
+        self._late = [] if is_end else self._late
+        self._at += 1
+
+    def _send(self, sample: zenoh.Sample) -> None:
+        info = sample.source_info
+        assert info is not None
+        self.sent.append(info.source_sn)
+        end = sample.attachment
+        self._numbered.session.put(
+            self._numbered.key,
+            sample.payload,
+            source_info=zenoh.SourceInfo(self.publisher.id, info.source_sn),
+            timestamp=sample.timestamp,
+            attachment=end,
+            congestion_control=zenoh.CongestionControl.BLOCK,
+        )
+
+
+SENT = 3000
+
+
+def carried(
+    networks: list[LocalNetwork], *choices: Callable[[], tuple[int, int]]
+) -> tuple[list[Relay], list[Sample], DeliveryRates, int]:
+    """Publish through relays from network to network.
+
+    Returns the relays, what came, the rates, and how many numbers were reported as lost.
+    """
+    taken: list[Sample] = []
+    source = Numbered(networks[0].client(), "a/b")
+    relays = [
+        Relay(taken_from.client(), sent_to.client(), "a/b", choose)
+        for (taken_from, sent_to), choose in zip(pairwise(networks), choices, strict=True)
+    ]
+    with declare_reliable_subscriber(
+        networks[-1].client(), "a/b", taken.append, options=DeliveryOptions(recovery=False)
+    ) as it:
+        for publisher in (source.publisher, *(relay.publisher for relay in relays)):
+            connected(publisher)
+        for sn in range(SENT + 1):
+            source.session.put(
+                "a/b",
+                b"x",
+                source_info=zenoh.SourceInfo(source.publisher.id, sn),
+                timestamp=source.session.new_timestamp(),
+                attachment=b"end" if sn == SENT else None,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )
+        wait_until(lambda: taken and taken[-1].sn == SENT, 60, "the last sample")
+        (row,) = it.losses
+        assert row.rates is not None
+        return relays, taken, row.rates, row.lost
+
+
+@pytest.fixture
+def networks() -> Iterator[list[LocalNetwork]]:
+    with LocalNetwork() as first, LocalNetwork() as second, LocalNetwork() as third:
+        yield [first, second, third]
+
+
+def test_rates_equal_what_a_relay_counted_that_drops_doubles_and_reorders(
+    networks: list[LocalNetwork],
+) -> None:
+    chance = random.Random(20221122)
+
+    def choose() -> tuple[int, int]:
+        times = chance.choices([0, 1, 2], [0.1, 0.75, 0.15])[0]
+        return times, chance.choice([0, 0, 0, 1, 4])
+
+    (relay,), taken, rates, lost = carried(networks[:2], choose)
+    rising: list[int] = []  # what deduplication by index leaves, as the text has it
+    for sn in relay.sent:
+        if not rising or sn > rising[-1]:
+            rising.append(sn)
+    assert [one.sn for one in taken] == rising
+    assert rates == DeliveryRates.measured(SENT + 1, len(relay.sent), len(rising))
+    assert lost == SENT + 1 - len(rising)
+    assert sum(one.missed_before or 0 for one in taken) == lost
+    assert 0.5 < rates.reliability < 1
+    assert 0.5 < rates.uniqueness < 1
+
+
+def test_a_pipeline_of_relays_delivers_what_the_model_predicts(
+    networks: list[LocalNetwork],
+) -> None:
+    chance, dropped, doubled = random.Random(7), 0.2, 0.25
+    _, taken, rates, lost = carried(
+        networks,
+        lambda: (int(chance.random() >= dropped), 0),
+        lambda: (1 + (chance.random() < doubled), 0),
+    )
+    predicted = DeliveryRates.over(
+        [DeliveryRates(1 - dropped, 1.0), DeliveryRates(1.0, 1 / (1 + doubled))]
+    )
+    spread = math.sqrt(dropped * (1 - dropped) / SENT)
+    assert abs(rates.reliability - predicted.reliability) < 5 * spread
+    spread = math.sqrt(doubled * (1 - doubled) / len(taken)) / (1 + doubled) ** 2
+    assert abs(rates.uniqueness - predicted.uniqueness) < 5 * spread
+    assert lost + len(taken) == SENT + 1
+    assert Counter(one.sn for one in taken).most_common(1)[0][1] == 1

@@ -263,9 +263,15 @@ def test_a_question_about_no_source_is_counted() -> None:
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    rows = (LossRow(SOURCE, "B.1", 1, 2, 3, 4, 5, 6, 7, 8), LossRow(None, OTHERS, lost=1))
+    rows = (LossRow(SOURCE, "B.1", 1, 2, 3, 4, 5, 6, 7, 8, 9), LossRow(None, OTHERS, lost=1))
     table = encode_rows("ab12:9", "a/**", rows)
     assert decode_rows(table) == LossTable("ab12:9", "a/**", rows)
+
+
+def test_a_table_of_an_earlier_version_is_read() -> None:
+    table = encode_rows("ab12:9", "a/**", (LossRow(SOURCE, "B.1", lost=2),))
+    (row,) = decode_rows(table.replace(b',"delivered":0', b"")).rows
+    assert (row.lost, row.delivered) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +288,41 @@ def test_a_table_is_read_as_it_was_written() -> None:
 def test_what_is_no_table_is_refused(payload: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_rows(payload)
+
+
+# Ockam, "Reliability and uniqueness", of what was passed on
+
+
+def test_rates_of_the_texts_picture() -> None:
+    losses = Losses(10)
+    losses.passed_on([*map(sample, range(3))])
+    losses.lost(SOURCE, 1)
+    losses.repeated(SOURCE)
+    assert row_of(losses).rates == (0.75, 0.75)
+    assert row_of(losses).delivered == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=30), st.integers(1, 7))
+def test_what_is_passed_on_is_counted_once_by_source(
+    batches: list[tuple[int, int]], sources_max: int
+) -> None:
+    losses, naive = Losses(sources_max), Counter[SourceId]()
+    for number, count in batches:
+        of_both = [source(number), source((number + 1) % 6)]
+        losses.passed_on([sample(sn, source=of_both[sn % 2]) for sn in range(count)])
+        naive.update(of_both[sn % 2] for sn in range(count))
+    rows = losses.rows()
+    assert sum(row.delivered for row in rows) == naive.total()
+    if sources_max >= 6:
+        assert {row.source: row.delivered for row in rows} == naive
+
+
+def test_what_was_not_passed_on_or_has_no_number_has_no_rates() -> None:
+    losses = Losses(10)
+    losses.repeated(SOURCE)
+    losses.lost(SOURCE, 2)
+    losses.passed_on([sample(1, source=SourceId("ab", 0))])
+    assert [row.rates for row in losses.rows()] == [None]
 
 
 # "RV protocol": the advisory, throttled so that one is published a second after the first one

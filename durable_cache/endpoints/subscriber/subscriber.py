@@ -393,6 +393,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         for output in outputs:
             match output:
                 case Deliver(samples, unsure):
+                    self._engine.losses.passed_on(samples)
                     self._deliver(self._engine.losses.after_misses(samples, unsure=unsure))
                 case Fetch() | AskHistory():
                     self._questions.ask(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ _COUNTS = (
     *("repeat", "rep time", "not sub", "not time"),
     *("msg loss", "loss time", "ibx loss", "ibx time"),
 )
-_COLUMNS = ("at", "user", *_COUNTS)
+_COLUMNS = ("at", "user", *_COUNTS, "R", "UR")
 _SKIPS = ("storage", "source", "epoch", "first", "last", "samples")
 _ASK_SECONDS = 5.0
 
@@ -46,7 +47,9 @@ def add_verbs(verbs: Verbs) -> None:
             "Show per publisher what every subscriber of durable_cache that runs, and every cache, "
             "counted: repeat, samples that came again; not sub, that came when the subscriber was "
             "closed; msg loss, that were given up; ibx loss, questions without a whole answer; "
-            "each with the time of the last. With --skips the numbers that caches gave up."
+            "each with the time of the last; R and UR, the reliability and the uniqueness rate "
+            "from the publisher to the subscriber's program. With --skips the numbers that caches "
+            "gave up."
         ),
     )
     loss.add_argument("--skips", action="store_true", help="the numbers that caches gave up")
@@ -165,12 +168,27 @@ def _row(table: LossTable, row: LossRow, *, people: bool) -> Row:
     values += [row.lost, row.lost_ns, row.inbox_lost, row.inbox_ns]
     shown: list[object] = list(values)
     shown[1::2] = [_clock(value) if people else _instant(value) for value in values[1::2]]
+    rates = row.rates
     if people:
-        return {"at": table.name, "user": row.user, **dict(zip(_COUNTS, shown, strict=True))}
+        told = {} if rates is None else {"R": _rate(rates[0]), "UR": _rate(rates[1])}
+        return {
+            "at": table.name,
+            "user": row.user,
+            **dict(zip(_COUNTS, shown, strict=True)),
+            **told,
+        }
     names = [name.replace(" ", "_") for name in _COUNTS]
     source = None if row.source is None else str(row.source)
     about = {"at": table.name, "key_expr": table.key_expr, "user": row.user, "source": source}
-    return {**about, **dict(zip(names, shown, strict=True))}
+    measured = {"delivered": row.delivered, "reliability": None, "uniqueness": None}
+    if rates is not None:
+        measured |= rates._asdict()
+    return {**about, **dict(zip(names, shown, strict=True)), **measured}
+
+
+def _rate(value: float) -> str:
+    """Write a rate, and never round a loss away: 0.99999 is not 1."""
+    return "1" if value == 1 else f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
 def _clock(unix_ns: int) -> str:
