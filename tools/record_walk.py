@@ -29,7 +29,7 @@ _VARIES = (
     (r"(?<=…|,| )\d{9}(?=,| )", "…"),  # an epoch, in seconds
     (r"^[0-9a-f]{8}(?=:| )", "…"),  # how an id begins
     (r"(?<=yes) {2,}[\d ]*$", "  …"),  # how much was received, and what of it twice
-    (r"^cache@.*$", "…"),  # what came twice by chance
+    (r"^(cache@.*\n?)+", "…\n"),  # what came twice by chance
     (r"(?<=…) {2,}", "  "),
     (r"\bin \d[\d.]* s\b", "in … s"),
     (r"^ *\d+\.\d s ", "… s "),
