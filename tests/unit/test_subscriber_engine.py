@@ -470,6 +470,20 @@ def test_a_source_that_rested_knows_its_runs() -> None:
     assert reader.engine.missed == 0
 
 
+def test_a_source_that_rested_lacks_nothing_that_came_before_its_token() -> None:
+    reader = Reader(DeliveryOptions(sources_max=1))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, at=20), sample(1, at=20.1))
+    reader.live(sample(0, source=OTHER))
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    reader.answer()  # the run before is at its end
+    assert reader.wanted == [(0, 1)]
+    name = Incarnation(SOURCE, FRESH + 2, "bbbbbbbb")
+    reader.answer(*(sample(sn, FRESH + 2, at=20 + sn / 10) for sn in range(2)), names=(name,))
+    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 0, 1], [0]]
+
+
 def test_beyond_the_places_the_first_to_rest_counts_as_new() -> None:
     reader = Reader(DeliveryOptions(sources_max=1, places_max=2))
     sources = [SourceId("ab", eid) for eid in range(1, 5)]

@@ -260,6 +260,19 @@ def test_of_a_run_that_began_while_history_was_read_all_is_ours() -> None:
         assert reader.story == [0, 1, 2, 3]
 
 
+def test_a_run_that_waits_for_the_one_history_brought_begins_with_the_lowest_that_came() -> None:
+    """Its token was listed as the subscriber began, and the network changed the order."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH + 1, "bbbbbbbb")
+    reader.page(
+        [sample(sn, EPOCH) for sn in range(3)], names=(Incarnation(SOURCE, EPOCH, "aaaaaaaa"),)
+    )
+    reader.live(sample(2, at=9), sample(1, at=8), sample(0, at=9.1))
+    reader.answer()
+    reader.declared(EPOCH + 2, "cccccccc")
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
 def test_a_run_that_history_shows_again_behind_its_successor_is_over() -> None:
     reader = Reader(history=True)
     reader.declared(EPOCH, "aaaaaaaa")

@@ -225,7 +225,7 @@ class SubscriberEngine:
         if numbering is followed.ended:
             self._too_late(numbering, sample)
             return
-        if numbering.next_sn is None:
+        if numbering.begins_with(sample, self._options):
             numbering.begin(sample.sn)
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
             self._duplicates += 1  # it came before all that is ours
@@ -315,7 +315,7 @@ class SubscriberEngine:
                 head.give_up(self._outputs, head.top, now_ns)
             if len(followed.numberings) == 1:
                 break
-            if not any(later.pending or later.next_sn for later in followed.numberings[1:]):
+            if not any(later.reached >= 0 for later in followed.numberings[1:]):
                 break  # declared, and nothing of it came yet
             if not head.ending:
                 self._look_for_end(followed, head, now_ns)
@@ -468,13 +468,15 @@ class SubscriberEngine:
             self._sources.steady.pop(source, None)
             if self._history is not None and not self._history.active:
                 self._history.ask_again(now.monotonic_ns)
-            begun, followed.early = [*followed.early, *begun], []
+            begun = [*followed.take_early(self._options), *begun]
             if unknown and self._options.recovery:  # an answer brings what is of this run
                 sns = [sample.sn for sample in unknown]
                 self._dropped += len(sns)
                 self._ask(followed.numberings[-1], min(sns), max(sns))
         for sample in begun:
             self._live(sample, now)
+        if followed.live:  # until then history comes first
+            self._settle(followed, now)
 
     def _token_gone(self, event: TokenGone) -> None:
         if self.reads_history and event.source in self._held:

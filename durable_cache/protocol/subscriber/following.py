@@ -136,6 +136,18 @@ class Numbering:
             return incarnation == self.incarnation
         return epoch == self.epoch
 
+    def begins_with(self, sample: Sample, options: DeliveryOptions) -> bool:
+        """Tell whether a live sample is the lowest that came, and nothing is delivered yet.
+
+        Its run waits for the end of the one before, and the network changes the order. Where no
+        token names the run, a lower number may show that another one began.
+        """
+        first = self.next_sn
+        if first is None:
+            return True
+        waits = self.declared and first == self.first_sn and bool(self.pending)
+        return waits and 0 < first - sample.sn <= options.window_size_samples
+
     def begin(self, sn: int) -> None:
         """Deliver from a number on."""
         self.first_sn = self.next_sn = sn
@@ -394,6 +406,8 @@ class Followed:
     """The incarnations its tokens named, and the epochs that we call them by."""
     early: list[Sample] = field(default_factory=list)
     """What looks like the beginning of a numbering whose token is not here yet."""
+    early_last: int = -1
+    """The highest number that came so and for which there was no room; -1 where none did."""
     used: bool = True
     live: bool = False
     """What is published of it is passed on; until then history comes first."""
@@ -543,9 +557,18 @@ class Followed:
     def keep_early(self, sample: Sample) -> bool:
         """Keep a sample until its numbering's token comes; False where there is no room."""
         if len(self.early) >= _EARLY_MAX:
+            self.early_last = max(self.early_last, sample.sn)
             return False
         self.early.append(sample)
         return True
+
+    def take_early(self, options: DeliveryOptions) -> list[Sample]:
+        """Return what came before the token that is here now; its run reaches what was not kept."""
+        early, last, newest = self.early, self.early_last, self.numberings[-1]
+        self.early, self.early_last = [], -1
+        if newest.next_sn is not None and last <= newest.reached + options.window_size_samples:
+            newest.top = max(newest.top, last)
+        return early
 
     def numbering_of(self, sample: Sample, options: DeliveryOptions) -> Numbering:
         """Return the numbering a live sample is taken to be of: the newest, but near a wrap.

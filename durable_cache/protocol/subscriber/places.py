@@ -72,6 +72,7 @@ class _Place:
     numberings: tuple[_Stood, ...]
     ended: _Stood | None
     seen: tuple[tuple[str, int], ...]
+    early_last: int
     live: bool
 
     @classmethod
@@ -80,6 +81,7 @@ class _Place:
             tuple(map(_Stood.of, followed.numberings)),
             None if followed.ended is None else _Stood.of(followed.ended),
             tuple(followed.seen.items()),
+            max([followed.early_last, *(sample.sn for sample in followed.early)]),
             followed.live,
         )
 
@@ -89,6 +91,7 @@ class _Place:
             [stood.numbering(source) for stood in self.numberings],
             None if self.ended is None else self.ended.numbering(source),
             dict(self.seen),
+            early_last=self.early_last,
             live=self.live,
         )
 
