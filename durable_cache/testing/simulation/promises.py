@@ -227,11 +227,7 @@ class SubscriberPromise:
         self._trace(f"misses {source} epoch {epoch} {first}..{last}")
         if not self._recovers:
             return  # nobody is asked, and so nobody says which run the numbers are of
-        numbering = self._named.get((source, epoch)) or next(
-            (n for n in reversed(self._truth.numberings[source]) if _is_called(n, epoch)), None
-        )
-        if numbering is None:
-            numbering = self._named_since(source, epoch) or self._newest.get(source)
+        numbering = self._called(source, epoch) or self._newest.get(source)
         if numbering is None:
             self._reported_unnamed[source].add(first, last)
             return
@@ -256,6 +252,21 @@ class SubscriberPromise:
                 continue  # history that came late cannot be delivered in order any more
             elif where := self._had_at(publication):
                 self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
+
+    def _called(self, source: SourceId, epoch: int) -> Numbering | None:
+        """Return the run that it calls by an epoch.
+
+        Of two runs that declared one epoch the later is called by another (ADR 0107): while the
+        earlier is the newest it was given, the epoch is that one's.
+        """
+        newest = self._newest.get(source)
+        numbering = self._named.get((source, epoch))
+        if numbering is None and newest is not None and epoch and newest.epoch == epoch:
+            numbering = newest
+        if numbering is None:
+            later = reversed(self._truth.numberings[source])
+            numbering = next((one for one in later if _is_called(one, epoch)), None)
+        return numbering or self._named_since(source, epoch)
 
     def _named_since(self, source: SourceId, epoch: int) -> Numbering | None:
         """Return the run that it came to know of after the newest it was given, if it names one.
@@ -357,10 +368,11 @@ class SubscriberPromise:
     def _went_before(self, publication: Publication) -> bool:
         """Tell whether a cache let a publication go that came before history was read.
 
-        History is what is there: what retention or a purge took out of it is not told.
+        History is what is there: what retention or a purge took out of it is not told. What is
+        removed is all of a stream below a number, and no cache knows what of that it ever had.
         """
         return publication.at_ns < self._history_ns and any(
-            publication in cache.removed for cache in self._caches
+            _removed_up_to(publication, cache) for cache in self._caches
         )
 
     def _check_history(self, since_ns: int) -> None:
@@ -433,6 +445,15 @@ def available(
         ):
             return cache.name
     return ""
+
+
+def _removed_up_to(publication: Publication, cache: SimCache) -> bool:
+    """Tell whether retention or a purge removed a stream up to a publication, or further."""
+    numbering, sample = publication.numbering, publication.sample
+    return any(
+        one.numbering is numbering and one.sample.key == sample.key and one.sample.sn >= sample.sn
+        for one in cache.removed
+    )
 
 
 def _is_called(numbering: Numbering, epoch: int) -> bool:
