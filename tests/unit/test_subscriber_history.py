@@ -348,6 +348,18 @@ def test_the_last_of_a_run_that_comes_while_history_brings_the_next_is_reported(
     assert reader.story == [0, 1, 2, 0, 1, (3, 3), 2]
 
 
+def test_what_came_while_history_brought_a_later_run_is_no_number_of_that() -> None:
+    """Nobody names these runs: the time of a sample shows that it is older than the second."""
+    reader = Reader(history=True)
+    reader.live(sample(3, at=5), sample(5, at=5.2), sample(6, at=5.3))
+    before = [sample(sn, at=sn) for sn in range(3)]
+    before += [sample(sn, at=4.7 + sn / 10) for sn in range(3, 6)]
+    after = [sample(sn, 77, at=9 + sn / 10) for sn in range(2)]
+    reader.page([*before, *after])
+    reader.live(sample(2, at=9.2))
+    assert reader.story == [0, 1, 2, 3, 4, 5, 0, 1, (6, 6), 2]
+
+
 def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> None:
     """No token of the run that history brought is there: it ended, and this is the next."""
     reader = Reader(history=True)

@@ -94,9 +94,10 @@ class Held:
     ) -> list[Sample | Declared | TokenGone]:
         """Return what waited, once, but for what is of a run that has ended since.
 
-        Such samples came before the token of a run that history brought. What history delivered of
-        them is left out, what follows it comes `too_late`. Of a publisher whose times go back one
-        may be of the run that began: then its number is missing there, and is asked for.
+        Such samples came before the token of a run that history brought, or are older than that
+        run where no token names it. What history delivered of them is left out, what follows it
+        comes `too_late`. Of a publisher whose times go back one may be of the run that began: then
+        its number is missing there, and is asked for.
         """
         waiting, self._waiting, self._begun = self._waiting, [], {}
         tokens = {
@@ -105,14 +106,17 @@ class Held:
         kept: list[Sample | Declared | TokenGone] = []
         for at, one in enumerate(waiting):
             behind, token = tokens.get(one.source, (0, None))
-            if token is None or at >= behind or not isinstance(one, Sample):
+            known = sources.known(one.source) if isinstance(one, Sample) else None
+            ended = None if known is None else known.ended
+            if not isinstance(one, Sample) or known is None or ended is None:
                 kept.append(one)
-                continue
-            followed = sources.known(one.source)
-            ended = None if followed is None else followed.ended
-            if followed is None or ended is None or token.incarnation not in followed.seen:
+            elif not (
+                _is_foreign(known)
+                if token is None
+                else at < behind and token.incarnation in known.seen
+            ):
                 kept.append(one)
-            elif _goes_on(ended, followed.head, one):
+            elif _goes_on(ended, known.head, one):
                 too_late(ended, one)
             elif _repeats(ended, one):
                 self.repeats += 1
@@ -120,6 +124,12 @@ class Held:
             else:
                 kept.append(one)
         return kept
+
+
+def _is_foreign(followed: Followed) -> bool:
+    """Tell whether no token names the run that is followed, or the one before."""
+    runs = (followed.ended, followed.head)
+    return not any(run is None or run.incarnation or run.declared for run in runs)
 
 
 def _repeats(ended: Numbering, sample: Sample) -> bool:
