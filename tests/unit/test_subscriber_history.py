@@ -360,6 +360,30 @@ def test_what_came_while_history_brought_a_later_run_is_no_number_of_that() -> N
     assert reader.story == [0, 1, 2, 3, 4, 5, 0, 1, (6, 6), 2]
 
 
+@pytest.mark.parametrize("held", [1, 2])
+def test_what_found_no_room_before_a_token_is_of_no_run_that_token_names(held: int) -> None:
+    options = DeliveryOptions(pending_samples_max=held, gap_timeout_seconds=5)
+    reader = Reader(options, history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(*([] if held > 1 else [sample(0, source=OTHER)]))
+    reader.live(*(sample(sn, at=5 + sn / 10) for sn in (3, 4, 5)))
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(0, at=9), sample(1, at=9.1))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader.page([sample(sn, EPOCH, at=5 + sn / 10) for sn in range(6)], names=names[:1])
+    begun = [sample(sn, FRESH, at=9 + sn / 10) for sn in range(2)]
+    for _ in range(30):
+        while reader.fetches:
+            reader.answer(*begun, names=names)
+        reader.wait(1)
+    assert [one.sn for one in reader.delivered_samples if one.source == SOURCE] == [
+        *range(6),
+        0,
+        1,
+    ]
+    assert reader.engine.missed == 0
+
+
 def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> None:
     """No token of the run that history brought is there: it ended, and this is the next."""
     reader = Reader(history=True)

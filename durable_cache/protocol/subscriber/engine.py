@@ -453,7 +453,7 @@ class SubscriberEngine:
     def _declared(self, event: Declared) -> None:
         source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
         fresh, stale = age_of(event, self._began_ns)
-        if self.reads_history and source in self._held:
+        if self.reads_history and self._held.follows_crowd(source, self._crowd):
             self._held.declare(event, self._sources.known(source), fresh=fresh, stale=stale)
             return
         followed = self._sources.follow(source)
@@ -479,7 +479,7 @@ class SubscriberEngine:
             self._settle(followed, now)
 
     def _token_gone(self, event: TokenGone) -> None:
-        if self.reads_history and event.source in self._held:
+        if self.reads_history and self._held.follows_crowd(event.source, self._crowd):
             self._held.gone(event)
             return
         self._awaiting.gone(event)

@@ -12,7 +12,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
 from durable_cache.protocol.subscriber.following import Followed, Numbering, Reading
-from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.subscriber.places import Crowd, Sources
 
 __all__ = ["Held"]
 
@@ -39,6 +39,15 @@ class Held:
         """Keep a sample."""
         self._waiting.append(sample)
         self._begun.setdefault(sample.source, {})
+
+    def follows_crowd(self, source: SourceId, crowd: Crowd) -> bool:
+        """Keep what the crowd has of a source before a token does; tells whether anything waits.
+
+        That is beyond the bound by three samples for each token.
+        """
+        for sample in crowd.leave(source):
+            self.add(sample)
+        return source in self._begun
 
     def declare(
         self, token: Declared, followed: Followed | None, *, fresh: bool, stale: bool
@@ -110,11 +119,12 @@ class Held:
             ended = None if known is None else known.ended
             if not isinstance(one, Sample) or known is None or ended is None:
                 kept.append(one)
-            elif not (
-                _is_foreign(known)
-                if token is None
-                else at < behind and token.incarnation in known.seen
-            ):
+                continue
+            if token is None:
+                comes_before = _is_foreign(known)
+            else:
+                comes_before = at < behind and token.incarnation in known.seen
+            if not comes_before:
                 kept.append(one)
             elif _goes_on(ended, known.head, one):
                 too_late(ended, one)

@@ -235,6 +235,13 @@ class Crowd:
         between = highest is not sample and highest is not samples[0]
         samples[1:] = [highest, sample] if between else [sample]
 
+    def leave(self, source: SourceId) -> list[Sample]:
+        """Return what came of a source that shows a token only now, and wait for it no more."""
+        crowded = self._waiting.get(source)
+        if crowded is None or crowded.token is not None:
+            return []
+        return self._waiting.pop(source).samples
+
     def take(self) -> tuple[SourceId, Crowded]:
         """Return the source that has waited for longest, and what came of it."""
         return self._waiting.popitem(last=False)
