@@ -7,7 +7,6 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from durable_cache.model.sample import SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
     Answer,
@@ -385,20 +384,6 @@ def test_a_heartbeat_far_ahead_is_confirmed_first() -> None:
     assert reader.story == [0, 1]
 
 
-# How many sources
-
-
-def test_a_source_that_waits_is_not_forgotten_for_one_that_does_not() -> None:
-    """K6: by use."""
-    reader = Reader(DeliveryOptions(sources_max=3, gap_timeout_seconds=1))
-    sources = [SourceId("ab", eid) for eid in range(1, 11)]
-    reader.live(sample(0, source=sources[0]), sample(2, source=sources[0]))
-    for source in sources[1:]:
-        reader.live(sample(0, source=source))
-    reader.answer(sample(1, source=sources[0]))
-    assert [one.sn for one in reader.delivered_samples if one.source == sources[0]] == [0, 1, 2]
-
-
 # Answers that are cut
 
 
@@ -435,88 +420,6 @@ def test_an_error_on_any_page_leaves_what_was_skipped_open() -> None:
     reader.wait(1)
     reader.answer(absent=(absent(2, 3, AbsenceReason.SKIPPED),))
     assert reader.story == [0, 1, (2, 3), 4]
-
-
-def of_each(reader: Reader, sources: list[SourceId]) -> list[list[int]]:
-    return [[one.sn for one in reader.delivered_samples if one.source == s] for s in sources]
-
-
-def test_a_source_that_rested_goes_on_where_it_stood() -> None:
-    reader = Reader(DeliveryOptions(sources_max=2))
-    sources = [SourceId("ab", eid) for eid in range(1, 7)]
-    for sn in range(3):
-        for source in sources:
-            reader.live(sample(sn, source=source), sample(sn, source=source))
-    assert of_each(reader, sources) == [[0, 1, 2]] * 6
-    assert len(reader.engine._sources.followed) == 2
-    reader.live(sample(4, source=sources[0]))
-    assert reader.wanted == [(3, 3)]
-    reader.answer(sample(3, source=sources[0]))
-    assert of_each(reader, sources)[0] == [0, 1, 2, 3, 4]
-
-
-def test_a_source_that_rested_knows_its_runs() -> None:
-    reader = Reader(DeliveryOptions(sources_max=1))
-    reader.declared(FRESH, "aaaaaaaa")
-    reader.live(sample(0), sample(1))
-    reader.live(sample(0, source=OTHER))
-    reader.declared(FRESH, "aaaaaaaa")
-    reader.live(sample(1), sample(2))
-    reader.live(sample(1, source=OTHER))
-    reader.declared(FRESH, "bbbbbbbb")
-    reader.live(sample(0, at=20))
-    reader.answer()
-    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 2, 0], [0, 1]]
-    assert reader.engine.missed == 0
-
-
-def test_a_source_that_rested_lacks_nothing_that_came_before_its_token() -> None:
-    reader = Reader(DeliveryOptions(sources_max=1))
-    reader.declared(FRESH, "aaaaaaaa")
-    reader.live(sample(0), sample(1))
-    reader.live(sample(0, at=20), sample(1, at=20.1))
-    reader.live(sample(0, source=OTHER))
-    reader.declared(FRESH + 2, "bbbbbbbb")
-    reader.answer()  # the run before is at its end
-    assert reader.wanted == [(0, 1)]
-    name = Incarnation(SOURCE, FRESH + 2, "bbbbbbbb")
-    reader.answer(*(sample(sn, FRESH + 2, at=20 + sn / 10) for sn in range(2)), names=(name,))
-    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 0, 1], [0]]
-
-
-def test_beyond_the_places_the_first_to_rest_counts_as_new() -> None:
-    reader = Reader(DeliveryOptions(sources_max=1, places_max=2))
-    sources = [SourceId("ab", eid) for eid in range(1, 5)]
-    for source in (*sources, sources[1], sources[0]):
-        reader.live(sample(7, source=source))
-    assert of_each(reader, sources) == [[7, 7], [7], [7], [7]]
-
-
-def test_where_all_wait_others_wait_for_room_and_lose_nothing() -> None:
-    reader = Reader(DeliveryOptions(sources_max=3, gap_timeout_seconds=10))
-    sources = [SourceId("ab", eid) for eid in range(1, 7)]
-    for source in sources:
-        reader.live(*(sample(sn, source=source) for sn in (0, 2, 5, 4)))
-    assert len(reader.engine._sources.followed) == 3
-    assert of_each(reader, sources) == [[0]] * 3 + [[]] * 3
-    while reader.engine.gaps_open:
-        reader.wait(1)
-        while reader.fetches:
-            fetch = reader.fetches[0]
-            assert fetch.last is not None
-            numbers = range(fetch.first, fetch.last + 1)
-            reader.answer(*(sample(sn, source=fetch.source) for sn in numbers))
-    assert of_each(reader, sources) == [[0, 1, 2, 3, 4, 5]] * 6
-    assert reader.engine.missed == 0
-    assert len(reader.engine._sources.followed) == 3
-
-
-def test_what_finds_no_room_to_wait_is_reported() -> None:
-    reader = Reader(DeliveryOptions(sources_max=2))
-    for eid in range(1, 7):
-        source = SourceId("ab", eid)
-        reader.live(*(sample(sn, source=source) for sn in (0, 2, 3)))
-    assert reader.story == [0, 0, (0, 3), (0, 3)]
 
 
 @pytest.mark.parametrize("seed", range(150))

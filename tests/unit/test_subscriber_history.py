@@ -13,6 +13,7 @@ from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
     HistoryFailed,
     HistoryPage,
+    TokenGone,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
@@ -394,6 +395,34 @@ def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> No
     reader.live(sample(0, at=0.001), sample(1, at=0.002))
     reader.answer()
     assert reader.story == [0, 1, 2, 0, 1]
+
+
+def test_a_token_with_an_earlier_clock_begins_a_run_where_the_one_before_has_gone() -> None:
+    """Soon after the start, too: it is listed beside no other any more."""
+    reader = Reader()
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    reader.declared(FRESH - 1, "bbbbbbbb")
+    reader.live(sample(0), sample(1))
+    name = Incarnation(SOURCE, FRESH - 1, "bbbbbbbb")
+    while reader.fetches:
+        reader.answer(sample(0, FRESH - 1), sample(1, FRESH - 1), names=(name,))
+    assert reader.story == [0, 1]
+    assert {one.epoch for one in reader.engine._sources.followed[SOURCE].numberings} == {FRESH + 1}
+
+
+def test_a_run_that_caches_call_earlier_than_history_does_not_come_after_it() -> None:
+    """Its token was seen and its numbers wrapped; the newest of each key are of the next run."""
+    reader = Reader(history=True)
+    before, after = "aaaaaaaa", incarnation_after("aaaaaaaa")
+    reader.declared(EPOCH, before)
+    reader.live(sample(SOURCE_SN_MODULUS - 2, at=1))
+    reader.declared(FRESH, after)
+    names = (Incarnation(SOURCE, EPOCH, before), Incarnation(SOURCE, FRESH, after))
+    reader.page([sample(sn, FRESH, at=2 + sn / 10) for sn in range(3)], names=names)
+    reader.live(sample(3, at=2.3))
+    assert reader.story == [0, 1, 2, 3]
+    assert not reader.fetches
 
 
 def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_again() -> None:

@@ -244,13 +244,9 @@ class SubscriberEngine:
 
     def _too_late(self, ended: Numbering, sample: Sample) -> None:
         """Count a repeat of what is at its end; report what was not known to belong to it."""
-        following = ended.next_sn or 0
-        if sample.sn < following:
+        if not ended.report_late(sample.sn, self._outputs):
             self._duplicates += 1
             self.losses.repeated(sample.source)
-            return
-        ended.report(self._outputs, following, sample.sn)
-        ended.next_sn = sample.sn + 1
 
     def _restarted(
         self, followed: Followed, numbering: Numbering, sample: Sample, now: Moment
@@ -460,6 +456,7 @@ class SubscriberEngine:
         if followed is None:
             self._crowd.declare(event)
             return
+        stale &= not self._awaiting.is_open(followed)  # it is listed beside no other any more
         self._tails.shown(source, now.monotonic_ns)
         late, begun, unknown = self._awaiting.shown(event, followed)
         for sample in late:
@@ -544,7 +541,7 @@ class SubscriberEngine:
             if reading.late and followed.is_past(epoch):
                 continue
             name = history.incarnations.get((source, epoch), "")
-            numbering = followed.resume(epoch, name)
+            numbering = followed.resume(epoch, name, history.called)
             numbering.first_sn, numbering.next_sn = reading.first_sn, reading.next_sn
             numbering.newest_ntp64 = reading.newest_ntp64
             if source in self._sources.followed:

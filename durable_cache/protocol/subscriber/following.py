@@ -19,16 +19,12 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
-from durable_cache.protocol.subscriber.events import (
-    AnswerPart,
-    DeliveryOptions,
-    Fetch,
-)
+from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions, Fetch
 from durable_cache.protocol.subscriber.naming import Owns, called_by
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
-__all__ = ["RESTART_NTP64", "Followed", "Numbering", "Reading"]
+__all__ = ["RESTART_NTP64", "Followed", "Numbering"]
 
 _SECOND_NS = 1_000_000_000
 RESTART_NTP64 = (1 << 32) // 10
@@ -164,6 +160,15 @@ class Numbering:
         """Report numbers as missed, under the epoch that its samples bear."""
         epoch = self.epoch if self.called is None else self.called
         outputs.report(self.source, epoch, first, last)
+
+    def report_late(self, sn: int, outputs: Outputs) -> bool:
+        """Report what was not known to belong to it, now at its end; False for a repeat."""
+        following = self.next_sn or 0
+        if sn < following:
+            return False
+        self.report(outputs, following, sn)
+        self.next_sn = sn + 1
+        return True
 
     def hold(self, sample: Sample, samples_max: int) -> None:
         """Keep a sample until its turn comes; the highest go where there is no room."""
@@ -378,22 +383,6 @@ class Numbering:
         self.top = max(self.top, passed.last or -1, lost.last or -1)
 
 
-@dataclass(slots=True)
-class Reading:
-    """How far history of one (source, epoch) was delivered."""
-
-    first_sn: int
-    next_sn: int
-    newest_ntp64: int = 0
-    numbering: Numbering | None = None
-    """It is followed live: what it lacks goes through there."""
-    late: bool = False
-    """A later numbering is followed already: nothing of this one can come in order."""
-    resumed: bool = False
-    """It goes on where an earlier life ended: what caches removed since then is a loss."""
-    handed_over: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class Followed:
     """A source: the numbering that is delivered, and those that wait behind it."""
@@ -477,10 +466,20 @@ class Followed:
         self.remember(incarnation, named)
         return True
 
-    def resume(self, epoch: int, incarnation: str) -> Numbering:
-        """Follow a numbering whose history was read; what was declared since comes after it."""
+    def resume(
+        self, epoch: int, incarnation: str, called: Mapping[tuple[SourceId, str], int]
+    ) -> Numbering:
+        """Follow a numbering whose history was read; what was declared since comes after it.
+
+        What caches call (`called`) by an earlier epoch was declared before, and is over.
+        """
         numbering = Numbering(self.source, epoch, incarnation)
-        before = [known for known in self.numberings if known.next_sn and known.epoch < epoch]
+        before = [
+            known
+            for known in self.numberings
+            if (known.next_sn and known.epoch < epoch)
+            or called.get((self.source, known.incarnation), epoch) < epoch
+        ]
         later = [known for known in self.numberings if known not in before]
         for at, known in enumerate(self.numberings):
             if known.is_called(epoch, incarnation):

@@ -42,8 +42,9 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
 )
-from durable_cache.protocol.subscriber.following import RESTART_NTP64, Reading
+from durable_cache.protocol.subscriber.following import RESTART_NTP64
 from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.twins import Twins
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 from durable_cache.protocol.wire import AbsenceReason
@@ -111,7 +112,7 @@ class History:
         self._twins = Twins(options.places_max, self._readings.__contains__)
         self._reached: dict[SourceId, int] = {}
         """The latest epoch of each source of which something was delivered."""
-        self._called: dict[tuple[SourceId, str], int] = {}
+        self.called: dict[tuple[SourceId, str], int] = {}
         """The epoch by which a named run goes here, whatever each answerer calls it."""
         self._question: int | None = None
         self._after: Sample | None = None
@@ -297,13 +298,13 @@ class History:
                 told[source, name] = max(runs[source], told[source, name])
         for run in sorted(fresh, key=lambda run: -told[run]):
             source, name = run
-            if run not in self._called:
+            if run not in self.called:
                 epoch = fresh[run]
                 if self.incarnations.get((source, epoch), name) != name:
                     epoch = 1 + max(taken for of, taken in self.incarnations if of == source)
-                self._called[run] = epoch
-            self.incarnations[source, self._called[run]] = name
-        self._shorten(self._called)
+                self.called[run] = epoch
+            self.incarnations[source, self.called[run]] = name
+        self._shorten(self.called)
         self._shorten(self._reached)
         self._shorten(self.incarnations)
 
@@ -312,7 +313,7 @@ class History:
         named = part.names()
         epochs = {key: epoch for key, epoch in self._twins.stand.items() if key not in named}
         for key, name in named.items():
-            epoch = self._called.get((key[0], name), key[1])
+            epoch = self.called.get((key[0], name), key[1])
             if epoch != key[1]:
                 epochs[key] = epoch
         if not epochs:
