@@ -26,7 +26,8 @@ from durable_cache.protocol.publisher.events import Finished, Output
 from durable_cache.protocol.subscriber import history as reading
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import AnswerPart
-from durable_cache.protocol.subscriber.following import Followed, Numbering
+from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.wire import Ack, Incarnation

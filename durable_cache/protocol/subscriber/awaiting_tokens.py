@@ -10,7 +10,7 @@ from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.between_runs import BetweenRuns, part
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, TokenGone
-from durable_cache.protocol.subscriber.following import Followed
+from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.places import Sources
 
 __all__ = ["AwaitingTokens", "Met", "age_of"]

@@ -46,7 +46,8 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
     TokenGone,
 )
-from durable_cache.protocol.subscriber.following import RESTART_NTP64, Followed, Numbering
+from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.following import RESTART_NTP64, Numbering
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_run

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
-from durable_cache.protocol.subscriber.following import Followed, Numbering
+from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.reading import Reading
 

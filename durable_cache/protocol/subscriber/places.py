@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
-from durable_cache.protocol.subscriber.following import Followed, Numbering
+from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.following import Numbering
 
 __all__ = ["Crowd", "Crowded", "Sources"]
 

@@ -18,7 +18,8 @@ from durable_cache.model.sample import SourceId
 from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import DeliveryOptions
-from durable_cache.protocol.subscriber.following import Followed, Numbering
+from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.positions import resumed_from
 
 __all__ = ["ResumingEngine"]

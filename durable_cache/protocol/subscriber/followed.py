@@ -1,0 +1,243 @@
+"""A source as a subscriber follows it: the numbering that is delivered, those behind it, the last.
+
+What comes is filed under one of them; what a token, an answer or history says of a run makes it
+known by its name, whatever each answerer calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
+from durable_cache.protocol.subscriber.following import Numbering, is_one
+from durable_cache.protocol.wire import incarnation_after
+
+__all__ = ["Followed"]
+
+_INCARNATIONS_MAX = 16
+"""Incarnations of a source that are remembered, so that a token that comes again is known."""
+_EARLY_MAX = 1000
+"""Samples kept that came before the token of their numbering; the rest is asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A source: the numbering that is delivered, and those that wait behind it."""
+
+    source: SourceId
+    numberings: list[Numbering] = field(default_factory=list)
+    ended: Numbering | None = None
+    """The numbering before the first, delivered to its end: what comes of it comes too late."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """The incarnations its tokens named, and the epochs that we call them by."""
+    early: list[Sample] = field(default_factory=list)
+    """What looks like the beginning of a numbering whose token is not here yet."""
+    early_last: int = -1
+    """The highest number that came so and for which there was no room; -1 where none did."""
+    used: bool = True
+    live: bool = False
+    """What is published of it is passed on; until then history comes first."""
+
+    @property
+    def head(self) -> Numbering | None:
+        return self.numberings[0] if self.numberings else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is held back or missing."""
+        return any(n.pending or n.opened_ns is not None for n in self.numberings)
+
+    @property
+    def highest_epoch(self) -> int:
+        return max((n.epoch for n in self.numberings), default=EPOCH_UNKNOWN)
+
+    def is_past(self, epoch: int) -> bool:
+        """Tell whether a later numbering is delivered already, so that nothing comes in order."""
+        head = self.head
+        return self.live and head is not None and head.next_sn is not None and epoch < head.epoch
+
+    def end_first(self) -> None:
+        """The first numbering is at its end: the next one is delivered."""
+        ended = self.ended = self.numberings.pop(0)
+        self.numberings[0].unsure = ended.next_sn is not None and not ended.end_told
+
+    def remember(self, incarnation: str, epoch: int) -> None:
+        """Know an incarnation when its token comes again."""
+        if incarnation:
+            self.seen[incarnation] = epoch
+            while len(self.seen) > _INCARNATIONS_MAX:
+                del self.seen[next(iter(self.seen))]
+
+    def declare(self, epoch: int, incarnation: str, *, fresh: bool, maybe_stale: bool) -> bool:
+        """Take what a token says; True where a numbering begins that was not known.
+
+        Another incarnation is another numbering, whatever the clock: where the epoch is taken, it
+        is called by the next one. `fresh`: it began in our sight; `maybe_stale`: the token may be
+        left over from a run that ended before the one that is followed, if that has a token too.
+        """
+        if incarnation and incarnation in self.seen:
+            return False
+        newest = self.numberings[-1] if self.numberings else None
+        if newest is not None and newest.could_be(epoch, incarnation):
+            # Its samples were faster than its token, or caches gave them.
+            newest.take_name(epoch, incarnation)
+            self.remember(incarnation, epoch)
+            return False
+        if newest is not None and newest.is_behind_its_wrap(incarnation):
+            newest.take_name(max(epoch, newest.epoch + 1), incarnation)
+            self.remember(incarnation, newest.epoch)
+            return False
+        highest = self.highest_epoch
+        named = epoch
+        if newest is not None and epoch <= highest:
+            if not incarnation:
+                return False
+            if maybe_stale and newest.declared:
+                self.remember(incarnation, epoch)
+                return False
+            named = highest + 1
+        begun = Numbering(self.source, named, incarnation, epoch)
+        if fresh or (newest is not None and newest.next_sn is not None):
+            begun.begin(0)  # it began while we followed: all of it is ours
+        self.numberings.append(begun)
+        self.remember(incarnation, named)
+        return True
+
+    def resume(
+        self, epoch: int, incarnation: str, called: Mapping[tuple[SourceId, str], int]
+    ) -> Numbering:
+        """Follow a numbering whose history was read; what was declared since comes after it.
+
+        What caches call (`called`) by an earlier epoch was declared before, and is over.
+        """
+        numbering = Numbering(self.source, epoch, incarnation)
+        before = [
+            known
+            for known in self.numberings
+            if (known.next_sn and known.epoch < epoch)
+            or called.get((self.source, known.incarnation), epoch) < epoch
+        ]
+        later = [known for known in self.numberings if known not in before]
+        for at, known in enumerate(self.numberings):
+            if known.is_called(epoch, incarnation):
+                numbering = known
+                before, later = self.numberings[:at], self.numberings[at + 1 :]
+                for begun in later:
+                    if begun.declared and begun.next_sn is None:
+                        begun.begin(0)  # its token came after that of the run before: all is ours
+        later = [known for known in later if known.declared]
+        for known in later:
+            known.epoch = max(known.epoch, epoch + 1)
+        self.ended = next((known for known in reversed(before) if known.next_sn), self.ended)
+        numbering.epoch = epoch
+        self.remember(incarnation, epoch)
+        self.numberings = [numbering, *later]
+        self.live = True
+        return numbering
+
+    def learn_names(self, part: AnswerPart) -> None:
+        """Call an incarnation by the epoch that caches call it by."""
+        for source, epoch, incarnation in part.incarnations:
+            for numbering in self.numberings if source == self.source else ():
+                if numbering.incarnation == incarnation:
+                    if epoch == numbering.declared_epoch:
+                        continue  # so the publisher's own cache calls it, which knows no other
+                    numbering.epoch = epoch
+                elif numbering.incarnation or numbering.epoch != epoch:
+                    continue
+                numbering.incarnation = incarnation
+                self.remember(incarnation, epoch)
+
+    def put_right(self, part: AnswerPart, samples_max: int) -> None:
+        """Move what is held to the run that an answerer says it is of.
+
+        A number that comes soon after a token may be the last of the run before, one that comes
+        before a token may be the first of the next: nothing on the wire says which.
+        """
+        named = {epoch: name for source, epoch, name in part.incarnations if source == self.source}
+        doubtful = [n for n in self.numberings if n.incarnation and (n.pending or n.parked)]
+        if not self.early and not any(n.incarnation != x for n in doubtful for x in named.values()):
+            return
+        for sample in (*part.samples, *part.oversized):
+            name = named.get(sample.epoch, "") if sample.source == self.source else ""
+            if not name:
+                continue
+            held = [n.let_go(sample) for n in doubtful if n.incarnation != name]
+            if name in self.seen:
+                held += [one for one in self.early if is_one(one, sample)]
+                self.early = [one for one in self.early if not is_one(one, sample)]
+            right = next((n for n in self.numberings if n.incarnation == name), None)
+            for one in filter(None, held):
+                if right is not None:
+                    right.hold(one, samples_max)
+                elif name not in self.seen:
+                    self.keep_early(one)
+
+    def polled(self) -> Iterator[Numbering]:
+        """Yield what is asked for now and then: the head, and runs that were declared since.
+
+        Not a run that shares its epoch with one before: a cache that heard of one of them only may
+        take the samples of both for its own.
+        """
+        for numbering in self.numberings:
+            if numbering is self.head or numbering.epoch == numbering.declared_epoch:
+                yield numbering
+
+    def until_ntp64(self, numbering: Numbering) -> int:
+        """Return when the run after a numbering began, as far as its samples' times show it."""
+        later = self.numberings[self.numberings.index(numbering) + 1 :]
+        held = (s for n in later if not n.incarnation for s in n.pending.values() if not s.stamped)
+        until = min((sample.ntp64 for sample in held), default=1 << 64)
+        return until if until > numbering.newest_ntp64 else 1 << 64
+
+    def keep_early(self, sample: Sample) -> bool:
+        """Keep a sample until its numbering's token comes; False where there is no room."""
+        if len(self.early) >= _EARLY_MAX:
+            self.early_last = max(self.early_last, sample.sn)
+            return False
+        self.early.append(sample)
+        return True
+
+    def take_early(self, options: DeliveryOptions) -> list[Sample]:
+        """Return what came before the token that is here now; its run reaches what was not kept."""
+        early, last, newest = self.early, self.early_last, self.numberings[-1]
+        self.early, self.early_last = [], -1
+        if newest.next_sn is not None and last <= newest.reached + options.window_size_samples:
+            newest.top = max(newest.top, last)
+        return early
+
+    def numbering_of(self, sample: Sample, options: DeliveryOptions) -> Numbering:
+        """Return the numbering a live sample is taken to be of: the newest, but near a wrap.
+
+        Nothing on the wire says whose a number is that comes soon after a token. One that is the
+        last of the run before waits with the newest until an answer names its run (`put_right`).
+        """
+        newest = self.numberings[-1]
+        before = self.numberings[-2] if len(self.numberings) > 1 else self.ended
+        if before is None or before.next_sn is None:
+            return newest
+        window = options.window_size_samples
+        far = sample.sn - max(newest.top, newest.next_sn or 0) > window
+        if far and abs(sample.sn - before.reached) <= window:
+            return before  # as after a wrap: near the one, far from the other
+        return newest
+
+    def leave_out(self, sample: Sample, options: DeliveryOptions, *, may_begin: bool) -> None:
+        """Count a number as lost whose sample came and is too large; `may_begin`: as the first."""
+        self.used = self.live = True
+        if not self.numberings:
+            self.numberings.append(Numbering(self.source, EPOCH_UNKNOWN))
+        numbering = self.numbering_of(sample, options)
+        alone = self.ended is None and numbering is self.head
+        if may_begin or numbering.next_sn is not None:
+            numbering.leave_out(sample, options, alone=alone)
+
+    def wraps(self, options: DeliveryOptions) -> bool:
+        """Tell whether the second numbering goes on where the numbers of the first ended."""
+        ended, begun = self.numberings[0], self.numberings[1]
+        if ended.incarnation and begun.incarnation:
+            return begun.incarnation == incarnation_after(ended.incarnation)
+        return ended.reached >= SOURCE_SN_MODULUS - options.window_size_samples
