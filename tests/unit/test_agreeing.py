@@ -7,7 +7,8 @@ import msgspec
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
-from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.agreement import Agreement
 from durable_cache.protocol.cache.events import (
     Alias,
@@ -171,12 +172,31 @@ def test_samples_without_an_epoch_from_either_side_of_a_wrap_are_of_two_runs() -
     ]
     begun = samples(*range(10, 13))
     begun = [msgspec.structs.replace(one, sn=at) for at, one in enumerate(begun)]
-    for held, given in ((ended, begun), (begun, ended)):
+    cache = Cache()
+    cache.live(*begun)
+    for cache.now in (0.0, 100.0, 1000.0):
+        assert cache.given(*ended) == 0
+    cache = Cache()
+    cache.live(*ended)
+    assert cache.given(*begun[:2]) == 2
+    assert cache.given(*begun[2:]) == 1
+    known = cache.shell.engine.known(SOURCE)
+    assert {epoch: [*one.window.held] for epoch, one in known.numberings.items()} == {
+        EPOCH_UNKNOWN: [(ended[0].sn, ended[-1].sn)],
+        frame(ntp64_to_ns(begun[0].ntp64)): [(0, 2)],
+    }
+
+
+def test_two_runs_without_an_epoch_stay_two_after_a_restart_of_the_cache() -> None:
+    """What is here was stored by a process before: it is no less of one run for that."""
+    other = [msgspec.structs.replace(one, payload=b"other") for one in samples(0, 1)]
+    later = [msgspec.structs.replace(one, ntp64=one.ntp64 + (100 << 32)) for one in other]
+    for given, taken in ((other, 0), (later, 2)):
         cache = Cache()
-        cache.live(*held)
-        assert cache.given(*given) == 0
-        cache.now = 100.0
-        assert cache.given(*given) == 0
+        cache.live(*samples(0, 1, 2, 3))
+        cache.shell.engine.known(SOURCE).numberings[EPOCH_UNKNOWN].foreign = True
+        assert cache.given(*given) == taken
+        assert len(cache.shell.engine.known(SOURCE).numberings) == 1 + (taken > 0)
 
 
 def test_numbers_apart_say_nothing() -> None:

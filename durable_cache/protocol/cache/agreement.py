@@ -9,7 +9,8 @@ epoch stands, and one that says nothing (0) never does (ADR 0048).
 
 Where two caches have samples of a source without an epoch, numbers in common tell whether they are
 of one run, too (ADR 0098). Timestamps do not: a publisher chooses its own, and they may go back.
-They only give the occasion to ask.
+They only give the occasion to ask. Where they are of two, the later run is called by its own
+time (ADR 0112).
 
 Pure: what is stored is asked for in conversations (`questions`); a question that stays unanswered
 puts the samples off that raised it, for they are given again.
@@ -28,7 +29,8 @@ import msgspec
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, frame_start_ns
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
@@ -43,6 +45,7 @@ from durable_cache.protocol.cache.questions import (
     NumbersLooked,
     answer_of,
 )
+from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 
 __all__ = ["Agreement", "Inquiry", "are_twins", "called_here"]
@@ -142,9 +145,12 @@ class Agreement:
         for (_, source, epoch), samples in batch.by_stream.items():
             numberings.setdefault((source, epoch), []).extend(samples)
         kept: list[Sample] = []
+        as_given = True
         for (source, epoch), samples in numberings.items():
-            kept += yield from self._welcome(source, epoch, samples)
-        return batch if len(kept) == len(batch) else SampleBatch(kept)
+            welcome = yield from self._welcome(source, epoch, samples)
+            as_given &= len(welcome) == len(samples) and welcome[0].epoch == epoch
+            kept += welcome
+        return batch if as_given else SampleBatch(kept)
 
     def answered(self, inquiry_id: int) -> Conversation[None]:
         """Everything that others gave for an inquiry has come in: decide."""
@@ -178,7 +184,7 @@ class Agreement:
             yield from self._check(source, known, epoch, samples)
             return samples
         for other in [*known.numberings.values()]:
-            own = other.epoch == EPOCH_UNKNOWN and _own(known)
+            own = _is_unnamed(other) and not other.foreign
             pair = (source, *_lower_first(epoch, other.epoch))
             if (
                 other.epoch == epoch
@@ -217,8 +223,11 @@ class Agreement:
         for other in [*known.numberings.values()]:
             named = other.epoch != EPOCH_UNKNOWN
             elsewhere += [other] if named and (yield from self._compared(other, samples)) else []
-        if source not in self._waited_for:
-            same = yield from self._of_one_run(source, known, samples)
+        apart = _wrapped_between(known, samples)
+        if apart or source not in self._waited_for:
+            same = False if apart else (yield from self._of_one_run(source, known, samples))
+            if same is False and not elsewhere and (epoch := self._named_by_time(known, samples)):
+                return [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.
                 self._await_name(source)
@@ -237,15 +246,13 @@ class Agreement:
         None while others are asked for numbers in common.
         """
         ours = known.numberings.get(EPOCH_UNKNOWN)
-        if ours is None or not _own(known):
-            return True  # looked up once for a source: what comes in is of both from then on
+        if ours is None or not _is_unnamed(ours):
+            return True
         same = yield from self._compared(ours, samples)
         if same is not None:
             return same
         held = ours.window.held
         lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
-        if highest.sn - (held.first or 0) > _HALF or (held.last or 0) - lowest.sn > _HALF:
-            return False  # the numbers wrapped between them
         in_order = not (yield from self._out_of_order(held, lowest))
         if in_order and not (yield from self._out_of_order(held, highest)):
             return True
@@ -260,6 +267,24 @@ class Agreement:
             held = held.clip(above, above + _IN_COMMON_MAX - 1)
         self._inquire((source, EPOCH_UNKNOWN, EPOCH_UNKNOWN), held, in_common=False)
         return None
+
+    def _named_by_time(self, known: KnownSource, samples: list[Sample]) -> int:
+        """Return how to call samples of a run after the one that is here without an epoch.
+
+        0 where their times do not show that they came after it. It is their own time, as where a
+        live sample shows that a run began, or the name that their run got here before. Who gave
+        them without a name has a number in common then, and takes it over.
+        """
+        ours, first = known.numberings[EPOCH_UNKNOWN], min(samples, key=_sn)
+        if not all(is_later(sample, ours.newest_ntp64) for sample in samples):
+            return EPOCH_UNKNOWN
+        for epoch, other in sorted(known.numberings.items()):
+            if epoch and not other.named and all(_may_be_of(other, sample) for sample in samples):
+                return epoch
+        epoch = frame(ntp64_to_ns(first.ntp64))
+        while epoch in known.numberings:  # of another run within the same time, and later
+            epoch -= 1
+        return epoch
 
     def _compare_nameless(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
@@ -404,15 +429,31 @@ def _sn(sample: Sample) -> int:
     return sample.sn
 
 
-def _own(known: KnownSource) -> bool:
-    """Tell whether what is held without an epoch was all heard live, by this process."""
-    numbering = known.numberings.get(EPOCH_UNKNOWN)
-    return (
-        numbering is not None
-        and bool(numbering.window.held)
-        and not numbering.foreign
-        and not numbering.declared
-    )
+def _is_unnamed(numbering: Numbering) -> bool:
+    """Tell whether something is held without an epoch, of a run that nobody declared."""
+    unknown = numbering.epoch == EPOCH_UNKNOWN and not numbering.declared
+    return unknown and bool(numbering.window.held)
+
+
+def _wrapped_between(known: KnownSource, samples: Iterable[Sample]) -> bool:
+    """Tell whether the numbers wrapped between samples and what is here without an epoch."""
+    ours = known.numberings.get(EPOCH_UNKNOWN)
+    held = None if ours is None else ours.window.held
+    if held is None or held.first is None or held.last is None:
+        return False
+    sns = [sample.sn for sample in samples]
+    return max(sns) - held.first > _HALF or held.last - min(sns) > _HALF
+
+
+def _may_be_of(numbering: Numbering, sample: Sample) -> bool:
+    """Tell whether a sample's time agrees with its number, in a run that was named by its time."""
+    if not numbering.is_near(sample.sn):
+        return False
+    if sample.sn > numbering.newest_held:
+        return sample.ntp64 > numbering.newest_ntp64
+    before = sample.sn < (numbering.window.held.first or 0)
+    begun = ntp64_to_ns(sample.ntp64) >= frame_start_ns(numbering.epoch)
+    return (before or begun) and sample.ntp64 <= numbering.newest_ntp64
 
 
 def _lower_first(one: int, two: int) -> tuple[int, int]:
