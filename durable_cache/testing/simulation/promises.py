@@ -369,10 +369,10 @@ class SubscriberPromise:
         """Tell whether a cache let a publication go that came before history was read.
 
         History is what is there: what retention or a purge took out of it is not told. What is
-        removed is all of a stream below a number, and no cache knows what of that it ever had.
+        removed is all that was asked for below a number, and no cache knows what of that it had.
         """
         return publication.at_ns < self._history_ns and any(
-            _removed_up_to(publication, cache) for cache in self._caches
+            _removed_up_to(publication, cache, self._key_expr) for cache in self._caches
         )
 
     def _check_history(self, since_ns: int) -> None:
@@ -447,11 +447,11 @@ def available(
     return ""
 
 
-def _removed_up_to(publication: Publication, cache: SimCache) -> bool:
-    """Tell whether retention or a purge removed a stream up to a publication, or further."""
-    numbering, sample = publication.numbering, publication.sample
+def _removed_up_to(publication: Publication, cache: SimCache, key_expr: KeyExpression) -> bool:
+    """Tell whether retention or a purge removed numbers up to a publication, or further."""
+    numbering, sn = publication.numbering, publication.sample.sn
     return any(
-        one.numbering is numbering and one.sample.key == sample.key and one.sample.sn >= sample.sn
+        one.numbering is numbering and one.sample.sn >= sn and holds(key_expr, one.sample.key)
         for one in cache.removed
     )
 
