@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -15,8 +16,11 @@ from durable_cache.testing.simulation.history import History
 from durable_cache.testing.simulation.kinds import KINDS, expected
 
 SMOKE = 40
-IN_CI = 2_000
-EACH = 50
+IN_CI = 200
+"""So many histories are part of every CI run, in pieces that spread over processes."""
+FIRST = 2_000
+"""So many are played in the same pieces by the nightly run, before the hundred thousand."""
+EACH = 40
 PROCESSES = 2
 EVENTS_MEDIAN_MIN = 300
 SHARE_MIN = 5.0
@@ -26,6 +30,12 @@ RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 NOT_YET = ("at once",)
 """Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
 OPEN = (pytest.param("at once", id="a run whose first samples overtake its token"),)
+NOT_MENDED: Mapping[int, str] = {
+    922: "what a restarted cache has of a foreign run without an epoch is not asked for by the name"
+    " that others gave that run, until caches align",
+}
+"""Seeds whose histories still break the promise, and why: each fails until it is mended, and its
+test fails from then on."""
 
 
 @dataclass
@@ -59,7 +69,7 @@ class Played:
         return "\n".join([head, *rows])
 
 
-def play(seeds: range, without: tuple[str, ...] = NOT_YET) -> Played:
+def play(seeds: Iterable[int], without: tuple[str, ...] = NOT_YET) -> Played:
     """Play the histories of some seeds; say how to play those again that went wrong."""
     logging.disable(logging.CRITICAL)  # caches say what their broken media did to them
     try:
@@ -93,37 +103,59 @@ def test_histories_keep_the_promise() -> None:
     assert set(played.occurred) <= set(KINDS)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.nightly] if first >= IN_CI else [])
+        for first in range(SMOKE, FIRST, EACH)
+    ],
+)
+def test_two_thousand_histories_keep_the_promise(first: int) -> None:
+    seeds = range(first, first + EACH)
+    played = play(seed for seed in seeds if seed not in NOT_MENDED)
+    assert played.wrong == {}
+    assert set(played.occurred) <= set(KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=pytest.mark.xfail(strict=True, reason=why))
+        for seed, why in NOT_MENDED.items()
+    ],
+)
+def test_a_history_that_is_not_mended_yet(seed: int) -> None:
+    assert play([seed]).wrong == {}
+
+
 @pytest.fixture(scope="module")
-def in_ci() -> Played:
-    return play_many(range(IN_CI))
+def the_first() -> Played:
+    return play_many(range(FIRST))
 
 
 @pytest.mark.nightly
-def test_two_thousand_histories_keep_the_promise(
-    in_ci: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_histories_are_eventful(the_first: Played, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
-        print(f"\n{in_ci.table()}")
-    assert in_ci.wrong == {}
+        print(f"\n{the_first.table()}")
+    assert the_first.events_median >= EVENTS_MEDIAN_MIN
 
 
 @pytest.mark.nightly
-def test_histories_are_eventful(in_ci: Played) -> None:
-    assert in_ci.events_median >= EVENTS_MEDIAN_MIN
-
-
-@pytest.mark.nightly
-def test_each_kind_of_fault_and_event_is_no_rarity(in_ci: Played) -> None:
-    assert set(in_ci.occurred) <= set(KINDS)
-    assert expected(NOT_YET) <= set(in_ci.occurred)
+def test_each_kind_of_fault_and_event_is_no_rarity(the_first: Played) -> None:
+    assert set(the_first.occurred) <= set(KINDS)
+    assert expected(NOT_YET) <= set(the_first.occurred)
     kinds = expected(NOT_YET) - RARE
-    assert {kind: in_ci.shares[kind] for kind in kinds if in_ci.shares[kind] < SHARE_MIN} == {}
+    assert {
+        kind: the_first.shares[kind] for kind in kinds if the_first.shares[kind] < SHARE_MIN
+    } == {}
 
 
 @pytest.mark.nightly
 def test_nightly_histories_keep_the_promise(capsys: pytest.CaptureFixture[str]) -> None:
     """`DURABLE_CACHE_HISTORIES` says how many (100,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
+    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(FIRST)))
     count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "100000"))
     played = play_many(range(first, first + count))
     with capsys.disabled():
