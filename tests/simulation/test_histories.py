@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -48,3 +50,23 @@ def test_a_seed_is_one_history() -> None:
     assert one.run() == two.run()
     assert one.network.requests == two.network.requests > 0
     assert [cache.store for cache in one.caches] == [cache.store for cache in two.caches]
+
+
+def test_a_seed_is_one_history_in_whatever_order_sets_are() -> None:
+    """Peers were asked in the order of a set of their ids, which each process has for itself."""
+    program = (
+        "from durable_cache.testing.histories import History\n"
+        "history = History(1473)\n"
+        "print(history.run(), history.network.requests)"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "17")
+    }
+    assert len(told) == 1

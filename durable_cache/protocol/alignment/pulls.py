@@ -103,7 +103,7 @@ class Pulls:
             quest.absent.update(absent)
         else:
             self.quests[place] = _Quest(absent.copy(), peers)
-        for peer in peers:
+        for peer in sorted(peers):
             items = self.asks.setdefault(peer, OrderedDict())
             items.setdefault(place, RangeSet()).update(absent)
 
