@@ -33,9 +33,9 @@ __all__ = ["NamedReading", "OneState"]
 
 _Read = Callable[[Selection, int, Cursor | None], Page]
 _Found = dict[Cursor, Sample]
-_MOVING_MAX = 256
+_MOVING_MAX = 1024
 """Epochs that one page is merged from; each costs a read of the backend."""
-_KEYS_MAX = 256
+_KEYS_MAX = 1024
 """Keys whose newest samples are looked for one by one while some of them are moved."""
 _PART_SAMPLES_MIN = 64
 
