@@ -32,7 +32,6 @@ NOT_MENDED: Mapping[int, str] = {
     922: "what a restarted cache has of a foreign run without an epoch is not asked for by the name"
     " that others gave that run, until caches align",
     405: "not examined: a subscriber goes on to the next run without a number that a cache has",
-    459: "not examined: a cache lacks a number that another one has",
     519: "not examined: a subscriber near a wrap is told to miss what a cache has",
     1036: "not examined: a cache misses a number before a publisher's first",
     1139: "not examined: a cache near a wrap misses what another one has",

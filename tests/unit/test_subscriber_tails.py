@@ -50,10 +50,34 @@ def test_a_tail_is_asked_for_when_the_token_is_back() -> None:
     assert reader.wanted == [(1, 1000)]
     reader.answer(sample(1, FRESH), sample(2, FRESH))
     assert reader.story == [0, 1, 2]
-    reader.wait(0)
-    assert reader.wanted == [(3, 1002)], "until nothing follows"
-    reader.answer()
     reader.wait(100)
+    assert not reader.fetches
+
+
+def test_a_tail_longer_than_a_question_is_asked_for_until_nothing_follows() -> None:
+    reader = reader_of()
+    gone(reader)
+    reader.declared(FRESH, NAME)
+    reader.wait(0)
+    reader.answer(*(sample(sn, FRESH) for sn in range(1, 1001)))
+    reader.wait(0)
+    assert reader.wanted == [(1001, 2000)], "until nothing follows"
+    reader.answer(sample(1001, FRESH))
+    reader.wait(100)
+    assert not reader.fetches
+    assert reader.story == [*range(1002)]
+
+
+def test_a_source_that_goes_on_publishing_is_asked_about_once() -> None:
+    """Each answer met later numbers than were known when it was asked for, and was asked again."""
+    reader = reader_of()
+    gone(reader)
+    reader.declared(FRESH, NAME)
+    reader.wait(0)
+    reader.live(sample(1, FRESH), sample(2, FRESH))
+    reader.answer(sample(1, FRESH))
+    reader.wait(100)
+    assert reader.story == [0, 1, 2]
     assert not reader.fetches
 
 

@@ -10,7 +10,8 @@ was asked for all that follows its last number:
 - when a cache appears, for before nobody may have been there to answer.
 
 A question spans a thousand numbers, for what it brings of earlier runs of the source is thrown
-away; while it brings something of the run it is about, the next thousand are asked for.
+away. The next thousand are asked for where the run it is about reaches as far as it asked. Where it
+does not, all that caches had is here, and what is published meanwhile shows a gap by itself.
 
 In a stable situation no token goes, and nothing is asked. Of publishers without a token nothing
 tells; for those there are periodic queries (RFC, "periodic queries"), which are asked here, too.
@@ -54,8 +55,8 @@ class _Doubt:
     """When to ask; None while a question is under way, and where nobody is there to be asked."""
     asked: Numbering | None = None
     """Of which a question is under way."""
-    reached: int = -1
-    """Its highest number when it was asked for."""
+    last: int = -1
+    """The last number that was asked for."""
     again: bool = False
     """Something changed while the question was under way: its answer may be of before."""
     ended: list[Numbering] = field(default_factory=list)
@@ -135,8 +136,8 @@ class Tails:
             self._ask_at(source, now_ns + doubt.pause_ns)
         else:
             first = asked_from(numbering)
-            numbering.fetch = self._ask(numbering, first, first + _SPAN - 1)
-            doubt.asked, doubt.reached = numbering, numbering.reached
+            doubt.asked, doubt.last = numbering, first + _SPAN - 1
+            numbering.fetch = self._ask(numbering, first, doubt.last)
             doubt.due_ns, doubt.again = None, False
             self._under_way += 1
 
@@ -157,7 +158,7 @@ class Tails:
         doubt.asked = None
         self._under_way -= 1
         whole = whole and isinstance(event, Fetched) and event.answer.answerers > 0
-        if whole and not doubt.again and numbering.reached == doubt.reached:
+        if whole and not doubt.again and numbering.reached < doubt.last:
             doubt.ended.append(numbering)
         if whole or doubt.again:
             self._ask_at(source, now_ns)
