@@ -22,8 +22,8 @@ from durable_cache.protocol.alignment import (
     AlignerOptions,
 )
 from durable_cache.storage.plugins import open_storage
-from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.kit.faults import ModuleProcess
 
 STREAMS = 130
 RATE = 500 << 20

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from durable_cache.endpoints.subscriber.consumer import Confirm, KeptPosition, ReliableConsumer
 from durable_cache.endpoints.subscriber.dead_letters import DeadLetter, read_dead_letters
+from durable_cache.endpoints.subscriber.exclusive import ExclusiveConsumer
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
 from durable_cache.endpoints.subscriber.overview import (
     ConsumerStatus,
@@ -14,15 +15,18 @@ from durable_cache.endpoints.subscriber.overview import (
     find_consumers,
     rewind_consumer,
 )
+from durable_cache.endpoints.subscriber.sharing import SharingConsumer
 
 __all__ = [
     "Confirm",
     "ConsumerOptions",
     "ConsumerStatus",
     "DeadLetter",
+    "ExclusiveConsumer",
     "KeptPosition",
     "ReliableConsumer",
     "RunStatus",
+    "SharingConsumer",
     "find_consumers",
     "read_dead_letters",
     "rewind_consumer",

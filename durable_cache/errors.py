@@ -13,8 +13,10 @@
     ├── ProtocolError
     │   ├── LocalProtocolError      our own caller broke the rules
     │   └── RemoteProtocolError     a peer sent what the protocol does not allow
+    ├── Fenced                      another member of the consumer has the source; drop the sample
     ├── Unacknowledged              put again once caches are in reach; nothing was published
     ├── OutcomeUnknown              it may be stored; putting again makes another sample of it
+    │   └── NoMajority              an exclusive consumer stops until more of its caches are back
     └── Closed                      the object was closed
 
 Driver errors never appear here: each backend translates its own at its edge.
@@ -32,7 +34,9 @@ __all__ = [
     "Closed",
     "ConfigError",
     "DurableCacheError",
+    "Fenced",
     "LocalProtocolError",
+    "NoMajority",
     "OutcomeUnknown",
     "ProtocolError",
     "RemoteProtocolError",
@@ -138,12 +142,20 @@ class RemoteProtocolError(ProtocolError):
         super().__init__(f"{message} (from {peer})" if peer else message)
 
 
+class Fenced(DurableCacheError):
+    """Another member of the consumer has the source now: what is confirmed here counts no more."""
+
+
 class Unacknowledged(DurableCacheError):
     """Too many samples wait for acknowledgements; nothing was published: put again later."""
 
 
 class OutcomeUnknown(DurableCacheError):
     """Fewer caches than wanted acknowledged samples in time: whether they are stored is unknown."""
+
+
+class NoMajority(OutcomeUnknown):
+    """An exclusive consumer has too few caches in reach, and stops; it goes on by itself."""
 
 
 class Closed(DurableCacheError):

@@ -7,12 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_since
 from tests.side_by_side import SideBySide, print_at_end
+
+if TYPE_CHECKING:
+    from durable_cache.testing.network import LocalNetwork
 
 __all__ = ["print_at_end"]
 
@@ -71,6 +75,15 @@ forget_what_was_inherited()
 def pytest_configure(config: pytest.Config) -> None:
     """Divide the suite as `tests.side_by_side` says, where several processes run it."""
     config.pluginmanager.register(SideBySide(config))
+
+
+@pytest.fixture
+def network() -> Iterator[LocalNetwork]:
+    """Run a router of the test's own, whose sessions are closed with it."""
+    from durable_cache.testing.network import LocalNetwork  # most tests need no Zenoh
+
+    with LocalNetwork() as network:
+        yield network
 
 
 @pytest.fixture(autouse=True)

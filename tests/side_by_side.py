@@ -1,8 +1,8 @@
-"""How is the suite divided between two processes, and what do its tests want printed at the end?
+"""How is the suite divided between processes, and what do its tests want printed at the end?
 
 Tests of one file stay together, for their servers and fixtures are shared by the file; whatever
 needs Spark stays in one process, for its machine takes half a minute to start. What takes longest
-goes first, so that no process waits at the end for the other.
+goes first, so that no process waits at the end for another.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "durable_cache.endpoints": (*PURE, *SEAM, *RUNTIME),
     "durable_cache.profiles": ("durable_cache.protocol",),
     "durable_cache.consumers": ENDPOINTS,
+    "durable_cache.pipes": ENDPOINTS,
+    "durable_cache.modes": ("durable_cache.model", "durable_cache.protocol", *ENDPOINTS),
     "durable_cache.ext": ENDPOINTS,
     "durable_cache.__main__": ("durable_cache.service",),
     "durable_cache.service": (*PURE, *SEAM, *RUNTIME, *ENDPOINTS),

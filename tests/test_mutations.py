@@ -143,7 +143,7 @@ def played(
     def unchanged(test_file: str) -> Outcome:
         mutants = free.get()
         try:
-            return mutants.run(*tests_of(test_file))
+            return mutants.run(*nodes_of(test_file))
         finally:
             free.put(mutants)
 
@@ -168,7 +168,7 @@ def played(
         )
 
 
-def tests_of(test_file: str) -> list[str]:
+def nodes_of(test_file: str) -> list[str]:
     """Return the tests of a file that are to notice something."""
     return sorted({fault.test for fault in planted_faults() if fault.test_file == test_file})
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 
-from durable_cache.service.cli import parsers_of
+import pytest
+
+from durable_cache.service.cli import build_parser, parsers_of
 from durable_cache.service.verbs import VERBS
 from tests.tree import ROOT, named, parsed, source_files
 
@@ -106,3 +109,12 @@ def test_no_message_wants_a_clone() -> None:
         f"{where}: {text[:80]}" for where, text in texts() if re.search(r"`make |: make ", text)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_has_examples_that_are_understood(verb: str) -> None:
+    for parser in parsers_of(verb):
+        assert parser.examples, parser.prog
+        for example in parser.examples:
+            command = re.split(r" [|>&;]+ ?| #", example.partition("durable-cache ")[2])[0]
+            build_parser(verb).parse_args(shlex.split(command))

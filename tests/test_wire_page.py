@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from durable_cache.model.sample import Sample
-from durable_cache.protocol import consumers, resends, wire
+from durable_cache.protocol import consumers, resends, standings, wire
 from durable_cache.protocol.alignment import wire as alignment
 from tests.tree import ROOT, named, parsed, source_files
 
@@ -23,6 +23,7 @@ FRAMES: dict[str, type[msgspec.Struct]] = {
     "RESENT": resends.ResendReply,
     "POSITION": consumers.Position,
     "DEAD_LETTER": consumers.DeadLetter,
+    "BEGINNING": standings.Beginning,
     "ROOT": alignment.Root,
 }
 MESSAGES = (
@@ -51,6 +52,10 @@ def test_every_field_of_a_frame_is_named_in_its_order(
     name: str, struct: type[msgspec.Struct]
 ) -> None:
     assert f"| {CONTENTS[name]} | `{name}` | {fields(struct)} |" in PAGE
+
+
+def test_every_field_of_a_standing_is_named_in_its_order() -> None:
+    assert f"A standing is {fields(standings.Standing)}:" in PAGE
 
 
 def test_every_field_of_a_sample_is_named_in_its_order() -> None:

@@ -39,7 +39,7 @@ class Marker:
         number = b"%d" % version
         line = b"%s %08x" % (number, zlib.crc32(number))
         os.pwrite(self._file, line.ljust(_BYTES - 1) + b"\n", 0)
-        os.fdatasync(self._file)
+        os.fsync(self._file)  # macOS has no fdatasync
         self.version = version
 
     def close(self) -> None:

@@ -66,6 +66,8 @@ class Database(ABC):
     """Samples of one part of an insert."""
 
     def __init__(self) -> None:
+        self.closed = False
+        """Set before connections are closed: what is given back afterwards is closed at once."""
         self.serving = False
         """A storage is open: what the server refuses from now on is no wrong configuration."""
         self._prepared: dict[Hashable, Prepared] = {}
@@ -124,6 +126,11 @@ class Database(ABC):
     @abstractmethod
     def bind(self, name: str, kinds: Sequence[type], columns: Columns) -> dict[str, object]:
         """Return the values that `table(name, …)` stands for, given column by column."""
+
+    def given_back(self) -> None:
+        """Close what a read gave back that outlived the database: nobody else would."""
+        if self.closed:
+            self.engine.pool.dispose()
 
     @abstractmethod
     def close(self) -> None:

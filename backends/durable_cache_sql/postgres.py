@@ -111,29 +111,25 @@ class PostgresDatabase(Database):
     def _first(self, ask: Callable[[Connection], T]) -> tuple[Connection, T]:
         """Take a connection from the pool with its first answer.
 
-        Connections may have died in the pool, all together, which only asking shows: then the
-        pool is made anew and the question put once more.
+        Connections may have died in the pool, all together, which only asking shows: then the next
+        one is asked, until one answers or the server refuses a new one.
         """
-        connection = self.engine.connect()
-        try:
-            return connection, ask(connection)
-        except BaseException as error:
-            dead = _driver(connection).closed
-            self._give_back(connection)
-            if not (dead and isinstance(error, psycopg.OperationalError)):
-                raise
-        self.engine.dispose()
-        connection = self.engine.connect()
-        try:
-            return connection, ask(connection)
-        except BaseException:
-            self._give_back(connection)
-            raise
+        for left in range(self._options.pool_size, -1, -1):
+            connection = self.engine.connect()
+            try:
+                return connection, ask(connection)
+            except BaseException as error:
+                dead = _driver(connection).closed
+                self._give_back(connection)
+                if not (left and dead and isinstance(error, psycopg.OperationalError)):
+                    raise
+        raise AssertionError("the last one either answers or raises")
 
     def _give_back(self, connection: Connection) -> None:
         if _driver(connection).closed:
             connection.invalidate()
         connection.close()
+        self.given_back()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -298,10 +294,11 @@ class PostgresDatabase(Database):
         return {f"{name}_c{at}": list(given) for at, given in enumerate(columns)}
 
     def close(self) -> None:
+        self.closed = True
         with self._lock:
             if self._connection is not None:
                 self._drop(self._connection)
-        self.engine.dispose()
+        self.engine.pool.dispose()
         self._writing_engine.dispose()
         self._writer = False
 

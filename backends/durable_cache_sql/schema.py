@@ -30,7 +30,7 @@ __all__ = [
 
 NEEDED = "0002"
 """The oldest revision this version runs on; `post` migrations after it may wait."""
-NEWEST = "0005"
+NEWEST = "0006"
 """The newest revision this version knows; a test compares it with the scripts."""
 VERSION_TABLE = "dc_version"
 

@@ -128,8 +128,11 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self.translated(), self.engine.connect() as connection:
-            yield connection
+        try:
+            with self.translated(), self.engine.connect() as connection:
+                yield connection
+        finally:
+            self.given_back()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -238,9 +241,10 @@ class SqliteDatabase(Database):
         return {f"{name}_rows": rows, f"{name}_blob": b"".join(pieces)}
 
     def close(self) -> None:
+        self.closed = True
         for engine in (getattr(self, "engine", None), getattr(self, "_writer", None)):
             if engine is not None:
-                engine.dispose()
+                engine.pool.dispose()
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1

@@ -23,6 +23,7 @@ from durable_cache.endpoints.session import (
 from durable_cache.errors import RemoteProtocolError, StorageUnavailable
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, parse_source
+from durable_cache.protocol.standings import FROM_THE_BEGINNING, decode_beginning
 from durable_cache.protocol.wire import (
     FRAME_VERSION,
     Absence,
@@ -134,6 +135,20 @@ class Gathered:
         return ordered
 
 
+def beginning_of(gathered: Gathered) -> tuple[int, int]:
+    """Return from when on somebody holds something, and how many said so.
+
+    FROM_THE_BEGINNING where somebody does not say, as caches of earlier versions.
+    """
+    if not gathered.whole:
+        return FROM_THE_BEGINNING, 0
+    try:
+        told = [decode_beginning(answer.payload) for answer in gathered.plain]
+    except RemoteProtocolError:
+        return FROM_THE_BEGINNING, 0
+    return min(told, default=FROM_THE_BEGINNING), len(gathered.repliers)
+
+
 class Asking:
     """Asks over one session; any thread."""
 
@@ -171,6 +186,18 @@ class Asking:
         selector = f"{prefix}/{key_expr}?{head}_pack=1{self._marker}{meant}"
         payload = None if after is None else encode_place(after)
         return self._begin(selector, payload, ours=True)
+
+    def behind(self, key_expr: str, standings: bytes) -> tuple[int, int]:
+        """Ask from when on somebody holds something behind standings, and how many said so.
+
+        FROM_THE_BEGINNING where somebody does not say, as caches of earlier versions.
+        """
+        return beginning_of(self.begin_behind(key_expr, standings)())
+
+    def begin_behind(self, key_expr: str, standings: bytes) -> Callable[[], Gathered]:
+        """Ask as `behind` does, at once; `beginning_of` reads what is gathered."""
+        meant = "" if set(key_expr) & _NOT_IN_PARAMETERS else f";ke={key_expr}"
+        return self._begin(f"*/{key_expr}?_behind=1{self._marker}{meant}", standings)
 
     def page(self, key_expr: str, prefix: str, parameters: str, after: Sample | None) -> Gathered:
         """Ask every cache for a page of history; `after` is where the page before was cut.

@@ -18,9 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from durable_cache.endpoints.ahead import TimestampsAhead
 from durable_cache.endpoints.alignment import Aligning
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.behind import beginning_behind
+from durable_cache.endpoints.cleanup import Cleanup
 from durable_cache.endpoints.closing import Closing
+from durable_cache.endpoints.fencing import Fencing
 from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.key_expressions import parse_key_expr
@@ -31,6 +35,7 @@ from durable_cache.endpoints.replies import (
     AnsweringPlace,
     Form,
     answer,
+    answer_beginning,
     as_meant,
     form_of,
     parse_query,
@@ -68,7 +73,11 @@ from durable_cache.model.arguments import check_kind, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.consumers import dead_letters_in, dead_letters_key_expr
+from durable_cache.protocol.consumers import (
+    dead_letters_in,
+    dead_letters_key_expr,
+    positions_key_expr,
+)
 from durable_cache.protocol.losses import LossRow
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token, tokens_about
 from durable_cache.runtime.reading import NamedReading, OneState
@@ -116,6 +125,7 @@ class ReliabilityCache(Closing):
         self.cache_id = self.store.index.cache_id
         self.own_zid = zid_of(session)
         self.decoder = Decoder(self.own_zid, options.payload_bytes_max)
+        self.ahead = TimestampsAhead("plain reads and `latest` take it for the newest until then")
         self.plain = Plain(options.name, options.unnumbered, self.key_exprs)
         self._pool = pool or Pool(options.name, threads=options.pool_threads)
         self._owns_pool = pool is None
@@ -142,6 +152,7 @@ class ReliabilityCache(Closing):
             if options.align
             else None
         )
+        self.cleanup = self._cleaning(options.service_cleanup_delay_seconds)
         self._resends: TakingResends | None = None
         self._loops = Loops(options.name, self._stopped_by_error)
         self._declared: list[object] = []
@@ -172,6 +183,12 @@ class ReliabilityCache(Closing):
         )
         return Fetching(asking, self.key_exprs, self._excluded, offer, self._reading)
 
+    def _cleaning(self, delay_seconds: float | None) -> Cleanup | None:
+        if delay_seconds is None:
+            return None
+        lane = self._lane("cleanup", running_max=1, waiting_max=1)
+        return Cleanup(self, delay_seconds, lane)
+
     def _count_dead_letters(self, batch: SampleBatch) -> None:
         self.consumer_dead_letters += dead_letters_in(batch, self.options.domain)
 
@@ -188,9 +205,10 @@ class ReliabilityCache(Closing):
             self._loops.spawn("drain", self.store.run_drain)
         if not options.retention.unlimited:
             self._retain_from_now_on()
-        letters = dead_letters_key_expr(options.domain, "*")
-        if any(key_expr.intersects(letters) for key_expr in self.key_exprs):
-            self.ingest.on_committed.append(self._count_dead_letters)
+        if self.cleanup is not None:
+            self.ingest.on_committed.append(self.cleanup.committed)
+            self.cleanup.start()
+        self._serve_consumers()
         for place, key_expr in enumerate(self.key_exprs):
             subscriber = declare_subscriber(
                 session, str(key_expr), options.allowed_origin, options.channel_samples
@@ -219,6 +237,16 @@ class ReliabilityCache(Closing):
             token = own_key(options.domain, "history", self.cache_id, incarnation, str(key_expr))
             self._declared.append(declare_token(session, token))
 
+    def _serve_consumers(self) -> None:
+        """Look at what consumers write, where that is stored."""
+        domain = self.options.domain
+        positions, letters = positions_key_expr(domain, "*"), dead_letters_key_expr(domain, "*")
+        if any(key_expr.intersects(positions) for key_expr in self.key_exprs):
+            self.ingest.fencing = Fencing(self.store, domain, self._reading)
+            self.ingest.fencing.start()
+        if any(key_expr.intersects(letters) for key_expr in self.key_exprs):
+            self.ingest.on_committed.append(self._count_dead_letters)
+
     def _take_resends(self) -> None:
         lane = self._lane("resend", running_max=1, waiting_max=self.options.resends_waiting_max)
         self._resends = TakingResends(
@@ -229,6 +257,7 @@ class ReliabilityCache(Closing):
             lane,
             self._stores,
             self.ingest.tell,
+            self.ingest.refusal,
         )
         self.ingest.on_judged.append(self._resends.answer)
         self._resends.start()
@@ -259,6 +288,7 @@ class ReliabilityCache(Closing):
                 samples = [sample for sample in samples if not self._excluded(sample.key)]
             if keep_plain:
                 samples = plain.take(samples, place)
+            self.ahead.note(samples)
             self.ingest.offer(samples)
 
     def _excluded(self, key: str) -> bool:
@@ -291,6 +321,10 @@ class ReliabilityCache(Closing):
             options.query_seconds_max,
             options.packed_bytes_max,
         )
+        if asked.behind is not None:
+            expression = asked.selection.key_expr
+            answer_beginning(query, beginning_behind(self.store, expression, asked.behind))
+            return
         state = OneState(self.values if asked.by_value else self.read, self.ingest.epochs)
         read = without_namespace(state.read, namespace)
         answer(query, asked, read, bounds, self.absences, self.store.index.incarnations)
@@ -376,6 +410,7 @@ class ReliabilityCache(Closing):
             ingest.fetching.error,
             self.store.backend_error,
             self._retention_error,
+            "" if self.cleanup is None else self.cleanup.error,
             *(lane.last_failure for lane in self._lanes),
         )
         return next(filter(None, troubles), aligning)

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar, assert_never
 
 from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.delays import Delays
+from durable_cache.endpoints.fencing import Fencing
 from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.options import CacheOptions, parse_one_source
 from durable_cache.endpoints.session import Session, declare_heartbeats
@@ -50,6 +51,7 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
+from durable_cache.protocol.resends import RefusalReason
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
@@ -89,6 +91,11 @@ def _now() -> Moment:
     return Moment(time.monotonic_ns(), time.time_ns())
 
 
+def _not_kept(refused: dict[SourceId, RangeSet]) -> BatchRefused:
+    ranges = tuple((source, run) for source, runs in refused.items() for run in runs)
+    return BatchRefused(ranges, _now())
+
+
 class Miss(NamedTuple):
     """Numbers of one source that were given up."""
 
@@ -106,6 +113,8 @@ class _Waiting(NamedTuple):
     size: int
     since: float
     heard: EpochDeclared | HeartbeatReceived | TokenGone | None = None
+    refused: dict[SourceId, RangeSet] | None = None
+    """Numbers that found no room after what waits before this; those that follow join them."""
 
 
 class Ingest:
@@ -131,9 +140,11 @@ class Ingest:
             aliases=index.aliases(),
             agreements=index.agreements(),
             streams=(info.stream for info in index.all_infos()) if limited else (),
-            screen=store.admit,
+            screen=self._screen,
         )
         self.epochs = self._core.epochs
+        self.fencing: Fencing | None = None
+        """What leaves out positions of earlier owners, where positions are stored."""
         self.acknowledging = Acknowledging(
             session, store, options.domain, unheard_max=options.acks_unheard_max
         )
@@ -145,24 +156,34 @@ class Ingest:
         self._queued_bytes = 0
         self._heard_waiting = 0
         self._changed = Condition()
-        self._refused: dict[SourceId, RangeSet] = {}
         self._began_ns = time.time_ns()
         self._busy = False
         self.stopped = Event()
         self.counts = self._core.counts
         self.received = self.appended = self.unnumbered = self.commits = 0
-        self._refused_here = self.tokens_refused = 0
+        self._refused_here = self._given_refused = self.tokens_refused = 0
         self.of_others = 0
         """Samples of other publishers than the one whose samples are stored."""
         self.append_seconds = 0.0
         self.delays = Delays()
         self.error = self.commit_error = ""
         """What went wrong last; the second, why samples are not taken now."""
+        self.before_commit: list[Callable[[SampleBatch], None]] = []
+        """Called with what is to be stored and was not before; may raise StorageError."""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
         self.on_judged: list[Callable[[AnswerResend], None]] = []
         self.on_learned: list[Callable[[Alias], None]] = []
         self.on_forgotten: list[Callable[[Sequence[Stream]], None]] = []
         self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
+
+    def refusal(self, sample: Sample) -> RefusalReason | None:
+        """Tell why a position is not taken that its publisher sends; any thread."""
+        return None if self.fencing is None else self.fencing.refusal(sample)
+
+    def _screen(self, batch: SampleBatch, origin: Origin) -> SampleBatch:
+        """Leave out what is not to be stored."""
+        taken = batch if self.fencing is None else self.fencing.admit(batch, origin)
+        return self._store.admit(taken)
 
     @property
     def refused(self) -> int:
@@ -258,6 +279,7 @@ class Ingest:
             self.received += len(samples)
             room = max(0, self._options.given_samples_max - self._core.given_waiting)
             self._refused_here += len(samples[room:])
+            self._given_refused += len(samples[room:])
             if not room:
                 return
             self._events.append(Arrived(SampleBatch(samples[:room]), origin, _now(), names))
@@ -270,11 +292,17 @@ class Ingest:
         return not late and self._queued_bytes + size <= self._options.queue_bytes_max
 
     def _refuse(self, samples: list[Sample]) -> None:
+        """Keep their numbers, behind the tokens that came before them: of which run they are."""
         self._refused_here += len(samples)
+        last = self._queue[-1].refused if self._queue else None
+        refused: dict[SourceId, RangeSet] = {} if last is None else last
         for sample in samples:
             if is_unnumbered(sample.source):
                 continue  # nobody has it for us to ask again
-            self._refused.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
+            refused.setdefault(sample.source, RangeSet()).add(sample.sn, sample.sn)
+        if last is None and refused:
+            self._queue.append(_Waiting([], 0, time.monotonic(), refused=refused))
+            self._changed.notify_all()
 
     def tell(self, event: CoreEvent) -> None:
         """Hand in what is no sample: an answer, or the end of a fetch."""
@@ -326,8 +354,6 @@ class Ingest:
             try:
                 if event is not None:
                     self._carry_out(self._core.handle(event))
-                if self._refused:
-                    self._carry_out(self._core.handle(self._take_refused()))
                 wake = self._core.wake_ns()
                 if wake is not None and wake <= time.monotonic_ns():
                     self._carry_out(self._core.handle(Tick(_now())))
@@ -355,22 +381,18 @@ class Ingest:
         if first.heard is not None:
             self._heard_waiting -= 1
             return first.heard
+        if first.refused is not None:
+            return _not_kept(first.refused)
         samples = first.samples
         self._queued_bytes -= first.size
         while self._queue and len(samples) < self._options.batch_samples_max:
-            if self._queue[0].heard is not None:
+            if not self._queue[0].samples:
                 break
             following = self._queue.popleft()
             samples = samples + following.samples
             self._queued_bytes -= following.size
         self._changed.notify_all()
         return Arrived(SampleBatch(samples), Origin.LIVE, _now())
-
-    def _take_refused(self) -> BatchRefused:
-        with self._changed:
-            refused, self._refused = self._refused, {}
-        ranges = tuple((source, run) for source, runs in refused.items() for run in runs)
-        return BatchRefused(ranges, _now())
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         """Carry effects out in order; what an answer leads to comes before what follows it."""
@@ -385,7 +407,9 @@ class Ingest:
             case Append():
                 return self._commit(effect)
             case SendAck():
-                self.acknowledging.send(effect)
+                self.acknowledging.send(
+                    effect if self.fencing is None else self.fencing.acknowledged(effect)
+                )
             case AnswerResend():
                 for listener in self.on_judged:
                     listener(effect)
@@ -405,17 +429,17 @@ class Ingest:
                     lambda failed: self.tell(FetchEnded(fetch_id, _now(), failed)),
                 )
             case Inquire(inquiry_id, source, first, last):
-                self.fetching.start(
-                    source,
-                    first,
-                    last,
-                    lambda failed: self.tell(Inquired(inquiry_id, _now(), failed)),
-                )
+                ended = partial(self._inquired, inquiry_id, self._given_refused)
+                self.fetching.start(source, first, last, ended)
             case ReportMiss() | ReportConflict() | ReportAbsent() | ReportEpochs():
                 self._report(effect)
             case _:
                 assert_never(effect)
         return None
+
+    def _inquired(self, inquiry_id: int, refused_before: int, failed: bool) -> None:
+        whole = self._given_refused == refused_before
+        self.tell(Inquired(inquiry_id, _now(), failed, whole))
 
     def _in_pool(self, carry_out: Callable[[EffectT], CoreEvent], effect: EffectT) -> None:
         """Carry out an effect; the core hears of a failure of ours too, and waits for nothing."""
@@ -483,6 +507,9 @@ class Ingest:
     def _commit(self, append: Append) -> Appended | AppendFailed:
         begun = time.monotonic()
         try:
+            if not append.moved:
+                for listener in self.before_commit:
+                    listener(append.batch)
             self._store.commit(append.batch, append.skips)
         except StorageError as error:
             if _ends(error):

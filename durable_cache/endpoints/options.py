@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from durable_cache.endpoints.session import Origins
 from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_fields, check_text
+from durable_cache.model.arguments import check_fields, check_text, check_timeout
 from durable_cache.model.selection import Selection, parse_source
 from durable_cache.protocol.alignment import (
     AlignerOptions,
+    MergePolicy,
+    SplitBrainOptions,
 )
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 
 __all__ = ["CacheOptions", "parse_one_source"]
+
+_CACHE_ID = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,12 @@ class CacheOptions:
     """Where journal and stream index live; None keeps a cache without a journal."""
     retention: Retention = field(default_factory=Retention)
     retention_seconds: float = 10.0
-    """How often retention is applied."""
+    """How often retention is applied, and disposed instances are looked after."""
+    service_cleanup_delay_seconds: float | None = None
+    """How long after it was disposed and unregistered an instance is purged; None: never."""
+    disposals_max: int = 100_000
+    """Disposed instances that wait for their cleanup; further ones are looked for when it is
+    done."""
     acknowledge: Durability = Durability.DISK
     """The level at which samples are acknowledged; never above what the backend can."""
     allowed_origin: Origins = Origins.ANY
@@ -86,6 +96,10 @@ class CacheOptions:
     align: bool = False
     """Come to hold what the other caches of the domain hold, and let them."""
     aligner: AlignerOptions = field(default_factory=AlignerOptions)
+    align_peers: tuple[str, ...] = ()
+    """Ids of the caches, its own may be among them, without which no instance is cleaned up."""
+    split_brain: SplitBrainOptions = field(default_factory=SplitBrainOptions)
+    """What becomes of instances after a partition; needs `align`."""
     align_bytes_max: int = 64 << 20
     """What was committed and waits for the aligner; beyond it the aligner begins anew from what is
     stored."""
@@ -104,6 +118,22 @@ class CacheOptions:
         check_text("domain", self.domain)
         check_text("name", self.name)
         self.check_source()
+        self.check_cleanup()
+        self.check_split_brain()
+
+    def check_split_brain(self) -> None:
+        """ConfigError where a policy stands without alignment, which it works on."""
+        policy, options = self.split_brain.policy, self.split_brain
+        if policy is not MergePolicy.MERGE and not (self.align and self.aligner.pull):
+            raise ConfigError(
+                f"split_brain.policy {policy.value!r}: it works on top of alignment; write "
+                "alignment: { enabled: true }, and no pull: false, beside it"
+            )
+        if options.remove_history and not policy.decides:
+            raise ConfigError(
+                f"split_brain.remove_history: the policy {policy.value!r} removes nothing; leave "
+                'it out, or choose "delete", "replace" or "catch-up"'
+            )
 
     def check_source(self) -> None:
         """ConfigError where `source` is none, or stands beside `align`."""
@@ -112,6 +142,21 @@ class CacheOptions:
             raise ConfigError(
                 f"source {self.source!r}: a cache of one publisher is not aligned with others; "
                 "leave alignment or source out"
+            )
+
+    def check_cleanup(self) -> None:
+        """ConfigError where nobody says which caches must have seen what is cleaned up."""
+        delay = self.service_cleanup_delay_seconds
+        check_timeout(delay, "service_cleanup_delay_seconds")
+        for cache_id in self.align_peers:
+            if not isinstance(cache_id, str) or _CACHE_ID.fullmatch(cache_id) is None:
+                raise ConfigError(
+                    f"alignment.peers: {cache_id!r} is no cache's id; durable-cache status shows it"
+                )
+        if delay is not None and self.align and not self.align_peers:
+            raise ConfigError(
+                "service_cleanup_delay_seconds: what is aligned is cleaned up when every cache has "
+                "seen it; name them under alignment.peers, by the ids of durable-cache status"
             )
 
 

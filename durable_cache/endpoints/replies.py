@@ -36,6 +36,7 @@ from durable_cache.model.selection import (
     parse_source,
     parse_time,
 )
+from durable_cache.protocol.standings import Standings, decode_standings, encode_beginning
 from durable_cache.protocol.wire import (
     Absence,
     Incarnation,
@@ -52,6 +53,7 @@ __all__ = [
     "Form",
     "Refused",
     "answer",
+    "answer_beginning",
     "as_meant",
     "form_of",
     "parse_query",
@@ -59,7 +61,9 @@ __all__ = [
     "without_namespace",
 ]
 
-_OURS = frozenset({"_sn", "_time", "_max", "_pack", "_order", "_limit", "_store", "_anyke"})
+_OURS = frozenset(
+    {"_sn", "_time", "_max", "_pack", "_order", "_limit", "_store", "_anyke", "_behind"}
+)
 _PAGE_SAMPLES = 2_000
 _PAGE_SAMPLES_PACKED = 10_000
 """Read at once: backends without an index look through all they hold for each page."""
@@ -90,6 +94,8 @@ class Asked:
     """A packed query's payload says after which sample to go on."""
     samples_max: int | None = None
     """``_limit``: the asker takes no more in one answer."""
+    behind: Standings | None = None
+    """``_behind``: from when on something lies behind these is asked for, and no sample."""
 
     @property
     def by_value(self) -> bool:
@@ -229,7 +235,20 @@ def parse_query(parts: QueryParts, form: Form, now_ns: int, namespace: str = "")
         values.get("_store", ""),
         _cursor(parts.payload, selection, namespace) if packed == "1" and parts.payload else None,
         samples_max,
+        _standings(parts.payload) if sourced and "_behind" in values else None,
     )
+
+
+def _standings(payload: bytes) -> Standings:
+    try:
+        return Standings(decode_standings(payload))
+    except RemoteProtocolError as error:
+        raise Refused(f"_behind: the payload says not where the asker stands: {error}") from error
+
+
+def answer_beginning(query: Query, ntp64: int) -> None:
+    """Say from when on there is something behind what `_behind` names."""
+    reply_bytes(query, str(query.key_expr), encode_beginning(ntp64))
 
 
 def _cursor(payload: bytes, selection: Selection, namespace: str) -> Cursor:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from durable_cache.endpoints.alignment.asked import Asked
+from durable_cache.endpoints.claims import tokens_of
 from durable_cache.endpoints.session import (
     Query,
     Session,
     answer_at_once,
     query_parts,
-    tokens_for_certain,
     undeclare,
 )
 from durable_cache.endpoints.workers import Lane
@@ -20,6 +20,7 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.pipe.tokens import parse_carried_token
 from durable_cache.protocol.resends import (
     RefusalReason,
     ResendRefusal,
@@ -27,20 +28,17 @@ from durable_cache.protocol.resends import (
     decode_resend,
     encode_resent,
 )
-from durable_cache.protocol.wire import own_key, parse_publisher_token, store_key, tokens_about
+from durable_cache.protocol.wire import parse_publisher_token, store_key
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
 
 __all__ = ["TakingResends"]
-
-_TOKENS_SECONDS_MAX = 1.0
-"""Tokens are answered by the nearest router."""
 
 
 class TakingResends:
     """The queries on a cache's own key; any thread may call `answer`.
 
     `stores(sample)` tells which samples are the cache's, all under `key_exprs`; `tell(event)` hands
-    one to its core.
+    one to its core; `refusal(sample)` tells which positions are not taken, and why.
     """
 
     def __init__(
@@ -52,6 +50,7 @@ class TakingResends:
         lane: Lane,
         stores: Callable[[Sample], bool],
         tell: Callable[[ResendArrived], None],
+        refusal: Callable[[Sample], RefusalReason | None],
     ) -> None:
         self._session = session
         self._domain = domain
@@ -60,6 +59,7 @@ class TakingResends:
         self._lane = lane
         self._stores = stores
         self._tell = tell
+        self._refusal = refusal
         self._asked = Asked(lane.waiting_max)
         self.refused = 0
         """Resends that could not be read, or for which there was no room."""
@@ -82,10 +82,12 @@ class TakingResends:
         except RemoteProtocolError as error:
             self._refuse(number, str(error))
             return
-        others = [sample for sample in samples if not self._stores(sample)]
-        if others:
-            samples = SampleBatch(sample for sample in samples if self._stores(sample))
-        not_stored = int(RefusalReason.NOT_STORED)
+        carriers = frozenset[tuple[str, str]]()
+        claims = self._claims(resend.source)
+        if resend.sender != resend.source.zid:
+            found = self._carriers(resend.source)
+            carriers, claims = (carriers, None) if found is None else (found, claims)
+        samples, refused = self._screened(samples)
         self._tell(
             ResendArrived(
                 number,
@@ -94,24 +96,44 @@ class TakingResends:
                 resend.epoch,
                 resend.incarnation,
                 samples,
-                self._claims(resend.source),
+                claims,
                 Moment(time.monotonic_ns(), time.time_ns()),
-                tuple(ResendRefusal(sample.sn, sample.sn, not_stored) for sample in others),
+                refused,
+                carriers,
             )
         )
 
+    def _screened(self, samples: SampleBatch) -> tuple[SampleBatch, tuple[ResendRefusal, ...]]:
+        """Return what may be stored here, and why the rest may not."""
+        taken, refused = [], []
+        for sample in samples:
+            reason = self._refusal(sample)
+            if not self._stores(sample):
+                reason = RefusalReason.NOT_STORED
+            if reason is None:
+                taken.append(sample)
+                continue
+            refused.append(ResendRefusal(sample.sn, sample.sn, int(reason)))
+        return SampleBatch(taken) if refused else samples, tuple(refused)
+
     def _claims(self, source: SourceId) -> frozenset[str] | None:
         """Return which incarnations of a source live tokens name; None where that is unknown."""
-        owner, found = str(source), set[str]()
-        patterns = {own_key(self._domain, "pub", owner, "**")}
-        patterns |= {tokens_about(self._domain, "pub", own, owner) for own in self._key_exprs}
-        for pattern in sorted(patterns):
-            keys = tokens_for_certain(self._session, pattern, _TOKENS_SECONDS_MAX)
-            if keys is None:
-                return None
-            found |= keys
+        found = self._tokens("pub", source)
+        if found is None:
+            return None
         tokens = (parse_publisher_token(key, self._domain) for key in found)
         return frozenset(token.incarnation for token in tokens if token is not None)
+
+    def _carriers(self, source: SourceId) -> frozenset[tuple[str, str]] | None:
+        """Return which sessions carry which runs of a source; None where that is unknown."""
+        found = self._tokens("carried", source)
+        if found is None:
+            return None
+        tokens = (parse_carried_token(key, self._domain) for key in found)
+        return frozenset((token.carrier, token.incarnation) for token in tokens if token)
+
+    def _tokens(self, kind: str, source: SourceId) -> set[str] | None:
+        return tokens_of(self._session, self._domain, kind, source, self._key_exprs)
 
     def answer(self, effect: AnswerResend) -> None:
         """Tell the publisher what the core said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from durable_cache.endpoints.alignment.corrected import Corrected
 from durable_cache.endpoints.delays import DelaysSeen
 from durable_cache.endpoints.ingest import Miss
 from durable_cache.endpoints.unnumbered import Unnumbered
@@ -34,6 +35,14 @@ class AlignmentStatus:
     """(cache_id, seconds since it is found unequal) of each peer in reach."""
     samples_refused: int = 0
     """Samples that came from peers and that no storage can hold; they were left out."""
+    split_brains: int = 0
+    """Partitions after which this cache, as the master, did what its policy says."""
+    instances_disposed: int = 0
+    """Instances that a split-brain policy disposed."""
+    instances_restored: int = 0
+    """Instances that a split-brain policy gave the value of the master's side."""
+    history_removed: int = 0
+    """Samples that a split-brain policy purged; only with `remove_history`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,8 @@ class CacheStatus:
     """Samples without a number that were stored; `appended` counts them, too."""
     unnumbered_stamped: int = 0
     """Samples that had neither number nor timestamp: another cache may hold them a second time."""
+    timestamps_ahead: int = 0
+    """Samples that came more than half a second ahead of this clock; the log names publishers."""
     consumer_dead_letters: int = 0
     """Dead letters of durable consumers that were stored; `appended` counts them, too."""
     of_others: int = 0
@@ -89,6 +100,12 @@ class CacheStatus:
     """What was given up of late, oldest first, at most 200."""
     journal_bytes_max: int = 0
     """What the journal may grow to before samples are refused; 0 where there is none."""
+    instances_purged: int = 0
+    """Disposed and unregistered instances that this cache purged after their delay."""
+    instance_samples_purged: int = 0
+    """Their samples."""
+    instances_to_purge: int = 0
+    """Disposed and unregistered instances that wait for their delay, or for other caches."""
     findings: tuple[str, ...] = ()
     """What people should know of files that do not belong together, and of samples refused."""
 
@@ -114,6 +131,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         ignored=_ignored(cache),
         unnumbered=ingest.unnumbered,
         unnumbered_stamped=cache.plain.stamped,
+        timestamps_ahead=cache.ahead.total,
         consumer_dead_letters=cache.consumer_dead_letters,
         refused=ingest.refused + cache.decoder.oversized,
         missed=counts.missed,
@@ -134,6 +152,9 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         commits=ingest.commits,
         last_error=cache.error,
         of_others=ingest.of_others,
+        instances_purged=0 if cache.cleanup is None else cache.cleanup.instances,
+        instance_samples_purged=0 if cache.cleanup is None else cache.cleanup.samples,
+        instances_to_purge=0 if cache.cleanup is None else cache.cleanup.waiting,
         delays=ingest.delays.seen(),
         alignment=AlignmentStatus() if aligning is None else _alignment(aligning),
     )
@@ -156,4 +177,5 @@ def _alignment(aligning: Aligning) -> AlignmentStatus:
         sum(bool(peer.refused) for peer in aligning.status() if peer.live),
         tuple(counts.lags().items()),
         counts.samples_refused,
+        *(Corrected() if aligning.merging is None else aligning.merging.corrected),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -47,6 +47,10 @@ class _Page:
         self.stamped = [s.stamped for s in samples]
         self.qos = [s.qos for s in samples]
         self.received_ns = [s.received_ns for s in samples]
+
+    @cached_property
+    def distinct_sources(self) -> _Distinct[SourceId]:
+        return _Distinct(self.sources)
 
     @cached_property
     def payload(self) -> pa.Array:
@@ -94,14 +98,24 @@ def _column(found: Sequence[object], kind: pa.DataType) -> pa.Array:
     return pa.array(found, kind)
 
 
-def _told(
-    found: Sequence[ValueT], tell: Callable[[ValueT], object], kind: pa.DataType = _STRING
-) -> pa.Array:
-    """Tell something of each distinct value once."""
-    if found.count(found[0]) == len(found):
-        return pa.repeat(pa.scalar(tell(found[0]), kind), len(found))
-    told = {value: tell(value) for value in set(found)}
-    return pa.array([told[value] for value in found], kind)
+class _Distinct(Generic[ValueT]):
+    """The distinct ones of some values, and where each stands: most pages have few."""
+
+    def __init__(self, found: Sequence[ValueT]) -> None:
+        self._length = len(found)
+        if found.count(found[0]) == len(found):
+            self._values, self._places = [found[0]], None
+            return
+        places: dict[ValueT, int] = {}
+        at = [places.setdefault(value, len(places)) for value in found]
+        self._values, self._places = [*places], pa.array(at, pa.int32())
+
+    def told(self, tell: Callable[[ValueT], object], kind: pa.DataType = _STRING) -> pa.Array:
+        """Tell something of each distinct value once."""
+        told = [tell(value) for value in self._values]
+        if self._places is None:
+            return pa.repeat(pa.scalar(told[0], kind), self._length)
+        return pc.take(pa.array(told, kind), self._places)
 
 
 def _zid(source: SourceId) -> str:
@@ -149,18 +163,20 @@ class _Column(NamedTuple):
 
 _MAKERS: Mapping[str, _Column] = {
     "key_expr": _Column(_STRING, lambda page: _column(page.keys, pa.string())),
-    "source": _Column(_STRING, lambda page: _told(page.sources, str)),
-    "source_zid": _Column(_STRING, lambda page: _told(page.sources, _zid)),
-    "source_eid": _Column(pa.int64(), lambda page: _told(page.sources, _eid, pa.int64())),
+    "source": _Column(_STRING, lambda page: page.distinct_sources.told(str)),
+    "source_zid": _Column(_STRING, lambda page: page.distinct_sources.told(_zid)),
+    "source_eid": _Column(pa.int64(), lambda page: page.distinct_sources.told(_eid, pa.int64())),
     "epoch": _Column(pa.int64(), lambda page: page.epoch),
     "sn": _Column(pa.int64(), lambda page: page.sn),
     "sequence": _Column(_PACKED, _sequence),
-    "kind": _Column(_STRING, lambda page: _told(page.kinds, _kind)),
+    "kind": _Column(_STRING, lambda page: _Distinct(page.kinds).told(_kind)),
     "payload": _Column(pa.binary(), lambda page: page.payload),
     "text": _Column(_STRING, lambda page: page.text),
     "number": _Column(pa.float64(), lambda page: numbers(page.payload, page.encodings, page.text)),
     "encoding": _Column(_STRING, lambda page: _column(page.encodings, pa.string())),
-    "encoding_schema": _Column(_STRING, lambda page: _told(page.encodings, _encoding_schema)),
+    "encoding_schema": _Column(
+        _STRING, lambda page: _Distinct(page.encodings).told(_encoding_schema)
+    ),
     "attachment": _Column(pa.binary(), lambda page: _column(page.attachments, pa.binary())),
     "ntp64": _Column(_PACKED, lambda page: page.ntp64),
     "timestamp_id": _Column(_STRING, lambda page: _column(page.timestamp_ids, pa.string())),

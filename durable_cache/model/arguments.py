@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from durable_cache.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "check_callable",
@@ -21,9 +34,11 @@ __all__ = [
     "check_timeout",
     "refused",
     "shown",
+    "with_named",
 ]
 
 _ValueT = TypeVar("_ValueT")
+_OptionsT = TypeVar("_OptionsT", bound="DataclassInstance")
 _SHOWN_MAX = 40
 
 
@@ -51,6 +66,17 @@ def check_kind(name: str, value: object, kind: type[_ValueT], accepted: str) -> 
     if not isinstance(value, kind):
         raise refused(name, value, accepted)
     return value
+
+
+def with_named(caller: str, options: _OptionsT, named: Mapping[str, object]) -> _OptionsT:
+    """Return options with those that are named; TypeError with the nearest for one unknown."""
+    known = [field.name for field in fields(options)]
+    for name in named:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}{meant}")
+    return replace(options, **named)
 
 
 def check_flag(name: str, value: object) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "SourceId",
     "Stream",
     "StreamSummary",
+    "by_run",
     "sample_digest",
 ]
 
@@ -244,6 +245,19 @@ def sample_digest(sample: Sample) -> bytes:
 def _digest_head(kind: int, encoding: str, payload_bytes: int, attachment_bytes: int) -> bytes:
     sizes = b"%d;%d;%d;%d;" % (kind, len(encoding), payload_bytes, attachment_bytes)
     return sizes + encoding.encode("utf-8", "surrogatepass")
+
+
+def by_run(samples: Iterable[Sample]) -> dict[tuple[SourceId, int], list[Sample]]:
+    """Return the samples of each run, by its source and epoch, in the order they came."""
+    runs: dict[tuple[SourceId, int], list[Sample]] = {}
+    for sample in samples:
+        key = sample.source, sample.epoch
+        run = runs.get(key)
+        if run is None:
+            runs[key] = [sample]
+        else:
+            run.append(sample)
+    return runs
 
 
 class Skip(NamedTuple):

@@ -8,6 +8,7 @@ a dead letter, a sample that could not be processed (ADR 0154).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -31,6 +32,9 @@ __all__ = [
     "DeadLetter",
     "Position",
     "check_consumer",
+    "claim_key",
+    "claim_of",
+    "claims_key_expr",
     "consumer_of",
     "consumer_token",
     "consumer_tokens",
@@ -41,6 +45,9 @@ __all__ = [
     "decode_position",
     "encode_dead_letter",
     "encode_position",
+    "fence_of_one_alone",
+    "is_claim_key",
+    "is_position_key",
     "kept_key_expr",
     "position_key",
     "positions_key_expr",
@@ -49,11 +56,13 @@ __all__ = [
 OPEN_RUNS_MAX = 1_000
 """Runs of open numbers in one position, 20 kB; beyond it the last of them are written as one."""
 _POSITION_BYTES_MAX = 128 * 1024
-_REWINDS_MAX = 1 << 32
+_REWINDS_MAX = _FENCE_MAX = 1 << 32
 _DEAD_LETTER_BYTES_MAX = 1 << 30
 _REASON_CHARACTERS_MAX = 1000
 _DEAD = "dead"
 """Where a position's key has its source, which is never called so."""
+_CLAIM = "claim"
+"""Where a position's key has its epoch."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -72,6 +81,17 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of those, the runs that are not confirmed."""
     rewinds: int = 0
     """How often it was rewound: of two positions the one with more rewinds stands alone."""
+    ntp64: int = 0
+    """What is not confirmed was published then or later, as its source's clock says; 0: unknown."""
+    fence: int = 0
+    """How often the consumer's sources went from one member to another until its writer had it."""
+    exclusive: bool = False
+    """Whether it counts only where more than half of the caches hold it."""
+
+    @property
+    def outweighs(self) -> tuple[int, int]:
+        """Rewinds, then fence: of two positions of a run the lesser one is of an earlier owner."""
+        return self.rewinds, self.fence
 
     @property
     def confirmed_to(self) -> int:
@@ -106,9 +126,14 @@ def kept_key_expr(domain: str, consumer: str) -> KeyExpression:
     return _within(domain, consumer, "**")
 
 
-def positions_key_expr(domain: str, consumer: str) -> KeyExpression:
-    """Return what a consumer's positions lie under, "*" for all consumers'."""
-    return _within(domain, consumer, "*", "*")
+def positions_key_expr(domain: str, consumer: str, source: SourceId | None = None) -> KeyExpression:
+    """Return what a consumer's positions and claims lie under, "*" for all consumers'."""
+    return _within(domain, consumer, "*" if source is None else str(source), "*")
+
+
+def claims_key_expr(domain: str, consumer: str) -> KeyExpression:
+    """Return what a consumer's claims lie under, "*" for all consumers'."""
+    return _within(domain, consumer, "*", _CLAIM)
 
 
 def dead_letters_key_expr(domain: str, consumer: str) -> KeyExpression:
@@ -140,6 +165,36 @@ def position_key(domain: str, consumer: str, source: SourceId, epoch: int) -> st
     return own_key(domain, "consumers", consumer, str(source), str(epoch))
 
 
+def claim_key(domain: str, consumer: str, source: SourceId) -> str:
+    """Return the key of the claim of an exclusive consumer's member to a source.
+
+    Its payload is a position of no run: `reached` -1, with the fence that is claimed.
+    """
+    return own_key(domain, "consumers", consumer, str(source), _CLAIM)
+
+
+def claim_of(key: str) -> str:
+    """Return the key of the claim to a position's source."""
+    return f"{key.rpartition('/')[0]}/{_CLAIM}"
+
+
+def is_claim_key(domain: str, key: str) -> bool:
+    """Tell whether a key is that of a claim to a source."""
+    chunks = _chunks(domain, key)
+    return len(chunks) == 3 and chunks[1] != _DEAD and chunks[2] == _CLAIM
+
+
+def is_position_key(domain: str, key: str) -> bool:
+    """Tell whether a key is that of a consumer's position."""
+    chunks = _chunks(domain, key)
+    return len(chunks) == 3 and chunks[1] != _DEAD and chunks[2] != _CLAIM
+
+
+def _chunks(domain: str, key: str) -> list[str]:
+    head = own_key(domain, "consumers", "")
+    return key.removeprefix(head).split("/") if key.startswith(head) else []
+
+
 def consumer_token(domain: str, consumer: str, subscriber: SourceId) -> str:
     """Return the liveliness token of a consumer, and of which subscriber it is."""
     return own_key(domain, "consumer", consumer, str(subscriber))
@@ -159,6 +214,15 @@ def consumer_of(domain: str, key: str) -> str:
     return ""
 
 
+def fence_of_one_alone(found: Iterable[Position]) -> int:
+    """Return the fence of a consumer that shares nothing: above those of members before it.
+
+    It stays 0 where there were none, so that consumers of earlier versions may follow.
+    """
+    fence = max((position.fence for position in found), default=0)
+    return fence + (fence > 0)
+
+
 def encode_position(position: Position) -> bytes:
     """Return the payload of a position."""
     return seal(Content.POSITION, position)
@@ -168,7 +232,7 @@ def decode_position(frame: bytes) -> Position:
     """Read a position; RemoteProtocolError where it is none."""
     position = unseal(frame, Content.POSITION, _positions, _POSITION_BYTES_MAX)
     source, epoch, reached = position.source, position.epoch, position.reached
-    check_identity(source, epoch, max(0, reached), 0)
+    check_identity(source, epoch, max(0, reached), position.ntp64)
     try:
         KeyExpression(position.key_expr)
     except ValueError as error:
@@ -177,6 +241,8 @@ def decode_position(frame: bytes) -> Position:
         raise RemoteProtocolError(
             f"a position that reached {reached}, rewound {position.rewinds} times"
         )
+    if not 0 <= position.fence <= _FENCE_MAX:
+        raise RemoteProtocolError(f"a position of fence {position.fence}")
     if position.incarnation and not is_incarnation(position.incarnation):
         raise RemoteProtocolError(f"{position.incarnation[:40]!r} is no incarnation")
     if len(position.open) > OPEN_RUNS_MAX:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import msgspec
 
@@ -17,10 +18,21 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.delivery import DeliveryRates
 from durable_cache.model.sample import Sample, SampleAfterMiss, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.protocol.modes import Passed
+from durable_cache.protocol.subjects import SubjectCounts
 
-__all__ = ["OTHERS", "LossRow", "LossTable", "Losses", "decode_rows", "encode_rows"]
+__all__ = [
+    "OTHERS",
+    "LossRow",
+    "LossTable",
+    "Losses",
+    "decode_rows",
+    "encode_rows",
+    "encode_table",
+]
 
 _SOURCE = attrgetter("source")
+_NO_SUBJECTS = SubjectCounts()
 OTHERS = "*"
 """The user of the row that takes the counts of those there was no room for."""
 
@@ -33,13 +45,14 @@ class LossRow(NamedTuple):
     user: str
     """The publisher's name, or else its source id."""
     repeats: int = 0
-    """Samples that came as they were published, and had come before."""
+    """Samples that came as they were published and were not the first to be passed on, and those
+    that were handed over again, or in vain."""
     repeat_ns: int = 0
     unsubscribed: int = 0
     """Samples that came when the subscriber was undeclared."""
     unsubscribed_ns: int = 0
     lost: int = 0
-    """Numbers that were given up and reported."""
+    """Numbers that were given up and reported, but for those that came after all."""
     lost_ns: int = 0
     inbox_lost: int = 0
     """Questions about its numbers that were not, or not whole, answered."""
@@ -137,12 +150,35 @@ class Losses:
         row = self._others if source is None else self._row(source)
         self._put(row._replace(inbox_lost=row.inbox_lost + 1, inbox_ns=self.now_ns))
 
-    def passed_on(self, samples: Sequence[Sample]) -> None:
+    def passed_on(self, samples: Sequence[Sample], passed: Passed = Passed.FIRST) -> None:
         """Count samples that the program gets; those without a number have no rates."""
         for source, count in Counter(map(_SOURCE, samples)).items():
             if not is_unnumbered(source):
-                row = self._row(source)
-                self._put(row._replace(delivered=row.delivered + count))
+                self._count(source, count, passed)
+
+    def _count(self, source: SourceId, count: int, passed: Passed) -> None:
+        row = self._row(source)
+        match passed:
+            case Passed.FIRST:
+                pass
+            case Passed.AGAIN:
+                self.repeated(source, count)
+                return
+            case Passed.FOUND:
+                row = self._less(row, lost=count)
+                if source in self._missed:
+                    self._missed[source] = max(0, self._missed[source] - count)
+            case _:
+                assert_never(passed)
+        self._put(row._replace(delivered=row.delivered + count))
+
+    def in_vain(self, source: SourceId) -> None:
+        """Take back that a sample was passed on: nobody confirmed it, and it counts as lost next.
+
+        It came all the same, and so it is among the repeats.
+        """
+        self._put(self._less(self._row(source), delivered=1))
+        self.repeated(source)
 
     def after_misses(self, samples: Sequence[Sample], *, unsure: bool) -> Sequence[Sample]:
         """Return samples that are passed on, each that follows a loss with what was missed before.
@@ -172,6 +208,19 @@ class Losses:
             oldest = self._rows.pop(next(iter(self._rows)))
             self._others = self._others.joined(oldest)
 
+    def _less(self, row: LossRow, *, lost: int = 0, delivered: int = 0) -> LossRow:
+        """Return a row without what is taken back; where that was added to all others, theirs is.
+
+        It is no more than what was counted.
+        """
+        of_row, delivered_of_row = min(lost, row.lost), min(delivered, row.delivered)
+        others = self._others
+        self._others = others._replace(
+            lost=others.lost - (lost - of_row),
+            delivered=others.delivered - (delivered - delivered_of_row),
+        )
+        return row._replace(lost=row.lost - of_row, delivered=row.delivered - delivered_of_row)
+
     def _shorten(self, table: OrderedDict[SourceId, str] | OrderedDict[SourceId, int]) -> None:
         while len(table) > self._sources_max:
             table.popitem(last=False)
@@ -184,14 +233,22 @@ class LossTable(msgspec.Struct, frozen=True):
     """A subscriber's source id, or a cache's storage."""
     key_expr: str
     rows: tuple[LossRow, ...]
+    mode: str = ""
+    """The delivery mode of a subscriber; empty of a cache, which passes nothing on."""
+    subjects: SubjectCounts = _NO_SUBJECTS
+    """What a subscriber counted of subject sequences."""
+    consumer: str = ""
+    """The durable consumer that a subscriber is a member of; empty where it is of none."""
+    processed_twice: int = 0
+    """Samples that this member processed, and another one too: found when a partition healed."""
 
     def at(self, name: str) -> LossTable:
         """Return the table under another name."""
-        return LossTable(name, self.key_expr, self.rows)
+        return msgspec.structs.replace(self, name=name)
 
     def naming(self, users: Mapping[SourceId, str]) -> LossTable:
         """Return the table with the names of those that go by their source id in it."""
-        return LossTable(self.name, self.key_expr, tuple(_named(row, users) for row in self.rows))
+        return msgspec.structs.replace(self, rows=tuple(_named(row, users) for row in self.rows))
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -212,6 +269,10 @@ class _Table(msgspec.Struct, frozen=True):
     name: str
     key_expr: str
     rows: tuple[_Row, ...]
+    mode: str = ""
+    subjects: SubjectCounts = _NO_SUBJECTS
+    consumer: str = ""
+    processed_twice: int = 0
 
 
 def _named(row: LossRow, users: Mapping[SourceId, str]) -> LossRow:
@@ -223,10 +284,24 @@ def _named(row: LossRow, users: Mapping[SourceId, str]) -> LossRow:
 _tables = msgspec.json.Decoder(_Table)
 
 
-def encode_rows(name: str, key_expr: str, rows: Sequence[LossRow]) -> bytes:
+def encode_rows(
+    name: str,
+    key_expr: str,
+    rows: Sequence[LossRow],
+    mode: str = "",
+    subjects: SubjectCounts = _NO_SUBJECTS,
+) -> bytes:
     """Return a process's table as it answers with it: JSON, a source of nobody empty."""
-    written = tuple(_Row("" if row.source is None else str(row.source), *row[1:]) for row in rows)
-    return msgspec.json.encode(_Table(name, key_expr, written))
+    return encode_table(LossTable(name, key_expr, tuple(rows), mode, subjects))
+
+
+def encode_table(table: LossTable) -> bytes:
+    """Return a table as a process answers with it."""
+    rows = tuple(
+        _Row("" if row.source is None else str(row.source), *row[1:]) for row in table.rows
+    )
+    _, _, _, *rest = msgspec.structs.astuple(table)
+    return msgspec.json.encode(_Table(table.name, table.key_expr, rows, *rest))
 
 
 def decode_rows(payload: bytes) -> LossTable:
@@ -234,9 +309,12 @@ def decode_rows(payload: bytes) -> LossTable:
     try:
         table = _tables.decode(payload)
         rows = tuple(_read(row) for row in table.rows)
+        if min(*astuple(table.subjects), table.processed_twice) < 0:
+            raise ValueError("a negative count of subjects, or of what was processed twice")
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a table of losses that cannot be read: {error}") from error
-    return LossTable(table.name, table.key_expr, rows)
+    name, key_expr, _, *rest = msgspec.structs.astuple(table)
+    return LossTable(name, key_expr, rows, *rest)
 
 
 def _read(row: _Row) -> LossRow:

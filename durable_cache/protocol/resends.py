@@ -62,12 +62,14 @@ class RefusalReason(IntEnum):
     """The epoch belongs to another numbering of the source."""
     FULL = 6
     """A limit of the cache keeps new streams out."""
+    FENCED = 7
+    """It is the position of a consumer whose source another member has by now."""
 
 
 FOR_GOOD = frozenset(
     {
         *(RefusalReason.NOT_STORED, RefusalReason.CONFLICT),
-        *(RefusalReason.REMOVED, RefusalReason.EPOCH_TAKEN),
+        *(RefusalReason.REMOVED, RefusalReason.EPOCH_TAKEN, RefusalReason.FENCED),
     }
 )
 """Refusals that sending again does not change. A token outlives the link of its session for a

@@ -92,6 +92,8 @@ class Content(IntEnum):
     RESENT = 8
     POSITION = 9
     DEAD_LETTER = 10
+    STANDINGS = 11
+    BEGINNING = 12
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import assert_never
 
 import msgspec
@@ -31,7 +30,7 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
-from durable_cache.protocol.cache.agreement import Agreement, called_here
+from durable_cache.protocol.cache.agreement import Agreement, called_here, named_too
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -67,7 +66,6 @@ from durable_cache.protocol.cache.events import (
 )
 from durable_cache.protocol.cache.questions import (
     Agreed,
-    Answer,
     Conversation,
     Declaration,
     Disagreed,
@@ -82,7 +80,6 @@ from durable_cache.protocol.cache.questions import (
     MovedSoFar,
     NumbersLooked,
     Pause,
-    Question,
     SourcesFound,
     Standings,
     StandingsFound,
@@ -92,6 +89,7 @@ from durable_cache.protocol.cache.questions import (
 from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
 from durable_cache.runtime.awaiting_tokens import AwaitingTokens
 from durable_cache.runtime.behind_tokens import BehindTokens
+from durable_cache.runtime.calling import call_as_others
 from durable_cache.runtime.effects import (
     Answered,
     Arrived,
@@ -107,6 +105,7 @@ from durable_cache.runtime.effects import (
 )
 from durable_cache.runtime.moving import renamed, twins_everywhere
 from durable_cache.runtime.resends import Resends
+from durable_cache.runtime.talks import Talks
 
 __all__ = ["CacheCore", "CoreOptions"]
 
@@ -129,24 +128,18 @@ class CoreOptions:
     """So often; then the move begins anew, for something was refused on the way."""
 
 
-class _Talk:
-    """A conversation under way: where it goes on, and what its failure means."""
+@dataclass(frozen=True, slots=True)
+class _Nameless:
+    """Of this source something is stored without an epoch, and under one as well."""
 
-    __slots__ = ("failed", "talk", "urgent")
-
-    def __init__(
-        self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool
-    ) -> None:
-        self.talk = talk
-        self.failed = failed
-        self.urgent = urgent
+    source: SourceId
 
 
 class CacheCore:
     """One cache's decisions; owned by one thread. `epochs` may be read by any.
 
-    `aliases`, `agreements` and `streams` are what the index knows; `screen(batch)` leaves out what
-    the storage has no place for, as wildcard updates beyond their bound.
+    `aliases`, `agreements` and `streams` are what the index knows; `screen(batch, origin)` leaves
+    out what the storage has no place for, as wildcard updates beyond their bound.
     """
 
     def __init__(
@@ -156,7 +149,7 @@ class CacheCore:
         aliases: Iterable[Alias] = (),
         agreements: Iterable[Alias] = (),
         streams: Iterable[Stream] = (),
-        screen: Callable[[SampleBatch], SampleBatch] | None = None,
+        screen: Callable[[SampleBatch, Origin], SampleBatch] | None = None,
     ) -> None:
         self._options = options or CoreOptions()
         agreements = tuple(agreements)
@@ -180,13 +173,11 @@ class CacheCore:
             take=self._engine_takes,
         )
         self._live: deque[CoreEvent] = deque()
-        self._given: deque[CoreEvent] = deque()
+        self._given: deque[CoreEvent | _Nameless] = deque()
         self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=_first_moved))
-        self._talks: dict[int, _Talk] = {}
-        self._paused: deque[tuple[int, _Talk]] = deque()
         self._busy_live = self._busy_given = self._busy_moving = False
-        self._ids = count(1)
         self._effects: list[Effect] = []
+        self._talks = Talks(self._ask)
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
         self._retry_live_ns = self._move_ns = 0
         self._now = Moment(0, 0)
@@ -237,18 +228,19 @@ class CacheCore:
         times.append(self._awaiting_tokens.wake_ns() if self.ready else None)
         times.append(self._retry_live_ns if self._live and not self._busy_live else None)
         times.append(self._move_ns if self._to_move and not self._busy_moving else None)
-        times.append(self._paused[0][0] if self._paused else None)
+        times.append(self._talks.wake_ns())
         return min((time for time in times if time is not None), default=None)
 
     def handle(self, event: CoreEvent) -> list[Effect]:
         """Take one event and return what to do, in order. Total for every order of events."""
         self._now = event.now
+        self._talks.now_ns = event.now.monotonic_ns
         self.counts.losses.now_ns = event.now.unix_ns
         match event:
             case Answered(ask_id, answer):
-                self._resume(ask_id, answer)
+                self._talks.resume(ask_id, answer)
             case AskFailed(ask_id):
-                self._resume(ask_id, None)
+                self._talks.resume(ask_id, None)
             case AppendFailed():
                 self._unnumbered.forget()
                 self._engine_takes(event)
@@ -275,9 +267,7 @@ class CacheCore:
     def _go_on(self) -> None:
         """Begin what can be begun now."""
         now_ns = self._now.monotonic_ns
-        if self._paused and self._paused[0][0] <= now_ns:
-            _, talk = self._paused.popleft()
-            self._advance(talk, partial(talk.talk.send, Done()))
+        self._talks.go_on()
         if self.ready:
             self._live.extend(self._awaiting_tokens.over(self._now))
         while self._live and not self._busy_live and now_ns >= self._retry_live_ns:
@@ -285,46 +275,20 @@ class CacheCore:
             if event is None:
                 continue
             self._busy_live = True
-            self._begin(self._take_live(event), partial(self._live_failed, event), urgent=True)
+            self._talks.begin(
+                self._take_live(event), partial(self._live_failed, event), urgent=True
+            )
         while self._given and not self._busy_given:
-            event = self._given.popleft()
+            given = self._given.popleft()
             self._busy_given = True
-            self._begin(self._take_given(event), self._given_failed)
+            self._talks.begin(self._take_given(given), self._given_failed)
         if self._to_move and not self._busy_moving and now_ns >= self._move_ns:
             alias = self._to_move.popleft()
             self._busy_moving = True
-            self._begin(self._move(alias), partial(self._move_later, alias))
+            self._talks.begin(self._move(alias), partial(self._move_later, alias))
 
-    def _begin(
-        self, talk: Conversation[None], failed: Callable[[], None], *, urgent: bool = False
-    ) -> None:
-        self._advance(_Talk(talk, failed, urgent=urgent), talk.__next__)
-
-    def _resume(self, ask_id: int, answer: Answer | None) -> None:
-        """Go on with an answer; None: there is none to be had."""
-        talk = self._talks.pop(ask_id, None)
-        if talk is None:
-            return
-        if answer is None:
-            self._advance(talk, partial(talk.talk.throw, Unanswered()))
-        else:
-            self._advance(talk, partial(talk.talk.send, answer))
-
-    def _advance(self, talk: _Talk, step: Callable[[], Question | Pause]) -> None:
-        """Let a conversation go on to its next question or its end."""
-        try:
-            question = step()
-        except StopIteration:
-            return
-        except Unanswered:
-            talk.failed()
-            return
-        if isinstance(question, Pause):
-            self._paused.append((self._now.monotonic_ns + _ns(question.seconds), talk))
-            return
-        ask_id = next(self._ids)
-        self._talks[ask_id] = talk
-        self._effects.append(Ask(ask_id, question, talk.urgent or _is_quick(question)))
+    def _ask(self, ask: Ask) -> None:
+        self._effects.append(ask)
 
     def _live_failed(self, event: CoreEvent) -> None:
         """The index could not be read: what waits keeps its place and is tried again."""
@@ -396,7 +360,7 @@ class CacheCore:
         self.refused += len(samples[room:])
         if chosen := tuple(samples[:room]):
             self._compared += len(chosen)
-            self._begin(self._look_up(chosen), partial(self._not_compared, len(chosen)))
+            self._talks.begin(self._look_up(chosen), partial(self._not_compared, len(chosen)))
 
     def _look_up(self, samples: tuple[Sample, ...]) -> Conversation[None]:
         looked = yield from answer_of(Lookup(samples), NumbersLooked)
@@ -415,6 +379,8 @@ class CacheCore:
             loaded = yield from answer_of(LoadSources(unknown), SourcesFound)
             for source in unknown:
                 self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
+                if named_too(self._engine.known(source)):
+                    self._given.append(_Nameless(source))
 
     def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
         """Give samples from publishers' own caches the epochs that these publish under.
@@ -439,7 +405,7 @@ class CacheCore:
 
     def _within_limit(self, batch: SampleBatch, origin: Origin) -> SampleBatch:
         live = origin in (Origin.LIVE, Origin.LATE, Origin.NATIVE)
-        screened = batch if self._screen is None else self._screen(batch)
+        screened = batch if self._screen is None else self._screen(batch, origin)
         admitted = self._admission.admit(screened, self._current if live else None)
         self.refused += len(batch) - len(admitted)
         self.streams_refused += len(screened) - len(admitted)
@@ -454,7 +420,8 @@ class CacheCore:
         incarnation = event.incarnation
         if incarnation and known.of_incarnation(incarnation) is None:
             epoch = known.epoch_for(event.epoch, incarnation)
-            instead_of = known.current if known.can_adopt(epoch, event.epoch) else None
+            adopts = known.can_adopt(epoch, event.epoch, incarnation)
+            instead_of = known.current if adopts else None
             declaration = Declaration(event.source, epoch, incarnation, instead_of)
             known.pins += 1  # an append may end before the answer, and let go of sources
             try:
@@ -463,7 +430,7 @@ class CacheCore:
                 known.pins -= 1
         self._engine_takes(event)
 
-    def _take_given(self, event: CoreEvent) -> Conversation[None]:
+    def _take_given(self, event: CoreEvent | _Nameless) -> Conversation[None]:
         try:
             match event:
                 case Arrived():
@@ -473,9 +440,13 @@ class CacheCore:
                 case ResendArrived():
                     answer = yield from self._resends.judge(event)
                     self._effects.append(answer)
-                case Inquired(inquiry_id, _, failed):
-                    if not failed:
-                        yield from self._agreement.answered(inquiry_id)
+                case _Nameless(source):
+                    yield from self._name_own(source)
+                case Inquired(inquiry_id, _, failed, whole):
+                    if failed:
+                        self._talks.begin(self._inquire_again(inquiry_id), lambda: None)
+                    else:
+                        yield from self._agreement.answered(inquiry_id, whole=whole)
                 case _:
                     raise AssertionError(f"{event} is nothing that others gave")
         finally:
@@ -490,6 +461,14 @@ class CacheCore:
         for known in pinned:
             known.pins += 1
         try:
+            self._agreement.hear_names(event.names)
+            for known in pinned:
+                later = yield from call_as_others(
+                    known, event.names, self.epochs, self._engine_takes
+                )
+                if later is not None:
+                    self._effects.append(ReportEpochs(later, are_one=True))
+                    self._to_move.append(later)
             called = called_here(given, event.names, self._engine.known)
             self.put_off += len(given) - len(called)
             batch = yield from self._agreement.settle(called, self._now)
@@ -499,10 +478,25 @@ class CacheCore:
                 self._engine_takes(BatchReceived(batch, event.origin, self._now))
         except Unanswered:
             self.put_off += len(given)
+            self._agreement.missed_some()
             raise
         finally:
             for known in pinned:
                 known.pins -= 1
+
+    def _name_own(self, source: SourceId) -> Conversation[None]:
+        yield from self._load((source,))
+        known = self._engine.known(source)
+        known.pins += 1
+        try:
+            yield from self._agreement.name_own(source, self._now)
+        finally:
+            known.pins -= 1
+
+    def _inquire_again(self, inquiry_id: int) -> Conversation[None]:
+        yield Pause(self._options.engine.fetch_retry_seconds_max)
+        self._agreement.ask_again(inquiry_id, self._now)
+        self._take_agreements()
 
     def _take_agreements(self) -> None:
         agreement = self._agreement
@@ -583,11 +577,6 @@ class CacheCore:
                 return  # `_declare` kept it before the engine was told
             case _:
                 assert_never(output)
-
-
-def _is_quick(question: Question) -> bool:
-    """Tell whether the stream index alone answers a question."""
-    return isinstance(question, LoadSources | Floors | Standings | Keep)
 
 
 def _first_moved(alias: Alias) -> tuple[bool, int]:

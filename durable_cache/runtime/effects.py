@@ -100,6 +100,8 @@ class ResendArrived:
     now: Moment
     refused: tuple[ResendRefusal, ...] = ()
     """Numbers that were left out on the way."""
+    carriers: frozenset[tuple[str, str]] = frozenset()
+    """Which sessions show that they carry which incarnation of the source (ADR 0161)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class Inquired:
     inquiry_id: int
     now: Moment
     failed: bool = False
+    whole: bool = True
+    """All of it came in: nothing found no room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,9 +191,10 @@ def _claimed(event: ResendArrived, seen: frozenset[str]) -> RefusalReason | None
     """Tell why a resend is not to be believed, whatever it holds."""
     if event.claims is None:
         return RefusalReason.LATER
-    if event.claims | seen and event.sender != event.source.zid:
-        return RefusalReason.CLAIMED
-    return None
+    if event.sender == event.source.zid or (event.sender, event.incarnation) in event.carriers:
+        return None
+    carried = {incarnation for _, incarnation in event.carriers}
+    return RefusalReason.CLAIMED if (event.claims | seen) - carried else None
 
 
 def _unnamed(event: ResendArrived, known: KnownSource) -> RefusalReason | None:

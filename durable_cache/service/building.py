@@ -19,15 +19,18 @@ from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.errors import ConfigError
 from durable_cache.protocol.alignment import (
     AlignerOptions,
+    MergePolicy,
+    SplitBrainOptions,
 )
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.service.config import SECTION, Settings, StorageSettings
 from durable_cache.service.masking import resolve_secrets
+from durable_cache.service.piping import note_pipe_mistakes
 from durable_cache.service.strict import Findings, check_names
 from durable_cache.service.volumes import Volume, read_volumes
 from durable_cache.storage.journaled.storage import JournalOptions
 
-__all__ = ["cache_options", "check_all", "effective_limits", "limit_names"]
+__all__ = ["cache_options", "check_all", "effective_limits", "limit_names", "note_mistakes"]
 
 OptionsT = TypeVar("OptionsT", CacheOptions, EngineOptions, JournalOptions)
 _RECOVERY = frozenset(
@@ -59,26 +62,43 @@ def check_all(settings: Settings) -> tuple[dict[str, Volume], dict[str, CacheOpt
 
     Raises ConfigError, or `Mistakes` where several things are wrong.
     """
+    findings = Findings()
+    checked = note_mistakes(settings, findings)
+    findings.end()
+    read_config(settings.zenoh)
+    return checked
+
+
+def note_mistakes(
+    settings: Settings, findings: Findings
+) -> tuple[dict[str, Volume], dict[str, CacheOptions]]:
+    """Note what only backends, caches and Zenoh itself can tell; returns what is right."""
     volumes: dict[str, Volume] = {}
     options: dict[str, CacheOptions] = {}
-    findings = Findings()
     with findings.noting():
         volumes = read_volumes(settings)
     for name in settings.cache.storages:
         with findings.noting():
             options[name] = cache_options(settings, name)
+    note_pipe_mistakes(settings, findings)
     for name, value in settings.zenoh.items():
         with findings.noting():
             read_config({name: value})
-    findings.end()
-    read_config(settings.zenoh)
     return volumes, options
 
 
 def cache_options(settings: Settings, name: str) -> CacheOptions:
     """Return the options of one storage's cache; ConfigError names a wrong limit."""
     storage = settings.cache.storages[name]
-    changes = {**_limits(storage, f"{SECTION}.storages.{name}.limits"), **_recovery(storage)}
+    where = f"{SECTION}.storages.{name}"
+    findings = Findings()
+    limits: dict[str, int | float] = {}
+    aligner = AlignerOptions()
+    with findings.noting():
+        limits = _limits(storage, f"{where}.limits")
+    with findings.noting():
+        aligner = _aligner(storage, f"{where}.alignment")
+    changes = {**limits, **_recovery(storage)}
     options = CacheOptions(
         name=name,
         domain=settings.cache.domain,
@@ -90,14 +110,20 @@ def cache_options(settings: Settings, name: str) -> CacheOptions:
         resources_limit=storage.resources_limit,
         source=storage.source,
         align=storage.alignment.enabled,
-        aligner=_aligner(storage, f"{SECTION}.storages.{name}.alignment"),
+        align_peers=tuple(storage.alignment.peers),
+        service_cleanup_delay_seconds=storage.service_cleanup_delay_seconds,
+        aligner=aligner,
+        split_brain=_split_brain(storage),
         engine=_changed(EngineOptions(), changes),
         journal=_changed(JournalOptions(), changes),
     )
-    try:
-        options.check_source()
-    except ConfigError as error:
-        raise ConfigError(f"{SECTION}.storages.{name}: {error}") from error
+    for check in (options.check_source, options.check_cleanup, options.check_split_brain):
+        with findings.noting():
+            try:
+                check()
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from error
+    findings.end()
     return _changed(options, changes)
 
 
@@ -114,12 +140,18 @@ def effective_limits(options: CacheOptions) -> dict[str, object]:
 
 def _limits(storage: StorageSettings, where: str) -> dict[str, int | float]:
     known = limit_names()
-    check_names(storage.limits, known, where)
+    findings = Findings()
+    with findings.noting():
+        check_names(storage.limits, known, where)
     for name, value in storage.limits.items():
-        if known[name] is int and not isinstance(value, int):
-            raise ConfigError(f"{where}.{name}: expected a whole number, got {value}")
-        if not value > 0:
-            raise ConfigError(f"{where}.{name}: expected a number above 0, got {value}")
+        if name not in known:
+            continue
+        with findings.noting():
+            if known[name] is int and not isinstance(value, int):
+                raise ConfigError(f"{where}.{name}: expected a whole number, got {value}")
+            if not value > 0:
+                raise ConfigError(f"{where}.{name}: expected a number above 0, got {value}")
+    findings.end()
     return storage.limits
 
 
@@ -130,13 +162,20 @@ def _recovery(storage: StorageSettings) -> dict[str, int | float]:
 
 def _aligner(storage: StorageSettings, where: str) -> AlignerOptions:
     named: dict[str, Any] = msgspec.structs.asdict(storage.alignment)
-    del named["enabled"]
+    del named["enabled"], named["peers"]
     resolved = resolve_secrets({"secret": named.pop("secret")}, where)
     secret = str(resolved["secret"]).encode()
     if len(secret) > SECRET_BYTES_MAX:
         raise ConfigError(f"{where}.secret: at most {SECRET_BYTES_MAX} bytes")
     changes = {name: value for name, value in named.items() if value is not None}
     return dataclasses.replace(AlignerOptions(), secret=secret, **changes)
+
+
+def _split_brain(storage: StorageSettings) -> SplitBrainOptions:
+    chosen = storage.split_brain
+    return SplitBrainOptions(
+        MergePolicy(chosen.policy), chosen.master_priority, chosen.remove_history
+    )
 
 
 def _changed(options: OptionsT, changes: Mapping[str, int | float]) -> OptionsT:

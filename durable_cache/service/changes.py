@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from durable_cache.endpoints.status import CacheStatus
+from durable_cache.service.piping import PipeReport
 
 __all__ = ["Change", "Changes", "Weight"]
 
 _NEIGHBOURS_NAMED_MAX = 8
 """Come or gone at once; of more only the number is told."""
+_LINK_SECONDS = 3.0
+"""In which a first link comes about where somebody is there: Zenoh tries again after 1 s, 2 s, …"""
+_HELD_UP_SECONDS = 10.0
+"""For so long a pipe gets nothing through before that is told: a cache may be busy, or restart."""
 _QUIET_SECONDS = 10.0
 """Without another refusal for so long, refusing is over: samples come in bursts."""
 
@@ -50,11 +55,29 @@ class _Known:
 
 
 @dataclass(slots=True)
+class _KnownPipe:
+    """What was last said of a pipe."""
+
+    is_running: bool = False
+    failure: str = ""
+    """Why it did not run."""
+    passed: int = 0
+    moved: float = 0.0
+    """When something got through, or nothing waited."""
+    is_held_up: bool = False
+    given_up: int = 0
+
+
+@dataclass(slots=True)
 class Changes:
     """Remembers what was told; give it each report in turn. One thread."""
 
+    connecting: Sequence[str] = ()
+    """The endpoints to connect to, until a first link is there or was said to be missing."""
+    _alone_since: float | None = None
     _storages: dict[str, _Known] = field(default_factory=dict)
     _neighbours: dict[str, str] = field(default_factory=dict)
+    _pipes: dict[str, _KnownPipe] = field(default_factory=dict)
 
     def of(
         self, statuses: Sequence[CacheStatus], neighbours: Mapping[str, str], now: float
@@ -71,6 +94,12 @@ class Changes:
             yield from _of_refusals(known, status, now)
             yield from _of_samples(known, status)
         yield from self._of_neighbours(neighbours)
+        yield from self._of_first_link(now)
+
+    def of_pipes(self, pipes: Sequence[PipeReport], now: float) -> Iterator[Change]:
+        """Yield what changed of pipes."""
+        for pipe in pipes:
+            yield from _of_pipe(self._pipes.setdefault(pipe.name, _KnownPipe()), pipe, now)
 
     def _of_neighbours(self, neighbours: Mapping[str, str]) -> Iterator[Change]:
         before, self._neighbours = self._neighbours, dict(neighbours)
@@ -78,6 +107,19 @@ class Changes:
         gone = {zid: kind for zid, kind in before.items() if zid not in neighbours}
         yield from _moved(come, "has come", "sessions have come")
         yield from _moved(gone, "is gone", "sessions are gone")
+
+    def _of_first_link(self, now: float) -> Iterator[Change]:
+        """Tell once that nobody answers; later on, who is gone is told."""
+        if self._neighbours:
+            self.connecting = ()
+        if not self.connecting:
+            return
+        if self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since >= _LINK_SECONDS:
+            about = {"connect": ", ".join(self.connecting)}
+            self.connecting = ()
+            yield Change(Weight.WARNING, "nobody answers yet; connecting is tried again", about)
 
 
 def _moved(sessions: Mapping[str, str], what: str, many: str) -> Iterator[Change]:
@@ -142,6 +184,34 @@ def _of_refusals(known: _Known, status: CacheStatus, now: float) -> Iterator[Cha
             "no sample is refused any more",
             {"storage": status.name, "refused": refused},
         )
+
+
+def _of_pipe(known: _KnownPipe, pipe: PipeReport, now: float) -> Iterator[Change]:
+    about = {"pipe": pipe.name, "between": pipe.between}
+    if pipe.is_running and not known.is_running:
+        known.is_running, known.failure, known.moved = True, "", now
+        known.passed = known.given_up = 0
+        yield Change(Weight.INFO, "a pipe carries", {**about, "key_expr": pipe.key_expr})
+    elif not pipe.is_running and (known.is_running or pipe.failure != known.failure):
+        known.is_running, known.failure, known.is_held_up = False, pipe.failure, False
+        why = "a pipe carries nothing; it is tried again"
+        yield Change(Weight.WARNING, why, {**about, "reason": pipe.failure})
+    if not pipe.is_running or pipe.status is None:
+        return
+    status = pipe.status
+    if status.passed != known.passed or not status.under_way:
+        known.passed, known.moved = status.passed, now
+        if known.is_held_up:
+            known.is_held_up = False
+            yield Change(Weight.INFO, "a pipe carries again", about)
+    elif not known.is_held_up and pipe.failure and now - known.moved >= _HELD_UP_SECONDS:
+        known.is_held_up = True
+        waits = {**about, "reason": pipe.failure, "under_way": status.under_way}
+        yield Change(Weight.WARNING, "a pipe is held up", waits)
+    if status.given_up > known.given_up:
+        known.given_up = status.given_up
+        gone = {**about, "given_up": status.given_up}
+        yield Change(Weight.WARNING, "caches will never take some samples of a pipe", gone)
 
 
 def _of_samples(known: _Known, status: CacheStatus) -> Iterator[Change]:

@@ -35,8 +35,11 @@ __all__ = [
 ]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_FAMILIES = {"lake": "add_lake_verbs", "spark": "add_spark_verbs"}
-"""Verbs that have verbs of their own, by the function that adds these."""
+_FAMILIES = {
+    "lake": ("add_lake_verbs", "durable-cache lake status lake/fleet"),
+    "spark": ("add_spark_verbs", "durable-cache spark sql lake/fleet 'select * from gaps'"),
+}
+"""Verbs that have verbs of their own: the function that adds these, and an example of one."""
 INTRODUCTION = "A durable history for Eclipse Zenoh: acknowledged samples survive power cuts."
 FIRST_STEPS = """begin with:
   durable-cache serve                          store everything under ./durable-cache-data
@@ -60,8 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except (ConfigError, BackendNotFound, BackendNotInstalled) as error:
         return _failed(error, USAGE)
-    except (DurableCacheError, OSError) as error:
+    except DurableCacheError as error:
         return _failed(error, FAILED)
+    except OSError as error:
+        # What names no file was written to standard output, to a full disk as a rule.
+        reason = f"{error.filename or 'standard output'}: {error.strerror or error}"
+        return _failed(DurableCacheError(reason), FAILED)
     return code
 
 
@@ -70,6 +77,8 @@ def _run(given: Sequence[str]) -> int:
         case []:
             print(f"{INTRODUCTION}\n\n{FIRST_STEPS}")
             return 0
+        case ["help"] if given[1:] and given[1] in VERBS:
+            return _run([given[1], "--help"])
         case ["-h" | "--help" | "help"]:
             print(_overview())
             return 0
@@ -83,9 +92,11 @@ def _run(given: Sequence[str]) -> int:
             return int(chosen.run(chosen) or 0)
         case [name, *_]:
             kind = "option" if name.startswith("-") else "verb"
-            say("usage: durable-cache VERB [options]")
-            say(f"durable-cache: {name[:80]!r}: no such {kind}{nearest(name, VERBS)}")
-            say("durable-cache --help lists every verb")
+            near = nearest(name, ["--help", "--version", *VERBS])
+            say(
+                f"durable-cache: {name[:80]!r}: no such {kind}{near}; durable-cache --help lists "
+                "every verb"
+            )
     return USAGE
 
 
@@ -152,8 +163,11 @@ def _add(verbs: Any, verb: str) -> None:
         module.add_verbs(verbs)
     else:
         summary = VERBS[verb].summary
-        below = verbs.add_parser(verb, help=summary, description=f"{summary}.")
-        getattr(module, family)(below.add_subparsers(metavar="verb", required=True))
+        add_below, example = family
+        parser = verbs.add_parser(
+            verb, help=summary, description=f"{summary}.", examples=(example,)
+        )
+        getattr(module, add_below)(parser.add_subparsers(metavar="verb", required=True))
 
 
 def _below(parser: Parser) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,10 +18,26 @@ import msgspec
 
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.service.addresses import split_address
 from durable_cache.service.kept import FILE_NAME as CHANGES_FILE
 from durable_cache.service.kept import KeptChanges
 from durable_cache.service.masking import mask
-from durable_cache.service.strict import Findings, check_names, read_model, read_table
+from durable_cache.service.pipe_settings import PipeSettings, read_pipes
+from durable_cache.service.sections import (
+    SECTION,
+    HttpSettings,
+    Positive,
+    RestSettings,
+    Seconds,
+    Section,
+)
+from durable_cache.service.strict import (
+    Findings,
+    check_names,
+    read_model,
+    read_table,
+    readable_model,
+)
 from durable_cache.storage.contract import Durability, Retention
 
 __all__ = [
@@ -29,20 +45,19 @@ __all__ = [
     "SECTION",
     "STATE_DIR_DEFAULT",
     "AlignmentSettings",
-    "HttpSettings",
     "RecoverySettings",
-    "RestSettings",
     "RetentionSettings",
     "ServiceSettings",
     "Settings",
+    "SplitBrainSettings",
     "StorageSettings",
     "VolumeSettings",
     "read_settings",
+    "readable_settings",
     "with_retention",
     "with_storage",
 ]
 
-SECTION = "plugins.durable_cache"
 STORAGES_MAX = 256
 STATE_DIR_DEFAULT = "durable-cache-data"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -68,47 +83,8 @@ _INSTEAD = {
     f"its volumes under {SECTION}.volumes",
 }
 
-Positive = Annotated[int, msgspec.Meta(gt=0)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
-
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of the configuration; unknown names are errors."""
-
-
-class HttpSettings(_Section, frozen=True):
-    """Where status page, health and metrics are served."""
-
-    listen: str = ""
-    """``host:port``; empty serves nothing over HTTP. Port 0 takes a free one."""
-    hosts: list[str] = msgspec.field(default_factory=list)
-    """Names by which the page may be asked for, besides addresses and ``localhost``."""
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Host and port to bind, None when HTTP is off."""
-        return split_address(self.listen, f"{SECTION}.http.listen") if self.listen else None
-
-
-class RestSettings(_Section, frozen=True):
-    """Where keys are read and written over HTTP, as zenohd's REST plugin does it."""
-
-    listen: str = ""
-    """``host:port``; empty serves nothing. There is no password: whoever reaches it may write."""
-    hosts: list[str] = msgspec.field(default_factory=list)
-    """Names by which it may be asked for, besides addresses and ``localhost``."""
-    streams_max: Positive = 16
-    """How many readers may follow keys at once; a further one is refused."""
-    stream_bytes_max: Positive = 1 << 20
-    """Keys and payloads that may wait for one such reader; a slower one is cut off."""
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Host and port to bind, None when it is off."""
-        return split_address(self.listen, f"{SECTION}.rest.listen") if self.listen else None
-
-
-class RetentionSettings(_Section, frozen=True):
+class RetentionSettings(Section, frozen=True):
     """How much a storage keeps; what is left out is not limited."""
 
     age_seconds_max: Seconds | None = None
@@ -119,7 +95,7 @@ class RetentionSettings(_Section, frozen=True):
     """Payload and attachment bytes of the whole storage."""
 
 
-class RecoverySettings(_Section, frozen=True):
+class RecoverySettings(Section, frozen=True):
     """How a cache looks for samples that it missed; what is left out keeps its default."""
 
     gap_timeout_seconds: Seconds | None = None
@@ -132,7 +108,7 @@ class RecoverySettings(_Section, frozen=True):
     """The longest pause between two questions for one gap."""
 
 
-class AlignmentSettings(_Section, frozen=True):
+class AlignmentSettings(Section, frozen=True):
     """Whether and how the caches of one domain bring each other up to date; what is left out
     keeps its default.
     """
@@ -150,9 +126,22 @@ class AlignmentSettings(_Section, frozen=True):
     """Content is compared in blocks of so many samples; the same in a domain."""
     rate_bytes_per_second: Positive | None = None
     """What may be pulled from other caches; live samples go first."""
+    peers: list[str] = msgspec.field(default_factory=list)
+    """Ids of the caches that must have seen a disposal before its instance is cleaned up."""
 
 
-class StorageSettings(_Section, frozen=True):
+class SplitBrainSettings(Section, frozen=True):
+    """What becomes of instances when two sides of a network meet again that both went on."""
+
+    policy: Literal["ignore", "merge", "delete", "replace", "catch-up"] = "merge"
+    """OpenSplice's merge policies; the union unless another is chosen. Needs alignment."""
+    master_priority: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)] = 0
+    """The cache in reach with the greatest decides; of equal ones, the greatest cache_id."""
+    remove_history: bool = False
+    """Purge what the policy overruled, acknowledged samples too; False keeps them all."""
+
+
+class StorageSettings(Section, frozen=True):
     """What one storage keeps, where, for how long, and what its acknowledgement promises."""
 
     key_expr: str | list[str]
@@ -160,6 +149,8 @@ class StorageSettings(_Section, frozen=True):
     volume: str = ""
     """The volume's name; may be left out where there is only one."""
     retention: RetentionSettings = RetentionSettings()
+    service_cleanup_delay_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """How long after it was disposed and unregistered an instance is purged; left out: never."""
     history: Positive | None = None
     """Another name for ``retention.samples_max``, the specification's."""
     acknowledge: Literal["memory", "process", "disk"] = "disk"
@@ -175,6 +166,7 @@ class StorageSettings(_Section, frozen=True):
     """How many streams the cache keeps; further ones are refused, counted and reported."""
     recovery: RecoverySettings = RecoverySettings()
     alignment: AlignmentSettings = AlignmentSettings()
+    split_brain: SplitBrainSettings = SplitBrainSettings()
     limits: dict[str, int | float] = msgspec.field(default_factory=dict)
     """Bounds of queues and windows, by the names in docs/configuration.md."""
 
@@ -203,7 +195,7 @@ class StorageSettings(_Section, frozen=True):
         )
 
 
-class VolumeSettings(_Section, frozen=True, repr_omit_defaults=True):
+class VolumeSettings(Section, frozen=True, repr_omit_defaults=True):
     """A backend with its own options, secrets still unresolved; its repr shows no secret."""
 
     backend: str
@@ -213,7 +205,7 @@ class VolumeSettings(_Section, frozen=True, repr_omit_defaults=True):
         return f"VolumeSettings(backend={self.backend!r}, options={mask(self.options)!r})"
 
 
-class ServiceSettings(_Section, frozen=True):
+class ServiceSettings(Section, frozen=True):
     """Everything under ``plugins.durable_cache``."""
 
     state_dir: str
@@ -222,6 +214,7 @@ class ServiceSettings(_Section, frozen=True):
     rest: RestSettings
     volumes: dict[str, VolumeSettings]
     storages: dict[str, StorageSettings]
+    pipes: dict[str, PipeSettings] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +257,7 @@ class Settings:
         }
         for storage in cache["storages"].values():
             storage["alignment"] = mask(storage["alignment"])
+        cache["pipes"] = mask(cache["pipes"])
         for name, effective in (limits or {}).items():
             cache["storages"][name]["limits"] = dict(effective)
         plugins = read_table(zenoh.pop("plugins", {}), "plugins")
@@ -275,23 +269,42 @@ def read_settings(document: Mapping[str, object]) -> Settings:
 
     Raises `ConfigError`, never to be retried as is, that says where the mistake stands.
     """
-    plugins = read_table(document.get("plugins", {}), "plugins")
-    if "durable_cache" not in plugins:
-        near = difflib.get_close_matches("durable_cache", plugins, n=1)
-        hint = (
-            f"did you misspell it as {near[0]!r}?"
-            if near
-            else "name at least one storage there, or what to store with --key-expr"
-        )
-        raise ConfigError(f"{SECTION}: missing; {hint}")
-    ours = read_table(plugins["durable_cache"], SECTION)
+    findings = Findings()
+    settings = readable_settings(document, findings)
+    findings.end()
+    return settings
+
+
+def readable_settings(document: Mapping[str, object], findings: Findings) -> Settings:
+    """Return what is right of a configuration and note each mistake of the rest."""
+    plugins: Mapping[str, object] = {}
+    ours: Mapping[str, object] = {}
+    is_ours = False
+    with findings.noting():
+        plugins = read_table(document.get("plugins", {}), "plugins")
+        if "durable_cache" not in plugins:
+            raise ConfigError(f"{SECTION}: missing; {_what_is_meant(plugins)}")
+        ours = read_table(plugins["durable_cache"], SECTION)
+        is_ours = True
     others = {name: value for name, value in plugins.items() if name != "durable_cache"}
     zenoh = {name: value for name, value in document.items() if name != "plugins"}
     if others:
         zenoh["plugins"] = others
     for name, value in zenoh.items():
-        _check_json(value, name)
-    return Settings(_service(ours), zenoh)
+        with findings.noting():
+            _check_json(value, name)
+    # Where the section is missing, what it lacks is no mistake of its own.
+    return Settings(_service(ours, findings if is_ours else Findings()), zenoh)
+
+
+def _what_is_meant(plugins: Mapping[str, object]) -> str:
+    """Say what to do about a file without our section."""
+    near = difflib.get_close_matches("durable_cache", plugins, n=1)
+    if near:
+        return f"did you misspell it as {near[0]!r}?"
+    if "storage_manager" in plugins:
+        return "durable-cache check-config --from-zenohd FILE writes it from zenohd's storages"
+    return "name at least one storage there, or what to store with --key-expr"
 
 
 def with_storage(settings: Settings, name: str, raw: Mapping[str, object] | None) -> Settings:
@@ -299,9 +312,12 @@ def with_storage(settings: Settings, name: str, raw: Mapping[str, object] | None
     `read_settings`.
     """
     where = f"{SECTION}.storages"
-    storages, volumes = dict(settings.cache.storages), dict(settings.cache.volumes)
+    storages = dict(settings.cache.storages)
+    volumes: _Volumes = dict(settings.cache.volumes)
     if raw is not None:
-        storages[name] = _storage(name, raw, volumes)
+        findings = Findings()
+        storages |= _storage(name, raw, volumes, findings)
+        findings.end()
     else:
         _check_is_there(settings, name)
         del storages[name]
@@ -309,7 +325,7 @@ def with_storage(settings: Settings, name: str, raw: Mapping[str, object] | None
         raise ConfigError(f"{where}.{name}: the last storage cannot be removed; put another first")
     if len(storages) > STORAGES_MAX:
         raise ConfigError(f"{where}: one service takes {STORAGES_MAX} storages; remove one first")
-    cache = msgspec.structs.replace(settings.cache, storages=storages, volumes=volumes)
+    cache = msgspec.structs.replace(settings.cache, storages=storages, volumes=_good(volumes))
     return replace(settings, cache=cache, kept=settings.kept.with_storage(name, raw))
 
 
@@ -325,6 +341,14 @@ def with_retention(settings: Settings, name: str, raw: Mapping[str, object]) -> 
     return replace(settings, cache=cache, kept=settings.kept.with_retention(name, raw))
 
 
+_Volumes = dict[str, VolumeSettings | None]
+"""Volumes by name; None where what the file says of one is wrong."""
+
+
+def _good(volumes: _Volumes) -> dict[str, VolumeSettings]:
+    return {name: volume for name, volume in volumes.items() if volume is not None}
+
+
 def _check_is_there(settings: Settings, name: str) -> None:
     if name not in settings.cache.storages:
         there = ", ".join(settings.cache.storages)
@@ -333,8 +357,7 @@ def _check_is_there(settings: Settings, name: str) -> None:
         )
 
 
-def _service(ours: Mapping[str, object]) -> ServiceSettings:
-    findings = Findings()
+def _service(ours: Mapping[str, object], findings: Findings) -> ServiceSettings:
     with findings.noting():
         check_names(ours, ServiceSettings.__struct_fields__, SECTION)
     state_dir = ours.get("state_dir", STATE_DIR_DEFAULT)
@@ -345,43 +368,41 @@ def _service(ours: Mapping[str, object]) -> ServiceSettings:
     with findings.noting():
         if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
             raise ConfigError(f"{SECTION}.domain: expected 1 to 64 of A-Z a-z 0-9 _ . -")
-    http = HttpSettings()
+    http = readable_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http", findings)
+    rest = readable_model(RestSettings, ours.get("rest", {}), f"{SECTION}.rest", findings)
+    for name, section in (("http", http), ("rest", rest)):
+        with findings.noting():
+            if section is not None and section.listen:
+                split_address(section.listen, f"{SECTION}.{name}.listen")
+    volumes: _Volumes | None = None
     with findings.noting():
-        http = read_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http")
-        if http.listen:
-            split_address(http.listen, f"{SECTION}.http.listen")
-    rest = RestSettings()
-    with findings.noting():
-        rest = read_model(RestSettings, ours.get("rest", {}), f"{SECTION}.rest")
-        if rest.listen:
-            split_address(rest.listen, f"{SECTION}.rest.listen")
-    volumes: dict[str, VolumeSettings] | None = None
-    with findings.noting():
-        volumes = _volumes(ours.get("volumes"), str(state_dir))
+        volumes = _volumes(ours.get("volumes"), str(state_dir), findings)
     storages: dict[str, StorageSettings] = {}
     with findings.noting():
-        storages = _storages(ours.get("storages"), volumes)
-    findings.end()
+        storages = _storages(ours.get("storages"), volumes, findings)
+    pipes: dict[str, PipeSettings] = {}
+    with findings.noting():
+        pipes = read_pipes(ours.get("pipes", {}), findings)
     return ServiceSettings(
         state_dir=str(state_dir),
         domain=str(domain),
-        http=http,
-        rest=rest,
-        volumes=volumes or {},
+        http=http or HttpSettings(),
+        rest=rest or RestSettings(),
+        volumes=_good(volumes or {}),
         storages=storages,
+        pipes=pipes,
     )
 
 
-def _volumes(raw: object, state_dir: str) -> dict[str, VolumeSettings]:
+def _volumes(raw: object, state_dir: str, findings: Findings) -> _Volumes:
     if raw is None:
         url = f"sqlite:///{Path(state_dir) / 'samples.db'}"
         return {"main": VolumeSettings(backend="sql", options={"url": url})}
-    volumes = {}
-    findings = Findings()
+    volumes: _Volumes = {}
     for name, value in read_table(raw, f"{SECTION}.volumes").items():
+        volumes[name] = None
         with findings.noting():
             volumes[name] = _volume(name, value)
-    findings.end()
     return volumes
 
 
@@ -399,7 +420,9 @@ def _volume(name: str, raw: object) -> VolumeSettings:
     return VolumeSettings(backend=BACKENDS.get(backend, backend), options=options)
 
 
-def _storages(raw: object, volumes: dict[str, VolumeSettings] | None) -> dict[str, StorageSettings]:
+def _storages(
+    raw: object, volumes: _Volumes | None, findings: Findings
+) -> dict[str, StorageSettings]:
     """Read the storages; where the volumes are wrong themselves (None), no name is looked up."""
     where = f"{SECTION}.storages"
     table = read_table(raw if raw is not None else {}, where)
@@ -407,36 +430,41 @@ def _storages(raw: object, volumes: dict[str, VolumeSettings] | None) -> dict[st
         raise ConfigError(f'{where}: name at least one, as in fleet: {{key_expr: "fleet/**"}}')
     if len(table) > STORAGES_MAX:
         raise ConfigError(f"{where}: {len(table)} storages; one service takes {STORAGES_MAX}")
-    storages = {}
-    findings = Findings()
+    storages: dict[str, StorageSettings] = {}
     for name, value in table.items():
-        with findings.noting():
-            storages[name] = _storage(name, value, volumes)
-    findings.end()
+        storages |= _storage(name, value, volumes, findings)
     return storages
 
 
-def _storage(name: str, raw: object, volumes: dict[str, VolumeSettings] | None) -> StorageSettings:
+def _storage(
+    name: str, raw: object, volumes: _Volumes | None, findings: Findings
+) -> dict[str, StorageSettings]:
+    """Return what is right of a storage under its name, nothing where it is none at all."""
     where = f"{SECTION}.storages.{name}"
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
-    if name in _TAKEN:
-        raise ConfigError(f"{where}: the name is taken by the service itself; choose another")
-    table = _with_plain_volume(read_table(raw, where), where)
-    findings = Findings()
     with findings.noting():
-        _check_key_exprs(table, where)
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
+        if name in _TAKEN:
+            raise ConfigError(f"{where}: the name is taken by the service itself; choose another")
     with findings.noting():
-        storage = _read_storage(table, volumes, where)
-    findings.end()  # raises where there is no storage
-    return storage
+        table = dict(read_table(raw, where))
+        with findings.noting():
+            _check_volume(table.get("volume"), where)
+        if isinstance(volume := table.get("volume"), Mapping):
+            table["volume"] = volume.get("id", "")
+        with findings.noting():
+            _check_key_exprs(table, where)
+        anything = {"key_expr": "**"}
+        storage = readable_model(StorageSettings, table, where, findings, instead=anything)
+        if storage is not None:
+            return {name: _related(storage, volumes, where, findings)}
+    return {}
 
 
-def _read_storage(
-    table: Mapping[str, object], volumes: dict[str, VolumeSettings] | None, where: str
+def _related(
+    storage: StorageSettings, volumes: _Volumes | None, where: str, findings: Findings
 ) -> StorageSettings:
-    storage = read_model(StorageSettings, table, where)
-    findings = Findings()
+    """Check a storage's settings against each other and against its volume."""
     with findings.noting():
         if storage.history and storage.retention.samples_max:
             raise ConfigError(
@@ -445,27 +473,22 @@ def _read_storage(
     if volumes is not None:
         with findings.noting():
             storage = _on_volume(storage, volumes, where)
-    findings.end()
     return storage
 
 
-def _with_plain_volume(table: Mapping[str, object], where: str) -> Mapping[str, object]:
-    """Return a storage's settings with zenohd's ``volume: {id: "main"}`` written as ours."""
-    volume = table.get("volume")
+def _check_volume(volume: object, where: str) -> None:
+    """Check zenohd's ``volume: {id: "main"}``, where nothing but the id stands."""
     if not isinstance(volume, Mapping):
-        return table
+        return
     more = sorted(str(name) for name in volume if name != "id")
     if more:
         raise ConfigError(
             f"{where}.volume.{more[0]}: only the volume's id stands here; how it stores is an "
             f"option of the volume itself, under {SECTION}.volumes"
         )
-    return {**table, "volume": volume.get("id", "")}
 
 
-def _on_volume(
-    storage: StorageSettings, volumes: dict[str, VolumeSettings], where: str
-) -> StorageSettings:
+def _on_volume(storage: StorageSettings, volumes: _Volumes, where: str) -> StorageSettings:
     """Return the storage with its volume's name; ConfigError when it has none that will do."""
     if storage.volume == "memory":  # it is always there, as in zenohd
         volumes.setdefault("memory", VolumeSettings(backend="memory", options={}))
@@ -477,8 +500,10 @@ def _on_volume(
     if storage.volume not in volumes:
         raise ConfigError(
             f"{where}.volume: no volume is called {storage.volume!r}; there are: {_names(volumes)}"
+            f"{_meant(storage.volume, volumes)}"
         )
-    if volumes[storage.volume].backend == "memory" and storage.level > Durability.MEMORY:
+    volume = volumes[storage.volume]
+    if volume is not None and volume.backend == "memory" and storage.level > Durability.MEMORY:
         raise ConfigError(
             f"{where}.acknowledge: level {storage.acknowledge!r} cannot be kept in memory; "
             'write acknowledge: "memory" or choose a volume that is durable'
@@ -518,27 +543,24 @@ def _key_expr(text: str, where: str) -> KeyExpression:
     try:
         return KeyExpression(text)
     except ValueError as error:
-        raise ConfigError(f"{where}: {text[:80]!r}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _texts(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _names(volumes: Mapping[str, VolumeSettings]) -> str:
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _names(volumes: Iterable[str]) -> str:
     return ", ".join(volumes) or "none"
 
 
 def _masked(options: Mapping[str, object]) -> dict[str, object]:
     return {name: mask(value, name) for name, value in options.items()}
-
-
-def split_address(text: str, where: str) -> tuple[str, int]:
-    """Split ``host:port``; ConfigError at `where` when it is none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise ConfigError(f"{where}: expected host:port, as in 127.0.0.1:8088, got {text[:80]!r}")
-    return host.strip("[]"), int(port)
 
 
 def _check_json(value: object, name: str) -> None:

@@ -52,7 +52,7 @@ def difference_of(now: Settings, new: Settings) -> Difference:
 
 def _fixed_outside(now: Settings, new: Settings) -> Iterator[str]:
     yield from _differing(now.zenoh, new.zenoh)
-    for name in ("state_dir", "domain", "http", "rest"):
+    for name in ("state_dir", "domain", "http", "rest", "pipes"):
         if getattr(now.cache, name) != getattr(new.cache, name):
             yield f"{SECTION}.{name}"
     for name, volume in new.cache.volumes.items():

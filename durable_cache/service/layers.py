@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.config import SECTION, STATE_DIR_DEFAULT, Settings, read_settings
+from durable_cache.service.config import SECTION, STATE_DIR_DEFAULT, Settings, readable_settings
 from durable_cache.service.document import parse_json5, read_document
 from durable_cache.service.kept import FILE_NAME, KeptChanges, read_kept
-from durable_cache.service.strict import Mistakes, read_table
+from durable_cache.service.strict import Findings, read_table
 
 __all__ = [
     "ENVIRONMENT",
@@ -95,16 +95,19 @@ def overrides_from(environment: Mapping[str, str]) -> Overrides:
     return Overrides(**cast("dict[str, Any]", values))
 
 
-def load_settings(overrides: Overrides) -> Settings:
+def load_settings(
+    overrides: Overrides, note_more: Callable[[Settings, Findings], object] | None = None
+) -> Settings:
     """Read the file that `overrides` names, if any, and lay the overrides over it.
 
     Without a file the embedded default is meant: ``**`` kept on disk under ``state_dir``.
-    Raises `ConfigError`.
+    `note_more` looks for further mistakes in what is right so far. Raises `ConfigError`.
     """
     path = Path(overrides.config) if overrides.config else None
     document = read_document(path) if path else _embedded()
     kept = KeptChanges()
-    try:
+    findings = Findings()
+    with findings.noting():
         plugins = read_table(document.get("plugins", {}), "plugins")
         if path and overrides.key_expr:
             if "durable_cache" in plugins:
@@ -112,11 +115,11 @@ def load_settings(overrides: Overrides) -> Settings:
             document["plugins"] = {**plugins, "durable_cache": {}}
         whole = _laid_over(document, overrides)
         kept = _kept(whole)
-        return replace(read_settings(_changed(whole, kept)), kept=kept)
-    except Mistakes as error:
-        raise Mistakes([_placed(text, path, kept) for text in error.mistakes]) from error
-    except ConfigError as error:
-        raise ConfigError(_placed(str(error), path, kept)) from error
+        settings = replace(readable_settings(_changed(whole, kept), findings), kept=kept)
+        if note_more is not None:
+            note_more(settings, findings)
+    findings.end(lambda text: _placed(text, path, kept))  # raises where there are no settings
+    return settings
 
 
 def _placed(text: str, path: Path | None, kept: KeptChanges) -> str:

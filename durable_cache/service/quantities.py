@@ -1,22 +1,16 @@
-"""Durations and sizes as people write them: ``"7d"``, ``"1h 30m"``, ``"10 MiB"``."""
+"""Settings that are durations or sizes, read as people write them."""
 
 from __future__ import annotations
 
-import re
-from typing import cast
-
 from durable_cache.errors import ConfigError
+from durable_cache.model.quantities import (
+    BYTES_EXAMPLE,
+    SECONDS_EXAMPLE,
+    read_size,
+    read_span,
+)
 
 __all__ = ["plain_number"]
-
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_BYTES = {
-    "B": 1,
-    **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
-    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
-    "KB": 1000,
-}
-_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 
 
 def plain_number(name: str, text: str, where: str) -> int | float | str:
@@ -26,15 +20,11 @@ def plain_number(name: str, text: str, where: str) -> int | float | str:
     """
     parts = name.split("_")
     if "seconds" in parts:
-        units, example = _SECONDS, '"90s", "1h 30m" or "7d"'
+        total, example = read_span(text), SECONDS_EXAMPLE
     elif "bytes" in parts:
-        units, example = cast("dict[str, float]", _BYTES), '"64 KiB", "10 MiB" or "2 GB"'
+        total, example = read_size(text), BYTES_EXAMPLE
     else:
         return text
-    total, end = 0.0, 0
-    while (part := _PART.match(text, end)) is not None and part[2] in units:
-        total += float(part[1]) * units[part[2]]
-        end = part.end()
-    if not end or text[end:].strip():
+    if total is None:
         raise ConfigError(f"{where}: expected a number, or {example}, got {text[:40]!r}")
     return int(total) if total.is_integer() else total

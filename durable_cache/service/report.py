@@ -10,6 +10,10 @@ from threading import Lock
 from typing import NamedTuple
 
 from durable_cache.endpoints.cache import CacheStatus
+from durable_cache.endpoints.subscriber.tables import ConsumerCounts
+from durable_cache.protocol.subjects import SubjectCounts
+from durable_cache.service.measured import ModeRates
+from durable_cache.service.piping import PipeReport
 
 __all__ = ["Event", "ServiceReport", "SourceEvent", "Timeline", "report_values"]
 
@@ -54,6 +58,13 @@ class ServiceReport:
     """When sources were waited for, oldest first, bounded."""
     subscribers_lost: int = 0
     """Samples that subscribers of the domain say they lost, since the service began."""
+    subscribers: tuple[ModeRates, ...] = ()
+    """What subscribers of the domain counted, by delivery mode, when the service looked before."""
+    pipes: tuple[PipeReport, ...] = ()
+    consumers: tuple[ConsumerCounts, ...] = ()
+    """What members of durable consumers that run counted, when the service looked before."""
+    subjects: SubjectCounts = SubjectCounts()
+    """What subscribers counted of subject sequences, when the service looked before."""
 
     @property
     def ready(self) -> bool:
@@ -63,7 +74,10 @@ class ServiceReport:
 
 def report_values(report: ServiceReport, *, with_events: bool = True) -> dict[str, object]:
     """Return the report as plain values for JSON; the events, which may be many, as asked."""
-    values = dataclasses.asdict(dataclasses.replace(report, events=(), source_events=()))
+    plain = dataclasses.replace(report, events=(), source_events=(), pipes=(), consumers=())
+    values = dataclasses.asdict(plain)
+    values["pipes"] = [pipe.values() for pipe in report.pipes]
+    values["consumers"] = [one._asdict() for one in report.consumers]
     values["unix_seconds"] = time.time()
     values["ready"] = report.ready
     values["storages"] = [

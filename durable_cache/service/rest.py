@@ -27,8 +27,10 @@ from durable_cache.endpoints.session import (
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.service.config import RestSettings, StorageSettings, split_address
+from durable_cache.service.addresses import split_address
+from durable_cache.service.config import StorageSettings
 from durable_cache.service.http import Handler, Server
+from durable_cache.service.sections import RestSettings
 from durable_cache.service.streams import Streams, StreamsFull
 
 __all__ = ["RestServer", "Writing"]

@@ -10,6 +10,7 @@ import ast
 import inspect
 import textwrap
 import typing
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -17,12 +18,10 @@ import msgspec
 
 from durable_cache.errors import BackendNotInstalled, ConfigError
 from durable_cache.service.building import limit_names
-from durable_cache.service.config import (
-    STATE_DIR_DEFAULT,
-    HttpSettings,
-    RestSettings,
-    StorageSettings,
-)
+from durable_cache.service.config import STATE_DIR_DEFAULT, StorageSettings
+from durable_cache.service.pipe_settings import PIPES_MAX, PipeSettings
+from durable_cache.service.piping import pipe_limit_names
+from durable_cache.service.sections import HttpSettings, RestSettings
 from durable_cache.storage.plugins import find_backend, installed_backends
 
 __all__ = ["configuration_schema"]
@@ -40,26 +39,23 @@ Schema = dict[str, Any]
 
 def configuration_schema() -> Schema:
     """Return the schema of the whole file; what is Zenoh's own is left open."""
-    models = [HttpSettings, RestSettings, StorageSettings]
-    (http, rest, storage), parts = msgspec.json.schema_components(
+    models: list[type[msgspec.Struct]] = [HttpSettings, RestSettings, StorageSettings, PipeSettings]
+    (http, rest, storage, pipe), parts = msgspec.json.schema_components(
         models, ref_template="#/$defs/{name}"
     )
     defs: Schema = {name: _told(part) for name, part in parts.items()}
-    for model in _models_below(StorageSettings, HttpSettings, RestSettings):
+    for model in _models_below(*models):
         _describe(defs[model.__name__], model)
     defs["StorageSettings"]["properties"]["volume"] = {
         "description": "The volume's name, or zenohd's {id: name}.",
         "anyOf": [{"type": "string"}, {"type": "object", "required": ["id"]}],
     }
-    defs["StorageSettings"]["properties"]["limits"] = {
-        "description": "Bounds of queues and windows.",
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {
-            name: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
-            for name in sorted(limit_names())
-        },
-    }
+    defs["StorageSettings"]["properties"]["limits"] = _limits(
+        "Bounds of queues and windows.", limit_names()
+    )
+    defs["PipeSettings"]["properties"]["limits"] = _limits(
+        "Bounds of frames, pauses and caches.", pipe_limit_names()
+    )
     ours: Schema = {
         "type": "object",
         "additionalProperties": False,
@@ -71,6 +67,11 @@ def configuration_schema() -> Schema:
             "rest": rest,
             "volumes": {"type": "object", "additionalProperties": {"anyOf": _volumes()}},
             "storages": {"type": "object", "minProperties": 1, "additionalProperties": storage},
+            "pipes": {
+                "type": "object",
+                "maxProperties": PIPES_MAX,
+                "additionalProperties": pipe,
+            },
         },
     }
     return {
@@ -81,6 +82,18 @@ def configuration_schema() -> Schema:
             "plugins": {"type": "object", "properties": {"durable_cache": ours}},
         },
         "$defs": defs,
+    }
+
+
+def _limits(description: str, names: Iterable[str]) -> Schema:
+    return {
+        "description": description,
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            name: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+            for name in sorted(names)
+        },
     }
 
 
@@ -149,12 +162,15 @@ def _describe(part: Schema, model: type[msgspec.Struct]) -> None:
     """Write the text under each field of a model's class into its schema."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     body = definition.body if isinstance(definition, ast.ClassDef) else []
+    names: dict[str, str] = {}
+    if issubclass(model, msgspec.Struct):  # a backend's options may be a dataclass
+        names = {field.name: field.encode_name for field in msgspec.structs.fields(model)}
     for field, text in pairwise(body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
-                if name in part["properties"]:
-                    part["properties"][name]["description"] = " ".join(
-                        words.replace("``", "").split()
-                    )
+                written = names.get(name, name)
+                if written in part["properties"]:
+                    described = " ".join(words.replace("``", "").split())
+                    part["properties"][written]["description"] = described
             case _:
                 continue

@@ -1,7 +1,8 @@
 """How a cache service comes up, tells what it does, and goes down without losing anything.
 
-Order up: state directory, session, caches, admin space, HTTP; the reverse down. The first step
-that fails undoes those before it. At most 10 s pass between the first signal and the end.
+Order up: state directory, session, HTTP's addresses, caches, admin space, HTTP's answers; the
+reverse down. The first step that fails undoes those before it, before a cache has written
+anything where an address is taken. At most 10 s pass between the first signal and the end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from durable_cache.endpoints.session import (
     start_thread,
     zid_of,
 )
-from durable_cache.endpoints.workers import Pool
+from durable_cache.endpoints.workers import Lane, Pool
 from durable_cache.errors import ConfigError, DurableCacheError, StorageError
 from durable_cache.service.admin import (
     AdminSpace,
@@ -48,6 +49,8 @@ from durable_cache.service.identity import FILE_NAME, kept_zid
 from durable_cache.service.kept import keep_changes
 from durable_cache.service.logs import CHANGES
 from durable_cache.service.looking import Looking
+from durable_cache.service.measured import Measured
+from durable_cache.service.piping import Piping, pipe_options
 from durable_cache.service.report import ServiceReport, Timeline, report_values
 from durable_cache.service.rest import RestServer, Writing
 from durable_cache.service.volumes import Volume
@@ -76,7 +79,7 @@ class Service:
         self.volumes, options = check_all(settings)
         self._began = time.monotonic()
         self._timeline = Timeline()
-        self._changes = Changes()
+        self._changes = Changes(_endpoints(settings.zenoh, "connect"))
         self.looking = Looking()
         self.caches: dict[str, ReliabilityCache] = {}
         self.status: StatusServer | None = None
@@ -94,26 +97,32 @@ class Service:
             undo.callback(self._pool.close, 1.0)
             self.session = _open(_with_id(settings.zenoh, directory))
             undo.callback(self.session.close)
-            for name, chosen in options.items():
-                self.caches[name] = self._declare(settings, self.volumes, chosen)
-                undo.callback(self.caches[name].close, 1.0)
-            self.zid = zid_of(self.session)
             self._writing = Writing(
                 self.session,
                 settings.cache.domain,
                 self._stored,
             )
             undo.callback(self._writing.close)
+            lane = http_lane(self._pool)
+            servers = self._listen(undo, lane)
+            for name, chosen in options.items():
+                self.caches[name] = self._declare(settings, self.volumes, chosen)
+                undo.callback(self.caches[name].close, 1.0)
+            self.zid = zid_of(self.session)
             self._advised = Advised(self.session, settings.cache.domain)
             undo.callback(self._advised.close)
+            self._measured = Measured(self.session, settings.cache.domain)
             self._declare_admin(undo, writable=may_write(settings.zenoh))
-            self._listen(undo)
+            pipes = {name: pipe_options(settings, name) for name in settings.cache.pipes}
+            self._piping = Piping(self.session, settings.cache.pipes, pipes)
+            undo.callback(self._piping.close, 1.0)
+            if servers:
+                self._http = HttpServer(servers, lane)
             undo.pop_all()
 
-    def _listen(self, undo: ExitStack) -> None:
-        """Listen where the settings say; one thread accepts for both servers."""
+    def _listen(self, undo: ExitStack, lane: Lane) -> list[Server]:
+        """Listen where the settings say; who connects waits until the service is up."""
         cache = self.settings.cache
-        lane = http_lane(self._pool)
         servers: list[Server] = []
         if (address := cache.http.address) is not None:
             hosts = cache.http.hosts
@@ -124,8 +133,7 @@ class Service:
             self.rest = RestServer(cache.rest, self._writing, lane)
             undo.callback(self.rest.server_close)
             servers.append(self.rest)
-        if servers:
-            self._http = HttpServer(servers, lane)
+        return servers
 
     def _declare_admin(self, undo: ExitStack, *, writable: bool) -> None:
         self._puts = StorageChanges(
@@ -251,6 +259,8 @@ class Service:
             events=self._timeline.events(),
             source_events=self._timeline.source_events(),
             subscribers_lost=self._advised.lost,
+            **self._measured.look()._asdict(),
+            pipes=self._piping.reports(),
             disk_free_bytes=_free_bytes(self.settings.cache.state_dir),
         )
 
@@ -279,7 +289,12 @@ class Service:
         statuses = [cache.status() for cache in self.caches.values()]
         self._timeline.note(statuses)
         around = neighbours(self.session)
-        for change in self._changes.of(statuses, around, time.monotonic()):
+        now = time.monotonic()
+        changes = [
+            *self._changes.of(statuses, around, now),
+            *self._changes.of_pipes(self._piping.reports(), now),
+        ]
+        for change in changes:
             level = logging.WARNING if change.weight is Weight.WARNING else logging.INFO
             _changes_log.log(level, change.sentence, extra=dict(change.about))
         for name, cache in self.caches.items():
@@ -300,6 +315,7 @@ class Service:
         self._puts.close(1.0)
         if self._changing.acquire(timeout=timeout_seconds / 2):
             self._changing.release()  # a change that was under way is made
+        self._piping.close(timeout_seconds / 2)  # while the caches take the last positions
         self._admin.close()
         self._advised.close()
         self._writing.close()
@@ -380,7 +396,7 @@ def _open(zenoh: Mapping[str, object]) -> Session:
     except ConfigError as error:
         remedy = (
             "is the other side running, is --connect right?"
-            if "onnect to" in str(error)
+            if "nobody answers" in str(error)
             else "choose other endpoints with --listen"
         )
         raise DurableCacheError(f"{error}; {remedy}") from error

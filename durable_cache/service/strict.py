@@ -9,7 +9,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, Union, cast
 
@@ -23,9 +23,29 @@ from durable_cache.errors import (
 )
 from durable_cache.service.quantities import plain_number
 
-__all__ = ["Findings", "Mistakes", "check_names", "mistakes_of", "read_model", "read_table"]
+__all__ = [
+    "Findings",
+    "Mistakes",
+    "check_names",
+    "mistakes_of",
+    "read_model",
+    "read_table",
+    "readable_model",
+]
 
 ModelT = TypeVar("ModelT", bound=msgspec.Struct)
+_NEAR = 0.55
+"""How like a known name a misspelt one is, at least: ``typo`` means no ``http``."""
+_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_NOTHING: Mapping[str, object] = types.MappingProxyType({})
 
 
 def read_table(raw: object, where: str) -> Mapping[str, object]:
@@ -60,12 +80,16 @@ class Findings:
         except (ConfigError, BackendNotFound, BackendNotInstalled) as error:
             self._errors.append(error)
 
-    def end(self) -> None:
-        """Raise what was found, if anything was: an error alone as it is."""
-        if len(self._errors) == 1:
+    def end(self, placed: Callable[[str], str] | None = None) -> None:
+        """Raise what was found, if anything was: an error alone as it is, or as `placed` has it."""
+        if not self._errors:
+            return
+        if len(self._errors) == 1 and placed is None:
             raise self._errors[0]
-        if self._errors:
-            raise Mistakes([text for error in self._errors for text in mistakes_of(error)])
+        texts = [text for error in self._errors for text in mistakes_of(error)]
+        if placed is not None:
+            texts = [placed(text) for text in texts]
+        raise (Mistakes(texts) if texts[1:] else ConfigError(texts[0])) from self._errors[0]
 
 
 def mistakes_of(error: Exception) -> tuple[str, ...]:
@@ -80,7 +104,7 @@ def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
     for name in names:
         with findings.noting():
             if name not in allowed:
-                near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+                near = difflib.get_close_matches(name, allowed, n=1, cutoff=_NEAR)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
                 raise ConfigError(f"{where}.{name}: unknown setting; {hint}")
     findings.end()
@@ -91,28 +115,66 @@ def read_model(kind: type[ModelT], raw: object, where: str) -> ModelT:
 
     Seconds and bytes may be written as text, as in ``"7d"``.
     """
-    table = read_table(raw, where)
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     findings = Findings()
-    with findings.noting():
-        check_names(table, fields, where)
-    values = dict(table)
-    for name, value in table.items():
-        if name in fields:
-            with findings.noting():
-                values[name] = _read_field(name, fields[name], value, where)
+    model = readable_model(kind, raw, where, findings)
     findings.end()
+    if model is None:
+        raise AssertionError(f"{where}: where no model can be made, a mistake was noted")
+    return model
+
+
+def readable_model(
+    kind: type[ModelT],
+    raw: object,
+    where: str,
+    findings: Findings,
+    instead: Mapping[str, object] = _NOTHING,
+) -> ModelT | None:
+    """Read what is right of a model and note each mistake, so that the rest can be checked too.
+
+    A field that is wrong has its default, or its value of `instead`; None where it has neither.
+    """
+    model: ModelT | None = None
+    with findings.noting():
+        table = read_table(raw, where)
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        with findings.noting():
+            check_names(table, fields, where)
+        values = dict(instead)
+        for name in [name for name in table if name in fields]:
+            with findings.noting():
+                values[name] = _read_field(name, fields[name].type, table[name], where, findings)
+        unknown = [name for name in table if name not in fields]
+        for name in [name for name, field in fields.items() if field.required]:
+            with findings.noting():
+                # One that is misspelt was named already, with what was meant.
+                if name not in table and not _is_near(name, unknown):
+                    raise ConfigError(f"{where}: missing required field {name}")
+        if all(name in values for name, field in fields.items() if field.required):
+            model = _converted(values, kind, where)
+    return model
+
+
+def _is_near(name: str, others: Iterable[str]) -> bool:
+    return bool(difflib.get_close_matches(name, list(others), n=1, cutoff=_NEAR))
+
+
+def _converted(values: Mapping[str, object], kind: type[ModelT], where: str) -> ModelT:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_located(str(error), where, fields)) from error
+        types_of = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        raise ConfigError(_located(str(error), where, types_of)) from error
 
 
-def _read_field(name: str, annotation: object, value: object, where: str) -> object:
+def _read_field(
+    name: str, annotation: object, value: object, where: str, findings: Findings
+) -> object:
     """Return a field's value as its model takes it."""
     inner = _model_in(annotation)
     if inner is not None and value is not None:
-        return read_model(inner, value, f"{where}.{name}")
+        model = readable_model(inner, value, f"{where}.{name}", findings)
+        return inner() if model is None else model
     if isinstance(value, str) and not _takes_text(annotation):
         value = plain_number(name, value, f"{where}.{name}")
     elif isinstance(value, Mapping) and not _takes_text(annotation):
@@ -158,7 +220,19 @@ def _located(message: str, where: str, fields: Mapping[str, object]) -> str:
     path = path.rstrip("`")
     choices = _choices(fields.get(path.lstrip("."))) if lowered.startswith("invalid enum") else []
     hint = f"; one of: {', '.join(choices)}" if choices else ""
-    return f"{where}{path}: {lowered}{hint}"
+    wrong = re.search(r"'(.*)'", lowered) if choices else None
+    near = difflib.get_close_matches(wrong[1], choices, n=1) if wrong else []
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{where}{path}: {_in_words(lowered)}{hint}{meant}"
+
+
+def _in_words(text: str) -> str:
+    """Return what was expected in the words of who writes the file."""
+    if not text.startswith("expected "):
+        return text
+    for word, plain in _KINDS.items():
+        text = re.sub(rf"\b{word}\b", plain, text)
+    return text.replace(" | ", " or ")
 
 
 def _choices(annotation: object) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 from durable_cache.errors import BackendNotFound, ConfigError
 from durable_cache.service.config import SECTION, Settings, VolumeSettings
 from durable_cache.service.masking import mask_text, resolve_secrets
-from durable_cache.service.strict import Findings, check_names, read_model
+from durable_cache.service.strict import Findings, readable_model
 from durable_cache.storage.contract import Backend, BackendOptions
 from durable_cache.storage.plugins import find_backend
 
@@ -56,10 +56,17 @@ def read_volume(name: str, settings: VolumeSettings) -> Volume:
         raise ConfigError(f"{where}.backend: {error}") from error
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{where}.backend: cannot be loaded: {error}") from error
+    findings = Findings()
     known = {field.encode_name for field in msgspec.structs.fields(backend.options_type)}
-    check_names(settings.options, known, where)
-    raw = resolve_secrets(settings.options, where)
-    volume = Volume(name, backend, read_model(backend.options_type, raw, where), raw)
+    raw: dict[str, object] = {}
+    for option, value in settings.options.items():
+        with findings.noting():
+            raw |= resolve_secrets({option: value}, where) if option in known else {option: value}
+    options = readable_model(backend.options_type, raw, where, findings)
+    findings.end()
+    if options is None:
+        raise AssertionError(f"{where}: where no options can be read, a mistake was noted")
+    volume = Volume(name, backend, options, raw)
     if isinstance(backend, _Checking):
         try:
             backend.check_options(volume.options)

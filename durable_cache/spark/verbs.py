@@ -30,9 +30,28 @@ ROWS_SHOWN = 50
 DIFFERS = 1
 
 
+_EXAMPLES = {
+    "sql": '"select * from gaps"',
+    "history": "--key-expr 'fleet/7/**' --since 2026-11-01T00:00:00Z",
+    "gap-report": "--key-expr 'fleet/**' --to gaps",
+    "delivery-report": "--html delivery.html",
+    "latest": "--to latest",
+    "downsample": "--every 60 --keep mean --to minutes",
+    "export": "--to parquet --key-expr 'fleet/**'",
+    "replay-plan": "--rate 2 --to plan",
+    "verify": "--against copy/fleet",
+}
+"""What each verb's example gives it behind the table."""
+_IMPORT = "--from sql --option url=sqlite:///samples.db --storage fleet --to lake"
+
+
 def add_spark_verbs(subparsers: Verbs) -> None:
-    """Add every verb to `subparsers`; each sets ``run``, a function of the arguments -> int."""
-    jars = subparsers.add_parser("jars", help=f"fetch the jars of {COORDINATES} into a folder")
+    """Add every verb to `subparsers`; each sets ``run``, a function of the arguments -> int.
+
+    Their parsers take `examples`, which their help ends with.
+    """
+    summary = f"fetch the jars of {COORDINATES} into a folder"
+    jars = _parser(subparsers, "jars", summary, "--to spark-jars")
     jars.add_argument("--to", type=Path, default=default_folder(), metavar="FOLDER")
     jars.add_argument("--repository", metavar="URL", help="a Maven repository to ask as well")
     _add_json(jars)
@@ -97,9 +116,8 @@ def _add_comparisons(subparsers: Verbs) -> None:
     other.add_argument("--against", metavar="TABLE", help="another table")
     other.add_argument("--backend", help="a storage of this backend")
     _add_storage(verify)
-    load = subparsers.add_parser(
-        "import", help="copy another backend's history into a Delta storage; needs no Java"
-    )
+    summary = "copy another backend's history into a Delta storage; needs no Java"
+    load = _parser(subparsers, "import", summary, _IMPORT)
     load.add_argument("--from", dest="backend", required=True, metavar="BACKEND")
     _add_storage(load)
     load.add_argument("--to", required=True, metavar="FOLDER", help="a volume of the delta backend")
@@ -110,10 +128,15 @@ def _add_comparisons(subparsers: Verbs) -> None:
         _add_json(parser)
 
 
+def _parser(verbs: Verbs, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    examples = (f"durable-cache spark {name} {example}",)
+    return verbs.add_parser(name, help=summary, description=f"{summary}.", examples=examples)
+
+
 def _verb(
     subparsers: Verbs, name: str, run: Callable[[argparse.Namespace], int], summary: str
 ) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(name, help=summary, description=summary)
+    parser = _parser(subparsers, name, summary, f"lake/fleet {_EXAMPLES[name]}")
     parser.add_argument("table", help="the folder of a storage of the delta backend")
     parser.add_argument("--master", default="local[*]", help="local[*], spark://…, yarn, k8s://…")
     parser.add_argument("--jars", type=Path, metavar="FOLDER", help="Delta jars; else from Maven")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import socket
 import time
@@ -14,13 +16,22 @@ from durable_cache.endpoints.session import Session, close_session, open_session
 __all__ = ["LocalNetwork", "free_port", "wait_until"]
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS_MAX = 8
+_PORTS = itertools.cycle(
+    random.SystemRandom().sample(range(10_000 + _WORKER % _WORKERS_MAX, 30_000, _WORKERS_MAX), 2500)
+)
+"""Of its own for each process of a test run, and each of them once in a long time: one that was
+given out and is not listened on yet looks free to everybody."""
+
+
 def free_port() -> int:
     """Return a port of the loopback that nobody listens on; AssertionError when none is found.
 
     Below those the system hands out by itself: such a one could go to somebody else before it is
     used.
     """
-    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
+    for port in itertools.islice(_PORTS, 100):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

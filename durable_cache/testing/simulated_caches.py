@@ -194,7 +194,7 @@ class SimulatedCache:
                 for other in network.caches.values():
                     if other is not self:
                         self._carry(other, RootReceived(payload))
-            case Offer(_, batch, held):
+            case Offer(_, batch, held, _):
                 self.pulled += len(batch)
                 let_in = [sample for sample in batch if self._let_in(sample.source)]
                 self.take(SampleBatch((*let_in, *held)))

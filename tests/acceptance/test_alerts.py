@@ -122,6 +122,7 @@ FIRED = {
     "DurableCacheSamplesMissed": {"durable_cache_samples_missed_total": "0+1x60"},
     "DurableCacheSamplesConflict": {"durable_cache_alignment_conflicts_total": "0+1x60"},
     "DurableCacheDeadLetters": {"durable_cache_dead_letters": "1x60"},
+    "DurableCacheProcessedTwice": {"durable_cache_consumer_processed_twice": "3x60"},
     "DurableCacheJournalFills": {
         "durable_cache_journal_bytes": "90x60",
         "durable_cache_journal_bytes_max": "100x60",
@@ -135,7 +136,11 @@ FIRED = {
     "DurableCacheDown": {"up": "0x60"},
 }
 """What makes each alert fire; one sample a minute for an hour."""
-MORE = {"up": ', job="durable-cache"', "durable_cache_queries_total": ', outcome="failed"'}
+MORE = {
+    "up": ', job="durable-cache"',
+    "durable_cache_queries_total": ', outcome="failed"',
+    "durable_cache_consumer_processed_twice": ', consumer="bill"',
+}
 
 
 def test_each_alert_fires_when_it_should_and_none_when_all_is_well(tmp_path: Path) -> None:

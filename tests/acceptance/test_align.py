@@ -10,8 +10,8 @@ import pytest
 
 from durable_cache import declare_reliable_publisher
 from durable_cache.endpoints.session import close_session, open_session
-from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import free_port, wait_until
+from tests.kit.faults import ModuleProcess
 
 FAST = "slot_seconds: 1, settle_seconds: 0.2"
 

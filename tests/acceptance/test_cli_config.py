@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_a_good_configuration_is_shown_in_effect(run: Run, tmp_path: Path) -> No
         (("lab/**", "lab//x"), "plugins.durable_cache.storages.lab.key_expr: 'lab//x'"),
         (("key_expr", "key_exp"), "storages.lab.key_exp: unknown setting; did you mean 'key_expr'?"),
         (('"memory" } }', '"memroy" } }'), "volumes.quick.backend: no backend is called 'memroy'; installed:"),
-        (('acknowledge: "memory"', "x: 1"), "storages.lab.x: unknown setting"),
+        (('acknowledge: "memory"', 'acknowledge: "memory", x: 1'), "storages.lab.x: unknown setting"),
         ((', acknowledge: "memory"', ""), "storages.lab.acknowledge: level 'disk' cannot be kept in memory"),
         (("connect:", "conect:"), "conect: Zenoh knows no such setting"),
         (('endpoints: ["tcp', 'endpoint: ["tcp'), "connect: Zenoh: unknown field `endpoint`, expected one of"),
@@ -121,8 +122,10 @@ def test_the_backends_are_listed(run: Run) -> None:
 )
 def test_usage_errors_end_with_2(arguments: tuple[str, ...], run: Run) -> None:
     result = run(*arguments)
-    assert result.returncode == 2
-    assert "usage: durable-cache" in result.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("durable-cache")
+    assert "--help" in line
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,17 @@ def test_usage_errors_end_with_2(arguments: tuple[str, ...], run: Run) -> None:
         (("query", "a", "b"), "'b': one argument too many"),
         (("lake", "statsu", "x"), "'statsu' is none of status, optimize, vacuum; did you mean status?"),
         (("serve", "--rest-http-port", "x"), "rest.listen: expected host:port"),
+        (("put", "a", "b", "--rate", "fast"), "put: --rate: 'fast' is no number"),
+        (("query", "a", "--limit", "1.5"), "query: --limit: '1.5' is no whole number"),
+        (("put", "a"), "put: VALUE missing, as in: durable-cache put fleet/7/pose 'x=1 y=2'"),
+        (("purge", "fleet"), "purge: --key-expr missing, as in: durable-cache purge fleet --key-expr"),
+        (("lake",), "lake: name one of status, optimize, vacuum"),
+        (("put", "a//b", "x"), "durable-cache: key 'a//b': empty chunk"),
+        (("serve", "-l", "127.0.0.1:7447"), "did you mean tcp/127.0.0.1:7447?"),
+        (("serve", "-m", "roter"), "did you mean router?"),
+        (("serve", "--cfg", "scoutng/delay:4"), "scoutng: Zenoh knows no such setting; did you mean scouting?"),
+        (("serve", "--cfg", "mode:'\"roter\"'"), "did you mean router?"),
+        (("--verson",), "'--verson': no such option; did you mean --version?"),
         (("serve", "-P", "storage_manager"), "storages are named under plugins.durable_cache"),
     ],
 )  # fmt: skip
@@ -146,13 +160,49 @@ def test_what_is_misspelt_is_named_with_what_is_nearest(
     assert said in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("backends",), ("check-config", "--schema")])
+def test_a_full_disk_behind_the_output_is_named(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "durable_cache", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert one_line(result) == "durable-cache: standard output: No space left on device"
+
+
+def test_help_of_a_verb_may_be_asked_for_either_way(run: Run) -> None:
+    asked = run("help", "put")
+    assert (asked.returncode, asked.stdout) == (0, run("put", "--help").stdout)
+
+
 def test_the_command_alone_says_how_to_begin(run: Run) -> None:
     result = run()
     assert (result.returncode, result.stderr) == (0, "")
     assert "durable-cache put fleet/7/pose" in result.stdout
 
 
+SLOW_IN_HELP = """
+import sys
+from durable_cache.service.cli import build_parser
+from durable_cache.service.verbs import VERBS
+slow = {"zenoh", "sqlalchemy", "pyarrow", "textual", "rich", "duckdb", "polars", "mcap"}
+for verb in VERBS:
+    if verb not in ("lake", "spark"):
+        build_parser(verb)
+        print(*(f"{verb}:{name}" for name in slow & set(sys.modules)))
+"""
 OWN_VERBS = [name for name in VERBS if name not in ("lake", "spark")]
+
+
+def test_help_waits_for_no_driver() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SLOW_IN_HELP], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == []
 
 
 @pytest.mark.parametrize("verb", OWN_VERBS)
@@ -215,6 +265,9 @@ def test_a_file_of_zenohs_alone_is_served_with_a_key_expression(run: Run, tmp_pa
     assert bare.returncode == 2
     assert "plugins.durable_cache: missing" in one_line(bare)
     assert "--key-expr" in one_line(bare)
+    (tmp_path / "storing.json5").write_text("{ plugins: { storage_manager: { storages: {} } } }")
+    storing = run("serve", "-c", "storing.json5")
+    assert "durable-cache check-config --from-zenohd FILE" in one_line(storing)
     result = run("check-config", "zenoh.json5", "-k", "fleet/**")
     assert result.returncode == 0, result.stderr
     assert "fleet/**" in result.stderr
@@ -225,9 +278,11 @@ MISTAKEN = """{
   plugins: { durable_cache: {
     domain: "a b", http: { listen: "nowhere" },
     volumes: { quick: { backend: "memroy" }, db: { backend: "sql", url: "mysql://x/y" },
-               pg: { backend: "postgres", url: "sqlite:///x" }, main: {} },
+               pg: { backend: "postgres", url: "sqlite:///x" }, main: {},
+               lake: { backend: "delta", pth: "x" } },
     storages: {
-      lab: { key_expr: "lab//x", retension: 1, limits: { pool_thread: 3 } },
+      lab: { key_expr: "lab//x", volume: "db", retension: 1, limits: { pool_thread: 3 },
+             source: "me" },
       fleet: { retention: { age_seconds_max: "7 fortnights", samples_max: -1 } },
     } } } }
 """
@@ -247,27 +302,19 @@ def test_all_mistakes_are_named_at_once(verb: str, run: Run, tmp_path: Path) -> 
         "storages.lab.retension: unknown setting; did you mean 'retention'?",
         "storages.lab.key_expr: 'lab//x'",
         'storages.fleet.retention.age_seconds_max: expected a number, or "90s", "1h 30m" or',
-        "storages.fleet.retention.samples_max: expected int >= 1",
+        "storages.fleet.retention.samples_max: expected a whole number >= 1",
+        "storages.fleet: missing required field key_expr",
+        "storages.fleet.volume: missing; name one of: quick, db, pg, main, lake",
+        "volumes.quick.backend: no backend is called 'memroy'; installed: ",
+        "volumes.db: backend 'sql': no driver for 'mysql'; write sqlite:/// or postgresql://",
+        "volumes.lake.pth: unknown setting; did you mean 'path'?",
+        "storages.lab.limits.pool_thread: unknown setting; did you mean 'pool_threads'?",
+        "storages.lab: source 'me' is no source_id",
+        "conect: Zenoh knows no such setting; did you mean connect?",
+        "mode: Zenoh: unknown variant `rooter`",
     ):
         assert sum(said in line for line in lines) == 1, (said, result.stderr)
-    # What is read only once the shape is right:
-    shaped = """{
-      conect: {}, mode: "rooter",
-      plugins: { durable_cache: {
-        volumes: { quick: { backend: "memroy" }, db: { backend: "sql", url: "mysql://x/y" } },
-        storages: { lab: { key_expr: "lab/**", volume: "db", limits: { pool_thread: 3 } } } } } }"""
-    (tmp_path / "cache.json5").write_text(shaped)
-    result = run(verb, "--config", "cache.json5")
-    assert result.returncode == 2
-    for said in (
-        "volumes.quick.backend: no backend is called 'memroy'; installed: ",
-        "sql; did you mean memory?",
-        "volumes.db: backend 'sql': no driver for 'mysql'; write sqlite:/// or postgresql://",
-        "storages.lab.limits.pool_thread: unknown setting; did you mean 'pool_threads'?",
-        "conect: Zenoh knows no such setting",
-        "mode: ",
-    ):
-        assert sum(said in line for line in result.stderr.splitlines()) == 1, (said, result.stderr)
+    assert len(lines) == 17, result.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "cache.json5"], "nothing is silently created"
 
 
@@ -335,6 +382,7 @@ def test_every_verb_takes_json(verb: str) -> None:
     parser = build_parser(verb)
     needed = {
         "put": ["a", "b"],
+        "pipe": ["--key", "a"],
         "query": ["a"],
         "instances": ["a"],
         "replay": ["a", "--same-keys"],

@@ -19,8 +19,10 @@ from durable_cache import (
     declare_reliability_cache,
     declare_reliable_publisher,
 )
-from durable_cache.testing.faults import ModuleProcess
+from durable_cache.endpoints.session import Timestamp, build_timestamp
+from durable_cache.model.timestamp import ntp64_at
 from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.kit.faults import ModuleProcess
 
 KILLS, KILLS_WHILE_REWINDING = 15, 6
 SOURCES = 2
@@ -67,12 +69,6 @@ while True:
 """
 
 
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
-
 def cache_on(network: LocalNetwork, directory: Path) -> ReliabilityCache:
     return declare_reliability_cache(
         network.router,
@@ -98,7 +94,12 @@ class Publishing:
     def _run(self) -> None:
         while not self._ended.wait(0.005):
             for publisher in self._publishers:
-                publisher.put(b"")
+                publisher.put(b"", timestamp=self._stamp(publisher.next_sn))
+
+    def _stamp(self, sn: int) -> Timestamp:
+        """Return the time, and now and then one from before the last few kills."""
+        back_seconds = 3 if sn % 40 == 7 else 0
+        return build_timestamp(ntp64_at(time.time_ns() - back_seconds * 10**9), "abcd")
 
     def finish(self) -> dict[str, int]:
         """Return how many samples each source put, once caches hold them."""

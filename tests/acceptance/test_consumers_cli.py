@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ from durable_cache import (
     declare_reliable_publisher,
     declare_reliable_subscriber,
 )
-from durable_cache.consumers import ConsumerOptions, ReliableConsumer, find_consumers
+from durable_cache.consumers import (
+    ConsumerOptions,
+    ReliableConsumer,
+    SharingConsumer,
+    find_consumers,
+)
 from durable_cache.endpoints.session import Session
 from durable_cache.protocol.consumers import position_key
-from durable_cache.testing.network import LocalNetwork
+from durable_cache.testing.network import LocalNetwork, wait_until
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 KEPT = "@durable/v1/default/consumers/**"
@@ -97,7 +103,8 @@ def test_positions_members_and_dead_letters_are_shown_and_rewound(
             "0",
             "1",
             "0",
-        ]
+            "no",
+        ], "of members nothing is known where none lives"
         assert table.stderr == "1 consumer\n"
         detail = run("consumers", "billing", *where).stdout.splitlines()
         assert detail[1].split() == [
@@ -117,6 +124,52 @@ def test_positions_members_and_dead_letters_are_shown_and_rewound(
             assert json.loads(again.stdout)["runs"] == runs, again.stderr
             with consume(session) as consumer:
                 assert consumer.recv(10).sn == 0
+
+
+def test_members_and_what_each_of_them_has_are_shown(network: LocalNetwork, run: Run) -> None:
+    where = ("--connect", network.endpoint)
+    shared = ConsumerOptions(level="memory", confirm_seconds=0.01, members_max=2)
+    handled: list[str] = []
+    with ExitStack() as stack:
+        publishers = [stack.enter_context(publish(network)) for _ in range(6)]
+        members: list[SharingConsumer] = []
+        for _ in range(2):
+            one = declare_reliable_subscriber(
+                network.client(),
+                "fleet/*",
+                lambda sample: handled.append(str(sample.source)),
+                consumer="billing",
+                consumer_options=shared,
+            )
+            assert isinstance(one, SharingConsumer)
+            members.append(stack.enter_context(one))
+        wait_until(lambda: all(len(one.members) == 2 and one.agreed for one in members))
+        for publisher in publishers:
+            put(publisher, 3)
+        wait_until(lambda: len(handled) == 18)
+        for member in members:
+            member.flush(10)
+        status: dict[str, Any] = {}
+
+        def has_settled() -> bool:
+            """Caches may call a run by a name of their own until they saw its publisher's token."""
+            status.update(json.loads(run("consumers", "--json", *where).stdout)[0])
+            return {seen["fence"] for seen in status["runs"]} == {1}  # nothing was stored before
+
+        wait_until(has_settled, 30, "a position of each run")
+        assert len(status["members"]) == 2
+        assert len(status["runs"]) == 6
+        epochs = {str(publisher.source): publisher.epoch for publisher in publishers}
+        assert {one["source"]: one["epoch"] for one in status["runs"]} == epochs
+        has = {one["source"]: one["member"] for one in status["runs"]}
+        assert sorted(has) == sorted(str(publisher.source) for publisher in publishers)
+        for publisher in publishers:
+            (owner,) = [one for one in members if one.owns(publisher.source)]
+            assert has[str(publisher.source)] == str(owner.member)
+        detail = run("consumers", "billing", *where)
+        assert detail.stderr == "fleet/*, 2 members\n"
+        shown = [line.split()[-1] for line in detail.stdout.splitlines()[1:]]
+        assert sorted(shown) == sorted(has.values())
 
 
 def test_a_position_that_cannot_be_read_costs_its_neighbours_nothing(

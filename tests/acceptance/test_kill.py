@@ -15,8 +15,8 @@ from durable_cache import Kind, Qos, Sample, declare_reliable_publisher
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.publisher import Receipt, ReliablePublisher
 from durable_cache.endpoints.session import close_session, open_session, zid_of
-from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import free_port, wait_until
+from tests.kit.faults import ModuleProcess
 
 ENCODINGS = ("zenoh/bytes", "application/json;v1", "text/plain", "application/cdr;imu")
 

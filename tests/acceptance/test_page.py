@@ -71,8 +71,12 @@ def test_it_is_live_and_says_when_the_service_is_gone(shown: Shown) -> None:
     offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     browser.call("Network.emulateNetworkConditions", offline=True, **offline)
     browser.until("!document.querySelector('#trouble').hidden")
+    keys = "[...document.querySelectorAll('td button')]"
+    browser.value(f"{keys}.find((one) => one.innerText === 'lab/a').click()")
+    assert browser.value(TABLE) == "asking …", "no answer is not an empty one"
     browser.call("Network.emulateNetworkConditions", offline=False, **offline)
     browser.until("document.querySelector('#trouble').hidden")
+    browser.until(f"{TABLE}.includes('three')")
 
 
 def test_names_and_payloads_are_never_markup(shown: Shown) -> None:
@@ -100,7 +104,7 @@ def test_search_drill_down_and_back_need_no_mouse(shown: Shown) -> None:
     browser.until(f"{TABLE}.includes('lab/a')")
     browser.press("/", *"lab/a", "Enter")
     browser.until("document.querySelector('#where').textContent.includes('in lab/a')")
-    browser.until(f"!{TABLE}.includes('img')")
+    browser.until(f"{TABLE}.includes('lab/a') && !{TABLE}.includes('img')")
     browser.value("document.querySelector('#rows').focus()")
     for _ in range(30):
         browser.press("Tab")
@@ -130,10 +134,11 @@ def test_a_gap_and_its_loss_are_on_the_timeline_of_their_source(shown: Shown) ->
     try:
         source = Numbered(session, "lab/gappy")
         wait_until(lambda: source.publisher.matching_status.matching, what="matching")
-        for sn in (0, 1, 5):
-            source.put(sn)
         browser.open(shown.url, 1280, 900)
         timeline = "document.querySelector('#timeline')"
+        browser.until(f"{timeline}.innerText.includes('lab')")  # it draws what it sees happen
+        for sn in (0, 1, 5):
+            source.put(sn)
         browser.until(f"{timeline}.innerText.includes({source.prefix!r})")
         browser.until(f"{timeline}.querySelectorAll('.bar-lost').length >= 2")
         browser.value("document.querySelector('#tab-losses').click()")

@@ -12,7 +12,6 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -97,12 +96,6 @@ class Program:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.fixture

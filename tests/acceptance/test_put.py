@@ -85,6 +85,23 @@ def test_every_line_of_stdin_is_a_sample(
     assert payloads(run, network, "fleet/7/count") == [*map(str, range(49)), "last"]
 
 
+def test_an_empty_stdin_is_said_and_no_acknowledgement_claimed(
+    network: LocalNetwork, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    put = subprocess.run(
+        [*COMMAND, "put", "fleet/7/count", "-", "--connect", network.endpoint],
+        stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (put.returncode, put.stdout) == (0, "")
+    assert "fleet/7/count: nothing was published, standard input was empty" in put.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

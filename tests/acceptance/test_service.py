@@ -28,6 +28,7 @@ from durable_cache import (
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.service.metrics import METRICS
 from durable_cache.testing.network import wait_until
+from tests.servers.zenoh_sources import connected
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Any]
@@ -255,7 +256,7 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         assert table.returncode == 0, table.stderr
         heading, *lines = table.stdout.splitlines()
         of_the_text = (
-            "user repeat rep time not sub not time msg loss loss time ibx loss ibx time R UR"
+            "user repeat rep time not sub not time msg loss loss time ibx loss ibx time R UR mode"
         )
         assert heading.split()[1:] == of_the_text.split()
         mine = next(line.split() for line in lines if line.startswith(str(subscriber.source)))
@@ -269,16 +270,23 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         assert (first["at"], first["msg_loss"]) == (str(subscriber.source), 4)
         assert first["loss_time"].endswith("+00:00")
         assert (first["reliability"], first["uniqueness"]) == (2 / 6, 2 / 3)
-        assert mine[-2:] == ["0.3333", "0.6666"]
+        assert mine[-3:] == ["0.3333", "0.6666", "at-most-once"]
+        assert (first["mode"], cached["mode"]) == ("at-most-once", None)
         assert cached["reliability"] is None
         watched = run("loss", *to_it, "--watch", "--rounds", "2", "--interval", "0.1", "--json")
         rounds = [json.loads(line) for line in watched.stdout.splitlines()]
         assert [row["msg_loss"] for row in rounds if row["at"] == first["at"]] == [4, 4]
         http = f"http://127.0.0.1:{served.http_port}/metrics"
         wait_until(lambda: b"samples_lost_total 4\n" in urlopen(http).read())
+        for measured in (b'subscribers{mode="at-most-once"} 1', b"uniqueness{", b"reliability{"):
+            wait_until(lambda text=measured: text in urlopen(http).read())
+        assert b'reliability{mode="at-most-once"} 0.333' in urlopen(http).read()
     skips = run("loss", *to_it, "--skips", "--format", "json")
     assert (skips.returncode, json.loads(skips.stdout)) == (0, [])
     assert "no sample was given up" in skips.stderr
+    subjects = run("loss", *to_it, "--subjects", "--format", "json")
+    assert (subjects.returncode, json.loads(subjects.stdout)) == (0, [])
+    assert "no subscriber saw a subject sequence" in subjects.stderr
     for wrong in (("--limit", "0"), ("--interval", "0"), ("--watch", "--skips")):
         assert run("loss", *to_it, *wrong).returncode == 2
 
@@ -327,7 +335,11 @@ def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str, dict[str
 
 
 def test_health_metrics_and_status_page_are_served(served: Served) -> None:
-    publish(served.endpoint, "lab/a", [b"x"] * 3)
+    with publisher(served.endpoint, "lab/a") as out:
+        connected(out._publisher)  # what is sent again counts as no delay of what was heard
+        for _ in range(3):
+            out.put(b"x")
+        out.flush(20)
     port = served.http_port
     assert fetch(port, "/healthz")[:2] == (200, "alive\n")
     assert fetch(port, "/readyz")[:2] == (200, "ready\n")
@@ -337,8 +349,8 @@ def test_health_metrics_and_status_page_are_served(served: Served) -> None:
     for metric in METRICS:
         assert f"# TYPE {metric.name} {metric.kind}" in text
     assert 'durable_cache_samples_appended_total{cache="lab"} 3' in text
-    counted = [line for line in text.splitlines() if line.startswith("durable_cache_ack_delay")]
-    assert 'durable_cache_ack_delay_seconds_count{cache="lab"} 3' in counted, counted
+    delays = 'durable_cache_ack_delay_seconds_count{cache="lab"} 3'  # counted behind the last reply
+    wait_until(lambda: delays in fetch(port, "/metrics")[1].splitlines(), what=delays)
     assert "lab/a" not in text, "no label names a key or a source"
     status, page, headers = fetch(port, "/")
     assert (status, "<script src=" in page) == (200, True)

@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 
 from durable_cache import ReliablePublisher, declare_reliable_publisher, open_session
-from durable_cache.testing.faults import full_disk
+from tests.kit.faults import full_disk
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Any]

@@ -82,6 +82,12 @@ def test_lines_for_people_say_the_same(start: Start, free_port: Callable[[], int
     assert "is gone" not in other.stderr, "--log error keeps it quiet"
 
 
+def test_a_router_that_is_not_there_is_told_of(start: Start, free_port: Callable[[], int]) -> None:
+    absent = f"tcp/127.0.0.1:{free_port()}"
+    service = start("serve", "-l", f"tcp/127.0.0.1:{free_port()}", "-e", absent, *ALONE)
+    service.wait_for(f"nobody answers yet; connecting is tried again connect={absent}")
+
+
 def test_a_supervisor_is_told_when_it_is_ready_alive_and_stopping(
     start: Start, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
@@ -108,17 +114,21 @@ def test_zenoh_logs_what_its_own_variable_asks_for(
     assert "zenoh::" in service.stdout + service.stderr
 
 
+@pytest.mark.parametrize("option", ["--listen", "--http", "--rest-http-port"])
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_start_that_fails_leaves_no_directory_that_it_made(
-    exists: bool, start: Start, tmp_path: Path
+    exists: bool, option: str, start: Start, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
     if exists:
         (tmp_path / "durable-cache-data").mkdir()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        endpoint = f"tcp/127.0.0.1:{taken.getsockname()[1]}"
-        service = start("serve", "-l", endpoint, *ALONE)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        listening = ["--listen", f"tcp/127.0.0.1:{free_port()}"] if option != "--listen" else []
+        chosen = f"tcp/{address}" if option == "--listen" else address
+        service = start("serve", *listening, option, chosen, *ALONE)
         assert service.end() == 1
-    assert "--listen" in service.stderr
+    assert f"{address}: Address already in use" in service.stderr
+    assert option in service.stderr
     assert (tmp_path / "durable-cache-data").exists() is exists

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 
 from durable_cache.endpoints.cache import CacheStatus
 from durable_cache.endpoints.delays import DelaysSeen
 from durable_cache.endpoints.ingest import Miss
 from durable_cache.endpoints.status import AlignmentStatus
+from durable_cache.endpoints.subscriber.tables import ConsumerCounts
+from durable_cache.protocol.subjects import SubjectCounts
+from durable_cache.service.measured import ModeRates
 from durable_cache.service.metrics import METRICS, metrics_text
 from durable_cache.service.output import table_lines
 from durable_cache.service.report import ServiceReport, Timeline, report_values
@@ -99,8 +103,54 @@ def test_metrics_are_written_as_prometheus_reads_them() -> None:
     assert 'durable_cache_ack_delay_seconds_count{cache="a\\"\\\\\\n"} 3\n' in text
     assert ',direction="sent"} 9\n' in text
     assert ',peer="ab12"} 1.5\n' in text
-    assert text.count("# TYPE ") == len(METRICS) + 2
+    assert text.count("# TYPE ") == len(METRICS) + 10
     assert text.endswith("\n")
+
+
+def test_rates_of_subscribers_are_written_by_mode_and_not_where_nothing_was_passed_on() -> None:
+    of_modes = (
+        ModeRates("exactly-once", 2, 4, 1, 4, 0.5, 0.8),
+        ModeRates("unreliable", 1, 0, 0, 0, None, None),
+    )
+    lines = metrics_text(replace(report(), subscribers=of_modes)).splitlines()
+    name = "durable_cache_subscriber"
+    assert [line for line in lines if line.startswith(name) and "mode=" in line] == [
+        f'{name}s{{mode="exactly-once"}} 2',
+        f'{name}s{{mode="unreliable"}} 1',
+        f'{name}_reliability{{mode="exactly-once"}} 0.5',
+        f'{name}_uniqueness{{mode="exactly-once"}} 0.8',
+    ]
+    told = json.loads(json.dumps(report_values(replace(report(), subscribers=of_modes))))
+    assert [one["mode"] for one in told["subscribers"]] == ["exactly-once", "unreliable"]
+
+
+def test_consumers_are_written_by_name_and_beyond_64_as_one() -> None:
+    consumers = tuple(ConsumerCounts(f"c{at}", 2, at) for at in range(66))
+    lines = metrics_text(replace(report(), consumers=consumers)).splitlines()
+    name = "durable_cache_consumer_processed_twice"
+    shown = [line for line in lines if line.startswith(name)]
+    assert shown[0] == f'{name}{{consumer="c65"}} 65', "what was done twice is what is looked for"
+    assert shown[64:] == [f'{name}{{consumer="*"}} 1']
+    assert 'durable_cache_consumer_members{consumer="*"} 4' in lines
+
+
+def test_subject_sequences_are_written_by_condition() -> None:
+    counts = SubjectCounts(
+        *(9, 1000), starts=1, joined=2, perhaps_incomplete=3, repeats=4, skips=5, lost=6,
+        unsubscribed=7, rotated=8,
+    )  # fmt: skip
+    lines = metrics_text(replace(report(), subjects=counts)).splitlines()
+    shown = [line for line in lines if line.startswith("durable_cache_subject")]
+    assert [line.removeprefix("durable_cache_subject") for line in shown] == [
+        '_sequences{condition="start"} 1',
+        '_sequences{condition="joined"} 2',
+        '_sequences{condition="repeat"} 4',
+        '_sequences{condition="skip"} 5',
+        '_sequences{condition="not_subscribed"} 7',
+        "_samples_lost 6",
+        "s_perhaps_incomplete 3",
+    ]
+    assert SubjectCounts.summed([counts, counts]).lost == 12
 
 
 def test_tables_align_and_hide_control_characters() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from durable_cache import (
     declare_reliability_cache,
     declare_reliable_subscriber,
 )
-from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
+from tests.kit.faults import ModuleProcess
 
 KILLS = 15
 PROGRAM = """
@@ -82,12 +81,6 @@ class Publishing:
             assert place not in places, f"{place} was given twice"
             places[place] = payload
         return places
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def cache_on(network: LocalNetwork, directory: Path) -> ReliabilityCache:

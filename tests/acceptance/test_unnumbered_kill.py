@@ -10,8 +10,8 @@ import pytest
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Session, build_timestamp, open_session, zid_of
 from durable_cache.model.sample import Sample
-from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import free_port, wait_until
+from tests.kit.faults import ModuleProcess
 
 KILLS = 4
 _EACH = 200

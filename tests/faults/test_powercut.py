@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from durable_cache.testing.powercut import PowerCutDisk
+from tests.kit.powercut import PowerCutDisk
 
 pytestmark = pytest.mark.root
 

@@ -15,7 +15,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
-from durable_cache.testing.powercut import PowerCutDisk, reason_unavailable
+from tests.kit.powercut import PowerCutDisk, reason_unavailable
 
 CYCLES = 20
 SOURCE = SourceId("ab12", 7)

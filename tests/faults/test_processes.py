@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from durable_cache.testing.faults import ModuleProcess, full_disk, wait_until
+from tests.kit.faults import ModuleProcess, full_disk, wait_until
 
 _PROGRAM = """
 import signal, subprocess, sys, time

@@ -227,7 +227,7 @@ class AlignmentTeller(Teller):
                             self._feed(other, RootReceived(payload))
                 case SendRequest(peer, request_id, payload):
                     self._ask(cache, self._caches[peer], request_id, payload)
-                case Offer(peer, batch, held):
+                case Offer(peer, batch, held, _):
                     offered = [told(_by_number(batch))] if len(batch) else []
                     offered += [f"to compare {told(_by_number(held))}"] if len(held) else []
                     self._say(f"{cache.name} is offered by {peer} {' and '.join(offered)}")

@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from durable_cache.model.sample import Sample
+from durable_cache.model.timestamp import format_ntp64, ntp64_from_ns
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
     Answer,
     AnswererAppeared,
+    AnswerersGone,
     AnswerPart,
+    AskBeginning,
     AskHistory,
+    BeginningTold,
     Declared,
     Deliver,
     DeliveryOptions,
@@ -80,8 +84,12 @@ class SubscriberTeller(Teller):
                 return self._give(TokenGone(source_of(name)[0], line.settings["run"], now))
             case "heartbeat", name, text:
                 return self._give(HeartbeatReceived(source_of(name)[0], number(text), now))
-            case "cache-appears", *_:
-                return self._give(AnswererAppeared(now))
+            case "caches-gone", *_:
+                return self._give(AnswerersGone(now))
+            case "cache-appears", *strange:
+                return self._give(AnswererAppeared(now, strange=strange == ["strange"]))
+            case "beginning", question_id, ntp64:
+                return self._give(BeginningTold(int(question_id), int(ntp64), now))
             case "fetched", fetch_id, *_:
                 return self._give(Fetched(int(fetch_id), self._answer(line), now))
             case "fetch-failed", fetch_id:
@@ -161,6 +169,12 @@ def _output(output: Output) -> str:
         case Fetch(fetch_id, source, epoch, first, last, after):
             behind = "" if after is None else f" behind {told([after])}"
             return f"fetch {fetch_id}: {numbering(source, epoch)} {run(first, last)}{behind}"
-        case AskHistory(question_id, after, samples_max):
+        case AskBeginning(question_id, standings):
+            stands = ", ".join(
+                f"{numbering(one.source, one.epoch)} {one.following}" for one in standings
+            )
+            return f"ask what is behind {question_id}: {stands or 'nothing'}"
+        case AskHistory(question_id, after, samples_max, since_ns):
             where = "from its beginning" if after is None else f"behind {told([after])}"
+            where += "" if since_ns is None else f" since {format_ntp64(ntp64_from_ns(since_ns))}"
             return f"ask for history {question_id}: {where}, at most {samples_max}"

@@ -6,7 +6,7 @@ Samples come in as live ones, without an epoch, with the timestamps of their pub
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -27,12 +27,6 @@ from tests.integration.test_alignment_partition import BACKENDS, Volume, memory,
 
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
 SOURCE = SourceId("ab12", 7)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def declare(

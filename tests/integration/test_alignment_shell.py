@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -31,12 +31,6 @@ from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.integration.test_alignment import FAST, everything, feed, same, samples
 
 CLOCK = int(time.time() - 60) << 32
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def declare(

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,6 @@ from durable_cache.testing.network import LocalNetwork
 from tests.servers.zenoh_sources import Numbered
 
 SECONDS = 20
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import zenoh
 
 from durable_cache import (
@@ -28,12 +26,6 @@ from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Numbered, connected, ready_publisher, sns, stored
 
 SOURCE = SourceId("ab12", 7)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def holding(count: int, size: int = 1, storage: Storage | None = None) -> Storage:

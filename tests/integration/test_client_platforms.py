@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from durable_cache.testing.network import LocalNetwork
+from durable_cache_delta.marker import Marker
 
 HIDE = """
 import sys
@@ -76,12 +76,6 @@ print("helped")
 """
 
 
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
-
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", HIDE + program, *arguments],
@@ -109,3 +103,15 @@ def test_the_command_line_needs_no_posix_module() -> None:
 def test_the_modules_are_hidden() -> None:
     result = run("import fcntl")
     assert "No module named 'fcntl'" in result.stderr
+
+
+def test_a_delta_tables_marker_needs_no_call_of_linux_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr("os.fdatasync")
+    marker = Marker(tmp_path / "confirmed")
+    marker.confirm(7)
+    marker.close()
+    again = Marker(tmp_path / "confirmed")
+    again.close()
+    assert again.version == 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from durable_cache.errors import (
     OutcomeUnknown,
     RemoteProtocolError,
 )
+from durable_cache.model.sample import Kind
 from durable_cache.protocol.consumers import position_key
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.service.config import read_settings
@@ -47,12 +49,6 @@ from durable_cache.testing.network import LocalNetwork, free_port, wait_until
 POSITIONS = "@durable/v1/default/consumers/**"
 SOON = ConsumerOptions(level="memory", confirm_seconds=0.01)
 IMPATIENT = ConsumerOptions(level="memory", predecessor_seconds=0.3, caches_seconds=0.3)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.fixture
@@ -302,7 +298,8 @@ def test_positions_are_those_of_the_newest_consumer_though_its_clock_is_behind(
     ahead = network.client()
     stamp = (written.ntp64 >> 32) + 3600
     with declare_reliable_publisher(ahead, written.key, acknowledgements=1, level="memory") as late:
-        late.put(written.payload, timestamp=build_timestamp(stamp << 32, "ab")).result(10)
+        theirs = build_timestamp(stamp << 32, "ab")  # a consumer there writes as this does
+        late.publish(Kind.PUT, written.payload, "zenoh/bytes", None, None, theirs).result(10)
     with consume(network.client(), confirm="manual") as consumer:
         consumer.confirm(*received(consumer, 2))
         consumer.flush(10)
@@ -373,11 +370,12 @@ def test_a_second_consumer_of_a_name_is_refused_while_the_first_one_lives(
     network: LocalNetwork, publisher: ReliablePublisher[Any]
 ) -> None:
     assert publisher
+    options = replace(IMPATIENT, caches_seconds=10.0)
     session = network.client()
     with consume(session, lambda _: None):
         for other in (session, network.client()):
             with pytest.raises(ConfigError, match="'bill' is in use by another subscriber"):
-                consume(other, lambda _: None, consumer_options=IMPATIENT)
+                consume(other, lambda _: None, consumer_options=options)
         with consume(session, lambda _: None, name="ship"):
             pass
     with consume(session, lambda _: None):

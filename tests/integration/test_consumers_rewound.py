@@ -31,12 +31,6 @@ SOON = ConsumerOptions(level="memory", confirm_seconds=0.01)
 
 
 @pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
-
-@pytest.fixture
 def cache(network: LocalNetwork) -> Iterator[ReliabilityCache]:
     with declare_reliability_cache(network.client(), ["a/**", POSITIONS]) as cache:
         yield cache

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from durable_cache import (
@@ -20,16 +21,11 @@ from durable_cache import (
 from durable_cache.consumers import ConsumerOptions, KeptPosition, ReliableConsumer
 from durable_cache.endpoints.session import Session
 from durable_cache.errors import ConfigError, LocalProtocolError
-from durable_cache.testing.network import LocalNetwork
+from durable_cache.protocol.consumers import Position, decode_position, encode_position
+from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.tree import ROOT
 
 KEPT = "@durable/v1/default/consumers/**"
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.fixture
@@ -64,6 +60,25 @@ def keep(consumer: ReliableConsumer, kept: dict[str, bytes], sample: Sample) -> 
     position = consumer.position(sample)
     kept[position.run] = position.value
     return position
+
+
+def test_caches_hear_at_the_start_of_what_was_kept(
+    network: LocalNetwork, publisher: ReliablePublisher[Any], cache: ReliabilityCache
+) -> None:
+    """A pipe before the consumer waits for it, and nothing else may ever be published."""
+    put(publisher, 3)
+    with consume(network.client(), {}) as consumer:
+        *_, last = [consumer.recv(10) for _ in range(3)]
+        run, value = consumer.position(last)
+    all_done = msgspec.structs.replace(decode_position(value), open=())
+
+    def told() -> list[Position]:
+        found = cache.find("@durable/v1/default/consumers/billing/**")
+        return [decode_position(sample.payload) for sample in found]
+
+    assert all_done not in told()
+    with consume(network.client(), {run: encode_position(all_done)}):
+        wait_until(lambda: any((one.reached, one.open) == (2, ()) for one in told()))
 
 
 def test_what_was_kept_is_confirmed_though_caches_never_heard_of_it(

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 
 from durable_cache.model.sample import Skip
 from durable_cache.testing.conformance.hooks import read_all
-from durable_cache.testing.powercut import PowerCutDisk, reason_unavailable
 from durable_cache.testing.samples import SOURCE, batch, run
 from durable_cache_delta import failpoints
+from tests.kit.powercut import PowerCutDisk, reason_unavailable
 from tests.servers.delta import opened
 
 pytestmark = [

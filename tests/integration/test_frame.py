@@ -82,12 +82,6 @@ def test_every_backend_gives_the_frame_that_memory_gives(storage: Storage, tmp_p
             assert dc.read(storage, **arguments).to_arrow() == expected
 
 
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
-
 def test_a_running_cache_is_read_over_a_session(network: LocalNetwork) -> None:
     session = network.client()
     with (

@@ -20,15 +20,10 @@ from durable_cache.protocol.advisories import LossAdvisory, decode_advisory
 from durable_cache.protocol.losses import decode_rows
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.servers.relay import Relay
 from tests.servers.zenoh_sources import Numbered, connected, ready_publisher
 
 ALONE = DeliveryOptions(recovery=False, losses_max=5, loss_keys_max=3)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_loss_is_on_the_sample_in_the_table_and_advised(network: LocalNetwork) -> None:
@@ -140,57 +135,6 @@ def test_a_listener_that_raises_is_counted_and_others_are_told(network: LocalNet
         wait_until(lambda: it.callback_errors == 1)
         assert misses[0].nb == 3
         assert gone.try_recv() is None
-
-
-class Relay:
-    """Carries samples from one network into another, and does to them what its `choose` says.
-
-    `choose()` is how often the next sample is sent, and how many samples later. The first and the
-    last are sent once, in their turn.
-    """
-
-    def __init__(
-        self,
-        taken_from: zenoh.Session,
-        sent_to: zenoh.Session,
-        key: str,
-        choose: Callable[[], tuple[int, int]],
-    ) -> None:
-        self.sent: list[int] = []
-        self._choose = choose
-        self._late: list[tuple[int, zenoh.Sample]] = []
-        self._numbered = Numbered(sent_to, key)
-        self._at = 0
-        self._subscriber = taken_from.declare_subscriber(key, self._take)
-
-    @property
-    def publisher(self) -> zenoh.Publisher:
-        return self._numbered.publisher
-
-    def _take(self, sample: zenoh.Sample) -> None:
-        is_end = self._at == 0 or sample.attachment is not None
-        times, later = (1, 0) if is_end else self._choose()
-        self._late += [(self._at + later, sample)] * times
-        due = [one for at, one in self._late if at <= self._at]
-        self._late = [one for one in self._late if one[0] > self._at]
-        for one in due if not is_end else [*(late for _, late in self._late), *due]:
-            self._send(one)
-        self._late = [] if is_end else self._late
-        self._at += 1
-
-    def _send(self, sample: zenoh.Sample) -> None:
-        info = sample.source_info
-        assert info is not None
-        self.sent.append(info.source_sn)
-        end = sample.attachment
-        self._numbered.session.put(
-            self._numbered.key,
-            sample.payload,
-            source_info=zenoh.SourceInfo(self.publisher.id, info.source_sn),
-            timestamp=sample.timestamp,
-            attachment=end,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-        )
 
 
 SENT = 3000

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import zenoh
 
 from durable_cache import declare_reliability_cache
@@ -12,12 +9,6 @@ from durable_cache.model.sample import SourceId
 from durable_cache.protocol.wire import Absence, AbsenceReason, PackedAnswer, decode_packed
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Numbered, connected, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def ask(session: zenoh.Session, selector: str) -> list[PackedAnswer]:

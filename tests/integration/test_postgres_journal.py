@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -19,9 +20,9 @@ from durable_cache.model.sample import SampleBatch
 from durable_cache.storage.contract import Durability
 from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
 from durable_cache.testing.conformance.hooks import read_all
-from durable_cache.testing.faults import wait_until
 from durable_cache.testing.samples import SOURCE, run
 from durable_cache_sql import SqlBackend, SqlOptions
+from tests.kit.faults import wait_until
 from tests.servers.postgres import OwnServer, options_for
 
 pytestmark = pytest.mark.postgres
@@ -29,6 +30,7 @@ BATCH = 20
 RESTARTS = 20
 LOCK_SECONDS = 30
 SETTLE_SECONDS = 120
+LEFT_BYTES = 256 << 10
 
 
 class Service:
@@ -204,6 +206,18 @@ def small_disk() -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
+def filled(ballast: Path) -> None:
+    """Takes all but LEFT_BYTES; a server that writes meanwhile takes its part, too."""
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 20))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        file.truncate(max(0, file.tell() - LEFT_BYTES))
+
+
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
@@ -218,7 +232,7 @@ def test_a_full_disk_of_the_server(small_disk: Path, tmp_path: Path) -> None:
         server.start()
         with service(SqlOptions(url=server.url), tmp_path / "state") as serving:
             serving.drains()
-            ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - (256 << 10))))
+            filled(ballast)
             wait_until(lambda: serving.journaled.backend_error != "", "a full disk", SETTLE_SECONDS)
             serving.goes_on()
             ballast.unlink()

@@ -16,11 +16,11 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy.engine import make_url
 
 from durable_cache.errors import StorageLocked
-from durable_cache.testing.faults import ModuleProcess, wait_until
 from durable_cache.testing.samples import batch, run
 from durable_cache_sql import SqlBackend, SqlOptions
 from durable_cache_sql.schema import NEWEST
 from tests.integration.test_postgres_schema import reflected
+from tests.kit.faults import ModuleProcess, wait_until
 from tests.servers.postgres import postgres_url
 
 pytestmark = pytest.mark.postgres

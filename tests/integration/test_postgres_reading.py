@@ -14,6 +14,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.conformance.hooks import read_all
+from durable_cache.testing.network import wait_until
 from durable_cache.testing.samples import batch, filled, run, sample
 from durable_cache_sql import SqlBackend
 from tests.servers.postgres import options_for
@@ -74,13 +75,22 @@ def test_a_gap_of_large_payloads_comes_in_pages_of_bounded_size(tmp_path: Path) 
         assert read_all(storage, wanted) == large
 
 
-def ended(storage_url: str, application: str) -> int:
-    """End every connection of an application, as a restart or a proxy does; returns how many."""
+def connections(storage_url: str, application: str) -> int:
+    """Return how many connections the server has from an application."""
+    with psycopg.connect(storage_url, autocommit=True) as other:
+        row = other.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", (application,)
+        ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def ended(storage_url: str, application: str, state: str = "%") -> int:
+    """End the connections of an application, as a restart or a proxy does; returns how many."""
     with psycopg.connect(storage_url, autocommit=True) as other:
         row = other.execute(
             "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
-            "WHERE application_name = %s",
-            (application,),
+            "WHERE application_name = %s AND state LIKE %s",
+            (application, state),
         ).fetchone()
     return 0 if row is None else int(row[0])
 
@@ -97,3 +107,29 @@ def test_reads_go_on_when_every_idle_connection_has_died(tmp_path: Path) -> None
             assert next(beside, None) is None
             assert ended(options.url, "durable-cache-idle") >= 2
             assert read_all(storage, wanted) == found
+
+
+def test_a_read_that_outlives_its_storage_leaves_no_connection_open(tmp_path: Path) -> None:
+    options = options_for(tmp_path, application_name="durable-cache-outlived")
+    with SqlBackend().open("reading", options) as storage:
+        storage.append(batch(run(0, 9)))
+        beside = storage.held()
+        next(beside)
+    assert connections(options.url, "durable-cache-outlived") == 1
+    del beside
+    wait_until(lambda: not connections(options.url, "durable-cache-outlived"), what="closing")
+
+
+def test_a_read_that_outlives_a_lost_pool_leaves_no_connection_open(tmp_path: Path) -> None:
+    """What it gives back belongs to no pool any more when the pool was made anew meanwhile."""
+    options = options_for(tmp_path, application_name="durable-cache-anew")
+    with SqlBackend().open("reading", options) as storage:
+        storage.append(batch(run(0, 9)))
+        early, late = storage.held(), storage.held()
+        next(early)
+        next(late)
+        early.close()  # type: ignore[attr-defined]
+        assert ended(options.url, "durable-cache-anew", "idle") >= 1
+        assert read_all(storage, Selection()) == run(0, 9)
+        late.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not connections(options.url, "durable-cache-anew"), what="closing")

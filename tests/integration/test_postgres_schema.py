@@ -15,10 +15,12 @@ from sqlalchemy.engine import Engine
 
 from durable_cache.errors import ConfigError, SchemaOutdated, StorageCorrupt, StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.newest import newest_per_key
 from durable_cache.model.sample import Kind, Skip, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Migratable
 from durable_cache.testing.conformance.hooks import read_all
+from durable_cache.testing.conformance.newest import NEWEST_CASES
 from durable_cache.testing.conformance.unnumbered import plain
 from durable_cache.testing.samples import HOSTILE_KEYS, SOURCE, batch, run, sample
 from durable_cache_sql import SqlBackend, SqlOptions
@@ -218,6 +220,22 @@ def test_latest_is_the_newest_of_all_sources_of_a_key(options: SqlOptions) -> No
         found = [tuple(row) for row in latest]
     engine.dispose()
     assert found == [("suite/a", "a1:3", 8), ("suite/b", "4f2a:7", 9)]
+
+
+def test_latest_names_the_newest_sample_that_every_reader_names(options: SqlOptions) -> None:
+    """Wildcard updates stand under their expression there, and are not applied (ADR 0096)."""
+    expected = set()
+    for case in NEWEST_CASES:
+        name = re.sub(r"\W+", "-", case.name)
+        with SqlBackend().open(name, options) as storage:
+            storage.append(batch(case.samples))
+        newest = newest_per_key(case.samples, 1)
+        expected |= {(name, one.key, str(one.source), one.epoch, one.sn) for one in newest}
+    engine = engine_of(options)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT storage, key, source_id, epoch, sn FROM latest"))
+        assert {tuple(row) for row in rows} == expected
+    engine.dispose()
 
 
 def test_instances_are_what_the_one_order_makes_of_them(options: SqlOptions) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,14 @@ from durable_cache import (
     declare_reliable_publisher,
     declare_reliable_subscriber,
 )
-from durable_cache.endpoints.session import Session, ext, tokens_now
+from durable_cache.endpoints.session import (
+    Session,
+    build_timestamp,
+    ext,
+    tokens_now,
+)
 from durable_cache.errors import Closed, ConfigError
+from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.profiles import (
     DestinationOrder,
     DurabilityKind,
@@ -29,21 +35,15 @@ from durable_cache.profiles import (
     SampleState,
 )
 from durable_cache.protocol.wire import own_key, parse_publisher_token
-from durable_cache.testing.faults import ModuleProcess, TcpProxy
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.zenoh_sources import connected
+from tests.kit.faults import ModuleProcess, TcpProxy
+from tests.servers.zenoh_sources import Numbered, connected
 
 CONSISTENT = "eventually-consistent"
 ALIVE = InstanceState.ALIVE
 DISPOSED = InstanceState.NOT_ALIVE_DISPOSED
 NO_WRITERS = InstanceState.NOT_ALIVE_NO_WRITERS
 DEEP = Profile(depth=9, destination_order=DestinationOrder.BY_SOURCE_TIMESTAMP)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def writing(
@@ -283,6 +283,34 @@ def test_an_older_sample_is_reported_where_a_newer_one_was_taken(network: LocalN
         publisher.put(b"first", timestamp=first)
         assert by_channel.recv(10).total == 2
         assert len(told) == 1
+
+
+def test_a_timestamp_of_the_far_future_is_reported_and_stops_no_reader(
+    network: LocalNetwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    with declare_reliable_subscriber(network.client(), "a/**", profile=DEEP) as reader:
+        publisher = writing(network.client(), reader, "a/*")
+        publisher.put(b"1", key="a/b")
+        foreign = Numbered(network.client(), "a/b")
+        connected(foreign.publisher)
+        far = build_timestamp(ntp64_from_ns(time.time_ns()) + (3600 << 32), "ab")
+        assert far is not None
+        for sn in range(2):  # no router gives a delete another timestamp
+            foreign.delete(sn, far)
+        wait_until(lambda: reader.timestamps_ahead == 2)
+        publisher.put(b"2", key="a/b")
+        publisher.put(b"x", key="a/c")
+        wait_until(lambda: states(reader) == {"a/b": DISPOSED, "a/c": ALIVE})
+        assert payloads(reader.take()) == [b"1", b"2", b"", b"", b"x"]
+        publisher.put(b"3", key="a/b")
+        publisher.put(b"y", key="a/c")
+        wait_until(lambda: payloads(reader.read()) == [b"y"])
+        assert reader.sample_lost_status().reason is LostReason.CONSUMED
+        assert reader.timestamps_ahead == 2
+        (said,) = [record.getMessage() for record in caplog.records if "ahead" in record.message]
+        assert said.startswith(f"a/b of {foreign.prefix} is 3")
+        assert "what is written there before then counts as older" in said
+        publisher.close()
 
 
 def test_a_listener_that_raises_is_counted_and_delivery_goes_on(network: LocalNetwork) -> None:

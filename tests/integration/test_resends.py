@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,6 @@ from durable_cache.protocol.wire import own_key, store_key
 from durable_cache.testing.network import LocalNetwork, wait_until
 
 SOON = {"resend_delay_seconds": 0.2, "resend_seconds_max": 1.0}
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def cache_on(network: LocalNetwork, *key_exprs: str, **options: object) -> ReliabilityCache:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import zenoh
 
@@ -25,13 +23,6 @@ from tests.servers.zenoh_sources import (
     sns,
     stored,
 )
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
 
 # "SourceInfo": source_id identifies the source, source_sn is incremented for each sample
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 
@@ -30,13 +30,6 @@ from tests.servers.zenoh_sources import (
     stored,
     unreceived,
 )
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
 
 # "Historical data": a query at creation, sorted, prior to live samples
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,6 @@ from durable_cache.service.config import read_settings
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Numbered, ask, connected, sns
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def publish(cache: ReliabilityCache, source: Numbered, other: Numbered) -> None:

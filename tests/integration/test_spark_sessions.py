@@ -112,12 +112,11 @@ def test_a_session_without_delta_is_refused(spark: SparkSession) -> None:
 
 def test_the_verbs_are_known_without_pyspark() -> None:
     script = (
-        "import sys, argparse; sys.modules['pyspark'] = None\n"
-        "from durable_cache.spark.verbs import add_spark_verbs\n"
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from durable_cache.service.cli import build_parser\n"
         "from durable_cache.errors import BackendNotInstalled\n"
-        "parser = argparse.ArgumentParser()\n"
-        "add_spark_verbs(parser.add_subparsers())\n"
-        "try:\n    chosen = parser.parse_args(['sql', 'x', 'select 1'])\n    chosen.run(chosen)\n"
+        "given = ['spark', 'sql', 'x', 'select 1']\n"
+        "try:\n    chosen = build_parser('spark').parse_args(given)\n    chosen.run(chosen)\n"
         "except BackendNotInstalled as error:\n    print(error)\n"
     )
     done = subprocess.run(

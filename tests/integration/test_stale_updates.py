@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,18 +16,13 @@ import zenoh
 from durable_cache import CacheOptions, Origins, ReliabilityCache, declare_reliability_cache
 from durable_cache.endpoints.session import Session, build_timestamp
 from durable_cache.protocol.alignment import AlignerOptions
+from durable_cache.storage.contract import Floor
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.integration.test_alignment_partition import BACKENDS, Volume, memory, opened
 
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
 BEGAN = int(time.time()) - 1000
 LEFT, RIGHT = "left", "right"
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 class Side:
@@ -107,6 +102,7 @@ def test_nothing_stale_wins(
     right.delete("a/other way round", 70.75)
     right.put("a/other way round", 70.25, "put that comes after its delete")
 
+    left.put("a/purged", 65, "of the same source as everything else")
     left.delete("a/again", 80)
     right.put("a/again", 81, "put after the delete")
 
@@ -115,9 +111,14 @@ def test_nothing_stale_wins(
             ("a/same interval", "newer"): 2,
             ("a/again", "put after the delete"): 2,
             ("a/while away", "put before the other went"): 2,
+            ("a/purged", "of the same source as everything else"): 2,
         }
     )
     wait_until(lambda: answers(asker) == expected, 30, "one state at both caches")
+    (purged,) = left.cache.find("a/purged")
+    left.cache.purge([Floor(purged.stream, purged.sn + 1)])
+    del expected["a/purged", "of the same source as everything else"]
+    wait_until(lambda: answers(asker) == expected, 30, "the same without what was purged")
     if volume is memory:
         left.stop()
         right.stop()

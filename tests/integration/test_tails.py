@@ -9,8 +9,8 @@ import pytest
 from durable_cache import declare_reliability_cache, declare_reliable_publisher
 from durable_cache.endpoints.subscriber import ReliableSubscriber, declare_reliable_subscriber
 from durable_cache.model.sample import Sample
-from durable_cache.testing.faults import TcpProxy
 from durable_cache.testing.network import LocalNetwork, wait_until
+from tests.kit.faults import TcpProxy
 
 CONNECT = {
     "timeout_ms": -1,
@@ -32,12 +32,6 @@ class Behind:
 
     def sns(self) -> list[int]:
         return [sample.sn for sample in self.delivered]
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.fixture
@@ -100,3 +94,31 @@ def test_what_only_a_resend_brought_to_a_cache_reaches_live_subscribers(
         assert all(receipt.wait(20) for receipt in receipts)
         wait_until(lambda: len(delivered) == 4, 20, what="the rest")
         assert [sample.sn for sample in delivered] == [*range(4)]
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_a_publisher_that_came_and_went_while_a_subscriber_was_cut_off_is_heard_afterwards(
+    network: LocalNetwork, proxy: TcpProxy, history: bool
+) -> None:
+    with declare_reliability_cache(network.client(), "a/**"):
+        behind = Behind(network, proxy, history=history)
+        with declare_reliable_publisher(network.client(), "a/b") as stays:
+            wait_until(lambda: stays.matched, what="a match")
+            stays.put(b"before")
+            wait_until(lambda: len(behind.delivered) == 1, what="what came before the cut")
+            proxy.cut()
+            session = network.client()
+            with declare_reliable_publisher(
+                session, "a/c", acknowledgements=1, level="memory"
+            ) as short:
+                assert short.put(b"while cut").wait(10)
+                assert short.delete().wait(10)
+            session.close()
+            proxy.heal()
+            wait_until(lambda: len(behind.delivered) == 3, 20, what="what it put")
+            assert [(sample.key, sample.sn) for sample in behind.delivered[1:]] == [
+                ("a/c", 0),
+                ("a/c", 1),
+            ]
+        assert behind.subscriber.missed == 0
+        behind.subscriber.close()

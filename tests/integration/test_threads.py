@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from durable_cache import declare_reliability_cache
 from durable_cache.endpoints.workers import Pool
@@ -20,12 +17,6 @@ from tests.tree import ROOT
 
 PAGE = (ROOT / "docs/concurrency.md").read_text()
 SERVICE_THREADS_MAX, FURTHER_STORAGE_MAX = 8, 3
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def ours() -> list[str]:

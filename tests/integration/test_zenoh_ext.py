@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -32,12 +31,6 @@ from durable_cache.ext import (
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import connected
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def reached(publisher: AdvancedPublisher) -> None:

@@ -212,7 +212,7 @@ def calls() -> Iterator[tuple[str, Call, set[str]]]:
     for name in (
         *("profile", "history", "recovery", "periodic_queries", "gap_timeout_seconds"),
         *("history_timeout_seconds", "query_timeout_seconds", "domain", "channel_samples"),
-        *("payload_bytes_max", "options", "consumer", "confirm"),
+        *("payload_bytes_max", "options", "consumer", "confirm", "mode"),
     ):
         yield (
             f"declare_reliable_subscriber.{name}",
@@ -222,6 +222,16 @@ def calls() -> Iterator[tuple[str, Call, set[str]]]:
     yield (
         "declare_reliable_subscriber.consumer_options",
         lambda c, v: c.subscriber(consumer="a", consumer_options=v),
+        set(),
+    )
+    yield (
+        "declare_reliable_subscriber.exclusive",
+        lambda c, v: c.subscriber(consumer="a", exclusive=v),
+        set(),
+    )
+    yield (
+        "declare_reliable_subscriber.mode_options",
+        lambda c, v: c.subscriber(mode="unreliable", mode_options=v),
         set(),
     )
     yield (

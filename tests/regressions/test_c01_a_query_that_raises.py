@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from durable_cache import declare_reliability_cache
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.storage.contract import Page
@@ -21,12 +17,6 @@ class Faulty(MemoryStorage):
         if str(selection.key_expr) == "a/bad":
             raise ZeroDivisionError("a mistake of the program")
         return super().read(selection, limit, cursor)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_what_is_published_is_stored_and_answered_all_the_same(network: LocalNetwork) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,12 +25,6 @@ class Faulty(MemoryStorage):
     def close(self) -> None:
         self.closed += 1
         super().close()
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_the_error_of_a_thread_leaves_close_and_everything_is_closed(

@@ -17,8 +17,8 @@ import pytest
 from durable_cache import Receipt, ReliablePublisher, declare_reliable_publisher, open_session
 from durable_cache.service.config import read_settings
 from durable_cache.service.service import Service
-from durable_cache.testing.faults import ModuleProcess
 from durable_cache.testing.network import free_port, wait_until
+from tests.kit.faults import ModuleProcess
 from tests.regressions.failing_syncs import reason_unavailable
 
 READY = "try from another terminal"

@@ -20,12 +20,6 @@ SOURCE = SourceId("ab12", 7)
 
 
 @pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
-
-@pytest.fixture
 def often() -> Iterator[None]:
     """Let threads take turns as often as they can."""
     before = sys.getswitchinterval()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from durable_cache import CacheOptions, declare_reliability_cache
 from durable_cache.model.sample import SampleBatch
@@ -36,12 +33,6 @@ class Counting(MemoryStorage):
         page = super().read(selection, limit, cursor)
         self.given.append(len(page.samples))
         return page
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_the_backend_is_read_a_page_at_a_time_beside_what_waits_for_it(

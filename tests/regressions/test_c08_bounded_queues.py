@@ -46,12 +46,6 @@ class Waiting(MemoryStorage):
 
 
 @pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
-
-
-@pytest.fixture
 def backend() -> Iterator[Waiting]:
     backend = Waiting()
     yield backend

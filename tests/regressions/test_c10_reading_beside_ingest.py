@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,12 +40,6 @@ class Watched(MemoryStorage):
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         self.appenders.add(threading.current_thread().name)
         return super().append(batch, skips)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from durable_cache import (
     declare_reliable_subscriber,
 )
 from durable_cache.endpoints.session import close_session, declare_token, zid_of
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.profiles import DurabilityKind, InstanceState
 from durable_cache.protocol.resends import (
     RefusalReason,
@@ -29,8 +29,10 @@ from durable_cache.protocol.resends import (
 )
 from durable_cache.protocol.wire import own_key, store_key
 from durable_cache.service.cli import main
+from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.zenoh_sources import Inbox, connected
+from tests.regressions.subscribing import old_sample
+from tests.servers.zenoh_sources import Inbox, connected, sns
 
 KEY_EXPRS = pytest.mark.parametrize("key_expr", ["@plant/hall/**", "plant/@line/**"])
 
@@ -116,21 +118,28 @@ def test_put_tells_a_cache_that_is_silent_from_none(capsys: pytest.CaptureFixtur
 
 @KEY_EXPRS
 def test_a_cache_that_comes_late_is_asked_for_history(key_expr: str) -> None:
-    key, inbox = key_expr.replace("**", "speed"), Inbox()
-    with LocalNetwork() as network, declare_reliable_publisher(network.client(), key) as publisher:
-        for number in range(9):
-            publisher.put(b"%d" % number)
-        with declare_reliable_subscriber(
+    key, live, inbox = key_expr.replace("**", "speed"), key_expr.replace("**", "live"), Inbox()
+    storage = MemoryStorage()
+    storage.append(SampleBatch(old_sample(sn, sn, key=key) for sn in range(9)))
+    with (
+        LocalNetwork() as network,
+        declare_reliable_subscriber(
             network.client(), key_expr, inbox, history=True, history_timeout_seconds=0.3
-        ) as subscriber:
-            wait_until(lambda: not subscriber.history_complete)
-            with declare_reliability_cache(network.client(), key_expr) as cache:
-                connected(publisher._publisher)
-                publisher.put(b"9")
-                wait_until(lambda: subscriber.history_complete, what="history of the cache")
-                wait_until(lambda: len(inbox.samples) == 10, what="all samples")
-                assert subscriber.missed == 0
-                wait_until(lambda: cache.find(key))
+        ) as subscriber,
+    ):
+        plain = network.client()
+
+        def given_up() -> bool:
+            plain.put(live, b"")
+            return bool(inbox.samples)
+
+        wait_until(given_up, what="live samples, for history is given up for now")
+        assert not subscriber.history_complete
+        with declare_reliability_cache(network.client(), key_expr, backend=storage):
+            wait_until(lambda: subscriber.history_complete, what="history of the cache")
+            stored = [sample for sample in inbox.samples if sample.key == key]
+            assert sns(stored) == list(range(9))
+            assert subscriber.missed == 0
 
 
 def test_a_reader_sees_who_writes_behind_a_verbatim_chunk() -> None:

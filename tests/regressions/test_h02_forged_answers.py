@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import zenoh
 
 from durable_cache import Sample, declare_reliable_subscriber
@@ -13,12 +10,6 @@ from durable_cache.model.sample import SampleBatch
 from durable_cache.protocol.wire import encode_packed
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox, Numbered, sns
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_one_forged_number_in_an_answer_silences_nobody(network: LocalNetwork) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from threading import Event
 
 import pytest
@@ -44,12 +44,6 @@ class Source:
             source_info=zenoh.SourceInfo(self.publisher.id, sn),
             timestamp=self.sent.setdefault(sn, self.session.new_timestamp()),
         )
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +15,6 @@ from tests.servers.zenoh_sources import Numbered, connected
 
 SLOWLY = replace(CacheOptions().journal, drain_linger_seconds=60.0)
 """Nothing reaches the backend by itself: what is committed is in the journal alone."""
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def opened(network: LocalNetwork, folder: Path, options: CacheOptions) -> ReliabilityCache:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,12 +11,6 @@ from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import ready_publisher
 
 DAY_NS = 86_400 * 10**9
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.mark.parametrize("set_back_ns", [0, DAY_NS], ids=["at once", "a day before"])

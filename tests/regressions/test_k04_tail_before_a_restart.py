@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from durable_cache import declare_reliability_cache, declare_reliable_subscriber
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import token_of
 from tests.servers.zenoh_sources import Inbox, Numbered, sns, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_the_last_samples_before_a_restart_come_first(network: LocalNetwork) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from durable_cache import (
@@ -43,12 +41,6 @@ class Failing(MemoryStorage):
         if self.reads in self.failing:
             raise StorageUnavailable("away for a moment")
         return super().read(selection, limit, cursor)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.mark.parametrize(

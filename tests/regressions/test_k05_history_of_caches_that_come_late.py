@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from durable_cache import (
     declare_reliability_cache,
@@ -18,12 +15,6 @@ from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
 from tests.regressions.subscribing import old_sample
 from tests.servers.zenoh_sources import Inbox, connected, sns, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def filled(samples: int) -> MemoryStorage:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from durable_cache import declare_reliability_cache, declare_reliable_subscriber
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import delivery_options
 from tests.servers.zenoh_sources import Inbox, Numbered, sns, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_more_sources_than_the_bound_cost_a_gap_nothing(network: LocalNetwork) -> None:

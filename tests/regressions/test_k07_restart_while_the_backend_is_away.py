@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from durable_cache import declare_reliability_cache
 from durable_cache.errors import StorageUnavailable
@@ -25,12 +22,6 @@ class Unreadable(MemoryStorage):
         if self.away:
             raise StorageUnavailable("the backend is away")
         return super().read(selection, limit, cursor)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_the_new_run_waits_until_it_is_known_to_be_one(network: LocalNetwork) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import Event
-
-import pytest
 
 from durable_cache import CacheOptions, Sample, declare_reliability_cache
 from durable_cache.endpoints.session import source_of
@@ -39,12 +37,6 @@ class Waiting(MemoryStorage):
         self.was_appended.set()
         self.may_append.wait(30)
         return super().append(batch, skips)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_only_what_is_really_lost_is_missed(network: LocalNetwork) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ import pytest
 from durable_cache import CacheOptions, Origins, ReliabilityCache, declare_reliability_cache
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Numbered
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def opened(

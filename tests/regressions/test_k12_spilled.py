@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from durable_cache import CacheOptions, declare_reliability_cache
 from durable_cache.errors import StorageUnavailable
@@ -32,12 +30,6 @@ class Away(MemoryStorage):
         if self.away:
             raise StorageUnavailable("the backend is away")
         return super().append(batch, skips)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_what_is_acknowledged_answers_queries_and_recovery(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from durable_cache import Miss, Sample, declare_reliable_subscriber
 from durable_cache.errors import ConfigError
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox, Numbered, sns
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_callback_that_raises_gets_the_next_sample_all_the_same(network: LocalNetwork) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,12 +29,6 @@ class Picky(MemoryStorage):
         result = super().append(kept, skips)
         refused = tuple(Refusal(sample, "it is bad") for sample in bad)
         return AppendResult(result.new, result.duplicates, result.conflicts, refused)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_nobody_waits_for_what_the_backend_refused(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-
-import pytest
 
 from durable_cache import CacheOptions, Origins, ReliabilityCache, declare_reliability_cache
 from durable_cache.errors import StorageUnavailable
@@ -35,12 +33,6 @@ class Flaky(MemoryStorage):
         if self.away:
             raise StorageUnavailable("the backend is away")
         return super().purge(floors)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def publish(cache: ReliabilityCache, source: Numbered, first: int, last: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,22 +16,19 @@ from durable_cache import (
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import ready_publisher
 
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
+WRAP = 1024
+"""Of 64 numbers, one that a cache asked for and got twice could be one of the next wrap."""
 
 
 @pytest.fixture
-def wraps_at_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers begin anew after 63, for publishers and caches, where they do after 2^32 - 1."""
+def wraps_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers begin anew after 1,023, for publishers and caches, where they do after 2^32 - 1."""
     for name, module in list(sys.modules.items()):
         if name.startswith("durable_cache.") and hasattr(module, "SOURCE_SN_MODULUS"):
-            monkeypatch.setattr(module, "SOURCE_SN_MODULUS", 64)
+            monkeypatch.setattr(module, "SOURCE_SN_MODULUS", WRAP)
 
 
-def test_receipts_end_after_a_wrap_too(network: LocalNetwork, wraps_at_64: None) -> None:
+def test_receipts_end_after_a_wrap_too(network: LocalNetwork, wraps_soon: None) -> None:
     with (
         declare_reliability_cache(network.client(), "a/**") as cache,
         ready_publisher(
@@ -43,13 +39,12 @@ def test_receipts_end_after_a_wrap_too(network: LocalNetwork, wraps_at_64: None)
             resend_delay_seconds=60,
         ) as publisher,
     ):
-        receipts: list[Receipt] = [publisher.put(b"%d" % at) for at in range(64)]
-        # Of so few numbers one that comes again behind the wrap would be a wrap of its own.
-        assert [receipt.wait(30) for receipt in receipts] == [True] * 64
-        receipts += [publisher.put(b"%d" % at) for at in range(64, 70)]
-        wait_until(lambda: cache.status().appended == 70, what="70 stored samples")
-        assert [receipt.wait(10) for receipt in receipts] == [True] * 70
-        assert [receipt.sn for receipt in receipts] == [*range(64), *range(6)]
+        receipts: list[Receipt] = [publisher.put(b"%d" % at) for at in range(WRAP)]
+        assert all(receipt.wait(30) for receipt in receipts)
+        receipts += [publisher.put(b"%d" % at) for at in range(WRAP, WRAP + 6)]
+        wait_until(lambda: cache.status().appended == WRAP + 6, what="every sample stored")
+        assert all(receipt.wait(10) for receipt in receipts)
+        assert [receipt.sn for receipt in receipts] == [*range(WRAP), *range(6)]
 
 
 def test_a_put_that_raises_leaves_nothing_behind(network: LocalNetwork) -> None:

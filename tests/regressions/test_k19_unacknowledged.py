@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from durable_cache import (
 from durable_cache.errors import DurableCacheError
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import ready_publisher
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def cache_on(network: LocalNetwork, directory: Path) -> ReliabilityCache:

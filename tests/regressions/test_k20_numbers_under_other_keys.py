@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from durable_cache import (
     declare_reliability_cache,
     declare_reliable_publisher,
@@ -13,12 +9,6 @@ from durable_cache import (
 )
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox, connected
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_subscriber_on_one_key_of_a_wildcard_publisher_waits_for_no_other(

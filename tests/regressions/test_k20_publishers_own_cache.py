@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from durable_cache import Sample, declare_reliable_publisher, declare_reliable_subscriber
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_subscriber_on_one_key_waits_for_no_other_keys_numbers(network: LocalNetwork) -> None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from durable_cache import declare_reliability_cache
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import token_of
 from tests.servers.zenoh_sources import Numbered, connected
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.mark.parametrize("with_token", [True, False])

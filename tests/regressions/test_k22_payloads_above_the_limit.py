@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from durable_cache import (
     Miss,
     declare_reliability_cache,
@@ -13,12 +9,6 @@ from durable_cache import (
 )
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox, Numbered, sns, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_payload_above_the_limit_is_a_reported_miss_at_once(network: LocalNetwork) -> None:

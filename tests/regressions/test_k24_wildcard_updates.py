@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import pytest
 import zenoh
 
 from durable_cache import (
@@ -27,12 +25,6 @@ from durable_cache.testing.network import LocalNetwork, wait_until
 
 PUTS = 20
 FAST = replace(CacheOptions().aligner, slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 class Wild:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import zenoh
 
 from durable_cache import CacheOptions, ReliabilityCache, declare_reliability_cache
@@ -20,12 +18,6 @@ FAST = replace(CacheOptions().aligner, slot_seconds=1, settle_seconds=0.2, start
 
 QUERY = [sys.executable, "-m", "durable_cache.service"]
 QUERY += ["query", "t/**", "--format", "json", "--connect"]
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 class Source:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from durable_cache import CacheOptions, declare_reliability_cache
 from durable_cache.errors import StorageUnavailable
@@ -31,12 +29,6 @@ class Away(MemoryStorage):
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         raise StorageUnavailable("the backend is away")
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def alone(at: int) -> Sample:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from durable_cache import CacheOptions, declare_reliability_cache
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
@@ -29,12 +27,6 @@ class Slow(MemoryStorage):
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
         time.sleep(SECONDS_EACH * len(batch))
         return AppendResult(len(batch))
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_backlog_does_not_hold_up_the_end(network: LocalNetwork, tmp_path: Path) -> None:

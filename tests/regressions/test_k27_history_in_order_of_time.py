@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from durable_cache import (
     Sample,
     SourceId,
@@ -18,12 +14,6 @@ from durable_cache.storage.contract import Page
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import SOURCE, old_sample
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_late_joiner_ends_on_the_newest_value(network: LocalNetwork) -> None:

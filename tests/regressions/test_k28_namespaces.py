@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from durable_cache import declare_reliability_cache, declare_reliable_subscriber
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox, Numbered, sns, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 @pytest.mark.parametrize("key_expr", ["**", "ns/**", "ns/a/**"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import pytest
 import zenoh
 
 from durable_cache import declare_reliability_cache, declare_reliable_subscriber
@@ -17,12 +15,6 @@ from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import delivery_options, old_sample
 from tests.servers.zenoh_sources import Inbox, Numbered, sns, stored
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_a_lost_tail_shows_with_a_native_heartbeat(network: LocalNetwork) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ class Kept(MemoryStorage):
 
     def close(self) -> None:
         pass
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_the_backend_calls_them_what_the_cache_does(network: LocalNetwork, tmp_path: Path) -> None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import zenoh
 
 from durable_cache import Sample, declare_reliable_publisher, declare_reliable_subscriber
 from durable_cache.errors import ConfigError
 from durable_cache.testing.network import LocalNetwork, wait_until
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def test_samples_put_with_zenohs_own_types_are_in_the_history(network: LocalNetwork) -> None:

@@ -37,6 +37,7 @@ class Numbered:
         lost: bool = False,
         key: str = "",
         timestamp: zenoh.Timestamp | None = None,
+        attachment: bytes | None = None,
     ) -> None:
         """Publish number `sn`; a lost one reaches only what is declared on the same session.
 
@@ -49,8 +50,18 @@ class Numbered:
             payload or b"%d" % sn,
             source_info=zenoh.SourceInfo(self.publisher.id, sn),
             timestamp=timestamp or self.session.new_timestamp(),
+            attachment=attachment,
             congestion_control=zenoh.CongestionControl.BLOCK,
             allowed_destination=locality,
+        )
+
+    def delete(self, sn: int, timestamp: zenoh.Timestamp) -> None:
+        """Publish number `sn` as a delete, at a time that may be of another clock."""
+        self.session.delete(
+            self.key,
+            source_info=zenoh.SourceInfo(self.publisher.id, sn),
+            timestamp=timestamp,
+            congestion_control=zenoh.CongestionControl.BLOCK,
         )
 
     @property
@@ -114,3 +125,17 @@ class Inbox:
             return self._reached.is_set()
 
         wait_until(probe, what="a path to the subscriber")
+
+
+def await_path(source: zenoh.Session, target: zenoh.Session) -> None:
+    """Wait until what `source` publishes comes to what `target` has declared by now."""
+    reached = Event()
+    probe = f"probe/{zid_of(target)}"
+    subscriber = target.declare_subscriber(probe, lambda _: reached.set())
+
+    def is_reached() -> bool:
+        source.put(probe, b"")
+        return reached.is_set()
+
+    wait_until(is_reached, what="a path from session to session")
+    subscriber.undeclare()

@@ -11,7 +11,7 @@ import pytest
 from durable_cache.testing.histories import run_history
 
 SMOKE = 200
-IN_CI = 2_000
+IN_CI = 600
 EACH = 100
 
 

@@ -11,6 +11,7 @@ import pytest
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch
 from durable_cache.protocol.alignment import (
+    AlignerOptions,
     Appended,
     Purged,
     answers,
@@ -173,9 +174,9 @@ def other_roots_taken(patch: pytest.MonkeyPatch) -> None:
     """One announcement per peer is kept, whatever view it is of."""
     honest = Peer.announced
 
-    def announced(peer: Peer, root: Any, now_ns: int, views_max: int) -> None:
+    def announced(peer: Peer, root: Any, now_ns: int, options: AlignerOptions) -> None:
         peer.roots.clear()
-        honest(peer, root, now_ns, views_max)
+        honest(peer, root, now_ns, options)
 
     patch.setattr(Peer, "announced", announced)
 

@@ -29,6 +29,7 @@ from durable_cache.protocol.cache.questions import (
     ResultT,
     Unanswered,
 )
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.answering import answer
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -201,8 +202,8 @@ def test_two_runs_without_an_epoch_stay_two_after_a_restart_of_the_cache() -> No
 
 def test_numbers_apart_say_nothing() -> None:
     cache = Cache()
-    named(cache, EARLY, 3)
-    named(cache, LATE, 8)
+    named(cache, EARLY, 8)
+    named(cache, LATE, 3)
     assert (cache.agreed, cache.asked) == ([], [])
 
 
@@ -212,13 +213,22 @@ def test_an_epoch_that_its_publisher_declared_never_loses() -> None:
     cache.live(*samples(0, 1, 2, epoch=LATE))
     assert cache.given(*samples(2, epoch=EARLY)) == 1
     cache.answered()
-    assert cache.agreed == []
+    assert cache.agreed == [Alias(SOURCE, EARLY, 0, LATE)]
     cache = Cache()
     cache.shell.give(EpochDeclared(SOURCE, LATE, False, at(0)))
     cache.live(*samples(0, 1, 2, epoch=LATE))
     assert cache.given(*samples(2, epoch=LATE + 1)) == 1
     cache.answered()
     assert cache.agreed == [Alias(SOURCE, LATE + 1, 0, LATE)]
+
+
+def test_an_epoch_stands_that_was_declared_to_another_cache_alone() -> None:
+    cache = Cache()
+    named(cache, EARLY, 3, 4, 5)
+    cache.agreeing.hear_names([Incarnation(SOURCE, LATE, "0000000a")])
+    assert cache.given(*samples(5, epoch=LATE)) == 1
+    cache.answered()
+    assert cache.agreed == [Alias(SOURCE, EARLY, 0, LATE)]
 
 
 def test_what_this_process_alone_heard_without_an_epoch_takes_that_of_others() -> None:
@@ -264,6 +274,78 @@ def test_others_are_not_asked_about_what_came_from_others() -> None:
     assert cache.given(*samples(12)) == 1
     assert cache.given(*samples(3, epoch=LATE)) == 1
     assert cache.asked == []
+
+
+def test_what_has_no_epoch_comes_in_once_the_others_were_asked() -> None:
+    for answered in ((), samples(10, epoch=LATE, payload=b"other")):
+        cache = Cache()
+        cache.live(*samples(10, 11))
+        assert cache.given(*samples(3, epoch=LATE)) == 1
+        assert cache.given(*samples(12)) == 0
+        cache.answered(*answered)
+        assert cache.given(*samples(12)) == 1
+
+
+def test_what_has_no_epoch_is_of_the_run_that_began_since_if_its_time_is_later() -> None:
+    cache = Cache()
+    cache.live(*samples(0, 1, 2))
+    began = [sample(sn, epoch=EARLY, ntp64=(100 + sn) << 32) for sn in (5, 9)]
+    assert cache.given(*began) == 2
+    cache.answered()
+    assert cache.given(sample(3, ntp64=4 << 32), sample(4, ntp64=5 << 32)) == 2
+    assert cache.given(sample(7, ntp64=107 << 32)) == 1
+    assert cache.shell.held(EARLY) == RangeSet.of([5, 7, 9])
+    assert cache.shell.held(0) == RangeSet([(0, 4)])
+
+
+def timed(seconds: float, sn: int, epoch: int = 0) -> Sample:
+    return sample(sn, epoch=epoch, ntp64=round(seconds * (1 << 32)))
+
+
+def test_what_has_no_epoch_is_of_the_run_before_until_the_next_one_began() -> None:
+    """A name says when a run began to 8.6 s; what is stored of it says it better."""
+    cache = Cache()
+    began = frame(63 * 10**9)
+    cache.live(*(timed(57 + sn, sn) for sn in range(3)))
+    assert cache.given(*(timed(63 + sn, sn, began) for sn in range(6))) == 6
+    assert frame(61 * 10**9) == began
+    assert cache.given(timed(61, 3), timed(62, 4)) == 2
+    assert cache.shell.held(0) == RangeSet([(0, 4)])
+    assert cache.shell.held(began) == RangeSet([(0, 5)])
+
+
+def test_what_has_no_epoch_is_of_a_run_that_began_within_the_same_time_frame() -> None:
+    cache = Cache()
+    began = frame(64 * 10**9)
+    cache.live(timed(61, 0), timed(62, 1))
+    assert cache.given(*(timed(64 + sn / 2, sn, began) for sn in (0, 1, 2, 5, 6, 7))) == 6
+    assert cache.given(timed(68, 8)) == 1
+    assert cache.shell.held(0) == RangeSet([(0, 1)])
+    assert cache.shell.held(began) == RangeSet([(0, 2), (5, 8)])
+
+
+def test_what_another_has_without_an_epoch_waits_where_it_calls_by_one_what_is_here_without() -> (
+    None
+):
+    """It has two runs and parts them: ours is the second, and its number 0 is of the first."""
+    cache = Cache()
+    cache.live(*samples(2, 6))
+    before, begun = sample(0, ntp64=1), samples(0, 2, 3, 6, epoch=LATE)
+    assert cache.given(before, *begun) == len(begun)
+    cache.answered(*begun)
+    assert cache.agreed == [Alias(SOURCE, EPOCH_UNKNOWN, 0, LATE)]
+    cache.shell.give(EpochsAgreed(SOURCE, EPOCH_UNKNOWN, LATE))
+    cache.shell.give(EpochFreed(SOURCE, EPOCH_UNKNOWN))
+    cache.agreeing.release(SOURCE)
+    assert cache.given(before) == 1
+
+
+def test_what_no_answer_shows_is_asked_for_less_and_less_often() -> None:
+    cache = Cache()
+    cache.live(*samples(10, 11))
+    for cache.now in range(1000):
+        cache.given(*samples(3, epoch=LATE))
+    assert 3 < len(cache.asked) < 10
 
 
 def test_what_is_of_two_runs_without_an_epoch_keeps_to_itself() -> None:

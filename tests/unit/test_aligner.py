@@ -72,6 +72,7 @@ class Side:
         self.store: dict[tuple[Stream, int], Sample] = {}
         self.sent: list[AlignerOutput] = []
         self.deaf = False
+        self.skew_ns = 0
         self.feed(LoadEnded())
 
     def feed(self, event: AlignerEvent) -> None:
@@ -86,7 +87,7 @@ class Side:
                         self.feed(ReplyReceived(request_id, other.answer(payload)))
                 case PublishRoot(_, payload) if other is not None:
                     other.feed(RootReceived(payload))
-                case Offer(_, batch, _):
+                case Offer(_, batch, _, _):
                     self.take(batch)
                 case RaisePurge(_, floors):
                     self.feed(Purged(floors))
@@ -134,7 +135,24 @@ class Pair:
         while self.now_ns < end_ns:
             self.now_ns += SECOND_NS // 2
             for side in self.sides:
-                side.feed(Tick(Moment(self.now_ns, START_NS + self.now_ns)))
+                side.feed(Tick(Moment(self.now_ns, START_NS + self.now_ns + side.skew_ns)))
+
+
+def test_a_cache_whose_clock_is_behind_gets_what_it_lacks_of_one_that_never_stands_still() -> None:
+    """Its own slot of what the other announced last never comes: another is announced by then."""
+    ahead, behind = Side("a"), Side("b")
+    behind.skew_ns = -30 * SECOND_NS
+    pair = Pair(ahead, behind)
+    missing = SampleBatch([sample_of("k", 0, pair.now_ns)])
+    ahead.take(missing)
+    for sn in range(1, 100):
+        heard = SampleBatch([sample_of("live", sn, pair.now_ns)])
+        for side in pair.sides:
+            side.take(heard)
+        pair.run(1)
+    assert behind.store == ahead.store
+    comparisons = [one for one in behind.sent if isinstance(one, ComparisonEnded)]
+    assert len(comparisons) == 1
 
 
 def test_one_missing_sample_costs_three_questions_and_comes_once() -> None:

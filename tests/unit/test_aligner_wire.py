@@ -48,7 +48,7 @@ from durable_cache.protocol.alignment.wire import (
     encode_request,
     encode_root,
 )
-from durable_cache.protocol.wire import FRAME_VERSION, seal
+from durable_cache.protocol.wire import FRAME_VERSION, Incarnation, seal
 
 runs = st.sets(st.integers(0, 300), max_size=20).map(lambda sns: flat(RangeSet.of(sns)))
 words = st.integers(0, (1 << 64) - 1)
@@ -80,6 +80,7 @@ REPLIES: list[Reply] = [
     EntriesReply(b"", (STREAM,)),
     PullReply(b"", ((5, (0, 4)),), ()),
     PullReply(b"abc", (), ((5, (0, 4)),), 70),
+    PullReply(b"abc", (), (), 0, (Incarnation(STREAM.source, 7, "0a0a0a0a"),)),
     BlocksReply(((5, 0, 63, 2, bytes(8 * 32)),)),
     WrongSlot(9, 8),
     Refused("why", True),

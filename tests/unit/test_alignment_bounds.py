@@ -28,8 +28,16 @@ def test_roots_of_a_peer_are_kept_for_as_many_views_as_there_may_be() -> None:
     options = AlignerOptions(views_max=3)
     peer = Peer("peer", options.known_differences_max)
     for view in range(5):
-        peer.announced(root(view), 0, options.views_max)
+        peer.announced(root(view), 0, options)
     assert list(peer.roots) == [2, 3, 4]
+
+
+def test_of_a_view_as_many_roots_are_kept_as_a_peer_may_be_ahead_and_one_more() -> None:
+    options = AlignerOptions(ring_max=3)
+    peer = Peer("peer", options.known_differences_max)
+    for slot in range(10):
+        peer.announced(root(1, slot, content=slot), 0, options)
+    assert [announced.since_slot for announced in peer.roots[1]] == [6, 7, 8, 9]
 
 
 def test_known_differences_beyond_the_bound_make_room_for_newer_ones() -> None:
@@ -49,15 +57,39 @@ def test_roots_are_remembered_for_as_many_changes_as_allowed() -> None:
     assert [remembered[0] for remembered in view.ring] == [3, 4, 5]
 
 
-def test_what_is_announced_again_is_judged_as_of_the_slot_it_was_said_of_first() -> None:
-    """A cache whose clock is behind would wait for every repetition's slot anew."""
+def behind() -> tuple[Peer, View]:
+    """Return a peer whose clock is ahead of ours, and a tree that is not its tree."""
     peer = Peer("peer", 8)
     view = peer.view = View(Scope.of(("**",)), 1, 12)
     view.ready = True
     view.tree._add(1, 1, 1, 1)
-    peer.announced(root(view.name, slot=10), 0, 8)
-    peer.announced(root(view.name, slot=14), 0, 8)
+    return peer, view
+
+
+def test_what_is_announced_again_is_judged_as_of_the_slot_it_was_said_of_first() -> None:
+    """A cache whose clock is behind would wait for every repetition's slot anew."""
+    peer, view = behind()
+    peer.announced(root(view.name, slot=10), 0, AlignerOptions())
+    peer.announced(root(view.name, slot=14), 0, AlignerOptions())
     assert not peer.unequal(Lane.KNOWLEDGE, 9)
     assert peer.unequal(Lane.KNOWLEDGE, 10)
-    peer.announced(root(view.name, slot=18, content=7), 0, 8)
-    assert not peer.unequal(Lane.KNOWLEDGE, 11), "it says something else since slot 18"
+
+
+def test_a_peer_ahead_that_changes_all_the_time_is_compared_all_the_same() -> None:
+    peer, view = behind()
+    for slot in range(10, 20):
+        peer.announced(root(view.name, slot=slot, content=slot), 0, AlignerOptions())
+    assert not peer.unequal(Lane.KNOWLEDGE, 9)
+    assert peer.unequal(Lane.KNOWLEDGE, 11)
+    assert peer.is_ahead(11)
+    assert not peer.is_ahead(17), "the next two slots are waited for"
+
+
+def test_who_has_what_a_peer_ahead_announced_last_does_not_compare_what_was_before() -> None:
+    """What the peer has since was pulled before our own slot of it."""
+    peer, view = behind()
+    peer.announced(root(view.name, slot=10, content=9), 0, AlignerOptions())
+    same = view.tree.root.knowledge.to_bytes(16, "little")
+    newest = Root("peer", "1", view.name, 14, same, view.tree.root.content, 0, 0, True)
+    peer.announced(newest, 0, AlignerOptions())
+    assert not any(peer.unequal(lane, 11) for lane in Lane)

@@ -9,6 +9,7 @@ from durable_cache.endpoints.alignment.stored import AlignedStore
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, Origin
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 
@@ -22,7 +23,9 @@ class Door:
     def __init__(self) -> None:
         self.epochs = Epochs()
 
-    def offer(self, samples: list[Sample], origin: Origin) -> None:
+    def offer(
+        self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
         raise AssertionError("nothing is offered here")
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from durable_cache.endpoints.pipe import PipeStatus
 from durable_cache.endpoints.status import CacheStatus
+from durable_cache.model.delivery import DeliveryRates
 from durable_cache.service.changes import Changes, Weight
+from durable_cache.service.piping import PipeReport
 from durable_cache.storage.contract import Durability
 
 CALM = CacheStatus(
@@ -31,8 +34,8 @@ CALM = CacheStatus(
 class Told:
     """What is said of one report after the other, a second apart."""
 
-    def __init__(self) -> None:
-        self.changes = Changes()
+    def __init__(self, *connecting: str) -> None:
+        self.changes = Changes(connecting)
         self.now = 0.0
 
     def of(self, status: CacheStatus = CALM, **neighbours: str) -> list[str]:
@@ -99,6 +102,20 @@ def test_dead_letters_are_told_when_there_are_more() -> None:
     assert told.of(replace(CALM, dead_letters=2)) == []
 
 
+def test_a_router_that_is_not_there_is_told_of_once() -> None:
+    told = Told("tcp/router:7447")
+    assert [told.of() for _ in range(20)].count([]) == 19
+    assert told.of(CALM, a1="router") == ["a router has come: zid=a1"]
+    assert told.of() == ["! a router is gone: zid=a1"]
+    late = Told("tcp/router:7447")
+    said = [late.of() for _ in range(4)]
+    assert said[3] == ["! nobody answers yet; connecting is tried again: connect=tcp/router:7447"]
+    linked = Told("tcp/router:7447")
+    assert linked.of(CALM, a1="router") == ["a router has come: zid=a1"]
+    assert linked.of() == ["! a router is gone: zid=a1"]
+    assert not any(linked.of() for _ in range(20)), "that it is gone was told"
+
+
 def test_sessions_come_and_go_by_name_and_many_by_number() -> None:
     told = Told()
     assert told.of(CALM, a1="router", b2="peer") == [
@@ -110,3 +127,33 @@ def test_sessions_come_and_go_by_name_and_many_by_number() -> None:
     assert told.of(CALM, a1="router") == ["a router has come: zid=a1", "a peer is gone: zid=b2"]
     many = {f"c{number}": "peer" for number in range(50)}
     assert told.of(CALM, a1="router", **many) == ["sessions have come: sessions=50"]
+
+
+def test_a_pipe_is_told_of_when_it_runs_waits_and_is_held_up() -> None:
+    changes = Changes()
+    status = PipeStatus(
+        *(5, 5, 5, 0, 0, 0, 0, 0, 1, 0, "", DeliveryRates(1.0, 1.0), DeliveryRates(1.0, 1.0))
+    )
+    runs = PipeReport("up", "a/**", "exactly-once", "here -> tcp/hub:7447", True, "", status)
+    away = replace(runs, is_running=False, failure="nobody answers")
+    stuck = replace(runs, failure="cache x: full", status=status._replace(taken=9))
+
+    def told(pipe: PipeReport, now: float) -> list[str]:
+        return [change.sentence for change in changes.of_pipes([pipe], now)]
+
+    waits = "a pipe carries nothing; it is tried again"
+    assert told(replace(away, failure="", status=None), 0) == []
+    assert told(away, 1) == [waits]
+    assert told(away, 2) == []
+    assert told(replace(away, failure="no route"), 3) == [waits]
+    assert told(runs, 4) == ["a pipe carries"]
+    assert told(runs, 5) == []
+    assert told(stuck, 6) == [], "a cache may be busy"
+    assert told(stuck, 14) == []
+    assert told(stuck, 15) == ["a pipe is held up"]
+    assert told(stuck, 30) == []
+    assert told(runs, 31) == ["a pipe carries again"]
+    gave_up = replace(runs, status=status._replace(given_up=2))
+    assert told(gave_up, 32) == ["caches will never take some samples of a pipe"]
+    assert told(gave_up, 33) == []
+    assert told(replace(away, status=status), 34) == [waits]

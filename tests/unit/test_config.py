@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from durable_cache.errors import ConfigError
+from durable_cache.protocol.alignment import MergePolicy, SplitBrainOptions
 from durable_cache.service.building import cache_options, effective_limits
 from durable_cache.service.config import Settings, read_settings
 from durable_cache.service.document import DOCUMENT_BYTES_MAX, read_document
@@ -98,10 +99,10 @@ MISTAKES = [
     (storage("retention: {age_secs_max: 1}"), "fleet.retention.age_secs_max: unknown setting; did you mean 'age_seconds_max'?"),
     (section("stat_dir: 'x', storages: {}"), "plugins.durable_cache.stat_dir: unknown setting; did you mean 'state_dir'?"),
     (storage("zzz: 1"), "storages.fleet.zzz: unknown setting; known: acknowledge, alignment,"),
-    (storage("retention: {samples_max: 'many'}"), "fleet.retention.samples_max: expected int or null, got str"),
-    (storage("retention: {samples_max: 0}"), "fleet.retention.samples_max: expected int >= 1"),
-    (storage("retention: {age_seconds_max: -1}"), "fleet.retention.age_seconds_max: expected float > 0.0"),
-    (storage("retention: {age_seconds_max: NaN}"), "fleet.retention.age_seconds_max: expected float > 0.0"),
+    (storage("retention: {samples_max: 'many'}"), "fleet.retention.samples_max: expected a whole number or nothing, got text"),
+    (storage("retention: {samples_max: 0}"), "fleet.retention.samples_max: expected a whole number >= 1"),
+    (storage("retention: {age_seconds_max: -1}"), "fleet.retention.age_seconds_max: expected a number > 0.0"),
+    (storage("retention: {age_seconds_max: NaN}"), "fleet.retention.age_seconds_max: expected a number > 0.0"),
     (storage("retention: 5"), "storages.fleet.retention: expected a table {…}, got a number"),
     (storage("acknowledge: 'floppy'"), "storages.fleet.acknowledge: invalid enum value 'floppy'; one of: disk, memory, process"),
     (storage("history: 5, retention: {samples_max: 5}"), "fleet.history: the same as retention.samples_max"),
@@ -109,7 +110,7 @@ MISTAKES = [
     (section("storages: {fleet: {}}"), "storages.fleet: missing required field key_expr"),
     (section("storages: {fleet: {key_expr: 'a//b'}}"), "storages.fleet.key_expr: 'a//b': "),
     (section("storages: {fleet: {key_expr: []}}"), "storages.fleet.key_expr: name at least one"),
-    (section("storages: {fleet: {key_expr: 7}}"), "storages.fleet.key_expr: expected str | array, got int"),
+    (section("storages: {fleet: {key_expr: 7}}"), "storages.fleet.key_expr: expected text or a list, got a whole number"),
     (section("storages: {fleet: {key_expr: '@durable/**'}}"), "would store our own messages"),
     (section("storages: {fleet: {key_expr: '@durable/v1/x/consumer/**'}}"), "'@durable/v1/*/consumers/**' may be stored"),
     (section("storages: {'Fleet 1': {key_expr: 'a'}}"), "storages.Fleet 1: a name is 1 to 64 of a-z"),
@@ -322,3 +323,49 @@ def test_a_document_is_not_changed_by_reading_it() -> None:
     before = json.dumps(document)
     read_settings(document)
     assert json.dumps(document) == before
+
+
+def test_a_cleanup_of_what_is_aligned_names_the_caches_it_waits_for(tmp_path: Path) -> None:
+    alone = read(storage('service_cleanup_delay_seconds: "90s"'), tmp_path)
+    assert cache_options(alone, "fleet").service_cleanup_delay_seconds == 90
+    assert cache_options(read(storage(""), tmp_path), "fleet").service_cleanup_delay_seconds is None
+    peers = '["0123456789abcdef", "fedcba9876543210"]'
+    both = f"service_cleanup_delay_seconds: 0, alignment: {{enabled: true, peers: {peers}}}"
+    assert cache_options(read(storage(both), tmp_path), "fleet").align_peers == (
+        "0123456789abcdef",
+        "fedcba9876543210",
+    )
+    for wrong, said in (
+        ("service_cleanup_delay_seconds: 5, alignment: {enabled: true}", r"under alignment\.peers"),
+        ('alignment: {enabled: true, peers: ["hall-3"]}', "'hall-3' is no cache's id"),
+        ("service_cleanup_delay_seconds: -1", "service_cleanup_delay_seconds"),
+        ("service_cleanup_delay: 5", "did you mean.*service_cleanup_delay_seconds"),
+    ):
+        with pytest.raises(ConfigError, match=rf"storages\.fleet.*{said}"):
+            cache_options(read(storage(wrong), tmp_path), "fleet")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ('{policy: "catchup"}, alignment: {enabled: true}', r"split_brain\.policy.*catch-up"),
+        ('{policy: "delete"}', "works on top of alignment"),
+        ('{policy: "ignore"}, alignment: {enabled: true, pull: false}', "works on top of"),
+        ("{remove_history: true}, alignment: {enabled: true}", "'merge' removes nothing"),
+        ("{master_priority: -1}", r"split_brain\.master_priority"),
+        ("{master: true}", r"split_brain\.master: unknown setting"),
+    ],
+)
+def test_a_merge_policy_that_cannot_be_kept(settings: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        cache_options(read(storage(f"split_brain: {settings}"), tmp_path), "fleet")
+
+
+def test_a_merge_policy(tmp_path: Path) -> None:
+    chosen = '{policy: "catch-up", master_priority: 3, remove_history: true}'
+    text = storage(f"split_brain: {chosen}, alignment: {{enabled: true}}")
+    options = cache_options(read(text, tmp_path), "fleet")
+    assert options.split_brain == SplitBrainOptions(MergePolicy.CATCH_UP, 3, True)
+    assert cache_options(read(storage("history: 1"), tmp_path), "fleet").split_brain == (
+        SplitBrainOptions()
+    )

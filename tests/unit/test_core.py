@@ -540,7 +540,7 @@ def test_what_another_gives_goes_by_the_name_of_its_run_and_not_by_its_epoch() -
     batch = SampleBatch([*first, *second])
     cache.give(Arrived(batch, Origin.RECOVERED, cache.now, names))
     cache.wait(1)
-    assert of_run(cache, ONE, 2) == {epoch: RangeSet([(0, 5)])}
+    assert of_run(cache, ONE, 2) == {epoch + 1: RangeSet([(0, 5)])}
     assert of_run(cache, ONE, 1) == {}
     assert cache.core.put_off == len(first)
     assert list(acknowledged(cache, ONE)) == [(0, 5)]

@@ -133,6 +133,19 @@ def test_what_a_publishers_own_cache_has_is_left_out_until_its_run_is_known() ->
     assert list(runs) == [(0, 1)]
 
 
+def test_what_a_publishers_own_cache_gave_before_it_began_again_is_of_the_run_before() -> None:
+    """Its answer may come after the new run's first samples, whose numbers it would take."""
+    cache = DrivenCache()
+    before = run_of(ONE, 0, 9)
+    cache.take(before[:8] + before[9:])
+    restarted = run_of(ONE, 0, 3, seconds=30, run=1)
+    cache.take(restarted)
+    cache.take(before, Origin.NATIVE)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(0, 9)])}
+    (runs,) = of_run(cache, ONE, 1).values()
+    assert list(runs) == [(0, 3)]
+
+
 def test_a_token_waits_for_the_samples_before_it_that_are_looked_up() -> None:
     """Which run they are of is not known before: the token must not name the run before."""
     cache = DrivenCache()
@@ -161,6 +174,22 @@ def test_a_repeat_of_what_was_purged_on_its_way_is_known_by_who_forgot_the_sourc
     assert cache.store.drain_all(10)
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([SnRange(10, 10)])}
     cache.store.close()
+
+
+def test_a_run_that_begins_with_removed_numbers_is_known_though_the_backend_was_lost() -> None:
+    """Of the run before only removed numbers are left, and until when it went on."""
+    backend = MemoryStorage()
+    cache = DrivenCache(JournaledStorage(backend, None))
+    cache.take(run_of(ONE, 0, 9))
+    cache.store.purge([Floor(sample(ONE, 0).stream, 4)])
+    backend.purge([Floor(sample(ONE, 0).stream, 10)])
+    cache.store.index.rebuild(backend)
+    cache.start()
+    cache.effects.clear()
+    begun = run_of(ONE, 0, 5, seconds=30, run=1)
+    cache.take([begun[3], *begun[4:], *begun[:3]])
+    assert [*map(list, of_run(cache, ONE, 1).values())] == [[(0, 5)]]
+    assert EPOCH_UNKNOWN not in {ack.epoch for ack in cache.acks}
 
 
 def test_what_comes_by_another_way_while_it_is_looked_up_is_stored_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -31,10 +33,12 @@ def resend(
     sender: str = ONE.zid,
     incarnation: str = NAME,
     epoch: int = EPOCH,
+    carriers: frozenset[tuple[str, str]] = frozenset(),
 ) -> list[AnswerResend]:
     named = SampleBatch(msgspec.structs.replace(sample, epoch=epoch) for sample in samples)
     before = len(cache.of(AnswerResend))
-    cache.give(ResendArrived(1, sender, ONE, epoch, incarnation, named, claims, cache.now))
+    arrived = ResendArrived(1, sender, ONE, epoch, incarnation, named, claims, cache.now)
+    cache.give(replace(arrived, carriers=carriers))
     return [
         effect for effect in cache.of(AnswerResend)[before:] if isinstance(effect, AnswerResend)
     ]
@@ -117,6 +121,31 @@ def test_a_token_that_came_here_counts_where_the_answer_about_tokens_lacks_it() 
     assert not cache.all()
     cache.give(TokenGone(ONE, NAME, cache.now))
     assert refused(resend(cache, run_of(ONE, 0, 3), claims=NOBODY, sender=THIEF)) == []
+
+
+def test_who_carries_a_run_beside_its_living_source_is_believed() -> None:
+    cache = living()
+    carriers = frozenset({(THIEF, NAME)})
+    assert refused(resend(cache, run_of(ONE, 0, 3), sender=THIEF, carriers=carriers)) == []
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 3)])}
+    other = frozenset({(THIEF, "0badf00d")})
+    answers = resend(cache, run_of(ONE, 4, 5), sender=THIEF, carriers=other)
+    assert refused(answers) == [(4, 5, RefusalReason.CLAIMED)]
+    before = resend(
+        cache,
+        run_of(ONE, 0, 3),
+        sender=THIEF,
+        incarnation="0badf00d",
+        epoch=EPOCH - 5,
+        carriers=other,
+    )
+    assert refused(before) == []
+
+
+def test_who_carries_a_run_sends_it_and_its_claim_refuses_nobody() -> None:
+    cache = living()
+    carriers = frozenset({("abcdef", NAME)})
+    assert refused(resend(cache, run_of(ONE, 0, 3), sender=THIEF, carriers=carriers)) == []
 
 
 def test_where_tokens_cannot_be_seen_nothing_is_believed() -> None:

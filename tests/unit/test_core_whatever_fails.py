@@ -32,7 +32,8 @@ class Publisher:
         self.source = source
         self.tokens = tokens
         self.runs: list[list[Sample]] = [[]]
-        self.epochs: list[int] = [0]
+        self.token = (0, "")
+        """The epoch and the incarnation of the token that is shown."""
 
     @property
     def run(self) -> list[Sample]:
@@ -75,7 +76,8 @@ class Whatever(RuleBasedStateMachine):
             incarnation = f"{len(publisher.runs):08x}"
             # Every other run declares the epoch of the run before: restarted within a frame.
             epoch = frame(self.cache.now.unix_ns) - len(publisher.runs) % 2
-            token(self.cache, publisher.source, epoch, incarnation)
+            publisher.token = epoch, incarnation
+            token(self.cache, publisher.source, *publisher.token)
 
     def hand_in(self, batch: list[Sample]) -> None:
         self.handed_in.update(batch)
@@ -133,6 +135,9 @@ class Whatever(RuleBasedStateMachine):
         self.crashed |= bool(lost)
         self.forget_effects()
         self.cache.start()
+        for publisher in self.publishers:
+            if publisher.tokens:  # a cache that starts lists the tokens that are there
+                token(self.cache, publisher.source, *publisher.token)
 
     @rule(seconds=st.sampled_from([0.02, 0.3, 2.0]))
     def wait(self, seconds: float) -> None:

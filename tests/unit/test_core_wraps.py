@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch
@@ -14,6 +15,7 @@ from durable_cache.protocol.cache.events import (
     HeartbeatReceived,
     Origin,
 )
+from durable_cache.protocol.wire import incarnation_after
 from durable_cache.runtime.effects import Arrived
 from tests.unit.driven import BEGAN_NS, DrivenCache
 from tests.unit.test_core import ONE, of_run, run_of, sample, token
@@ -112,7 +114,7 @@ def test_a_name_given_here_before_the_token_came_raises_no_epoch() -> None:
     cache.give(EpochDeclared(ONE, declared - 10, False, cache.now, "0a0a0a0a"))
     cache.take(last(5))
     cache.take([sample(ONE, 0, seconds=1, run=1)])
-    token(cache, ONE, declared, "0b0b0b0b", fresh=False)
+    token(cache, ONE, declared, incarnation_after("0a0a0a0a"), fresh=False)
     assert of_run(cache, ONE, 1) == {declared: RangeSet([SnRange(0, 0)])}
 
 
@@ -124,5 +126,40 @@ def test_a_named_run_that_wraps_is_one_run_whatever_the_times_it_chooses() -> No
     cache.take(last(5))
     back = msgspec.structs.replace(wrapped(4, 4)[0], ntp64=wrapped(0, 0)[0].ntp64 - (30 << 32))
     cache.take([back, *wrapped(3, 3), *wrapped(6, 6), *wrapped(0, 2)])
-    token(cache, ONE, began, "0b0b0b0b")
+    token(cache, ONE, began, incarnation_after("0a0a0a0a"))
     assert of_run(cache, ONE, 1) == {began: RangeSet([SnRange(0, 4), SnRange(6, 6)])}
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_token_takes_no_run_for_its_own_that_began_where_a_named_runs_numbers_wrapped(
+    is_started_again: bool,
+) -> None:
+    """Both declare one epoch, and the first's token did not come: its name shows in the wrap."""
+    cache = DrivenCache()
+    declared = frame(BEGAN_NS + 10**9)
+    token(cache, ONE, declared - 10, "0a0a0a0a", fresh=False)
+    cache.take(last(5))
+    cache.take(wrapped(0, 1))
+    if is_started_again:
+        cache.start()
+    token(cache, ONE, declared, "0c0c0c0c")
+    cache.take(run_of(ONE, 0, 2, seconds=5, run=2))
+    assert of_run(cache, ONE, 1) == {declared: RangeSet([SnRange(0, 1)])}
+    assert of_run(cache, ONE, 2) == {declared + 1: RangeSet([SnRange(0, 2)])}
+    named = {ack.incarnation: ack.epoch for ack in cache.acks}
+    assert named["0c0c0c0c"] == declared + 1
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_run_behind_a_wrap_is_the_one_whose_token_comes_late(is_started_again: bool) -> None:
+    cache = DrivenCache()
+    declared = frame(BEGAN_NS + 10**9)
+    token(cache, ONE, declared - 10, "0a0a0a0a", fresh=False)
+    cache.take(last(5))
+    cache.take(wrapped(0, 1))
+    if is_started_again:
+        cache.start()
+    token(cache, ONE, declared, incarnation_after("0a0a0a0a"))
+    cache.take(wrapped(2, 3))
+    assert of_run(cache, ONE, 1) == {declared: RangeSet([SnRange(0, 3)])}
+    assert cache.acks[-1].incarnation == incarnation_after("0a0a0a0a")

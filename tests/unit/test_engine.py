@@ -237,6 +237,27 @@ def test_a_restart_has_one_epoch_whatever_the_clock_of_the_cache(seconds: int) -
     assert shell.engine.known(SOURCE).current == frame(at(100).unix_ns)
 
 
+def test_a_restart_does_not_take_the_name_that_an_earlier_run_lost() -> None:
+    """What is still stored under it counts under another, and so would the new run."""
+    shell = Shell()
+    lost = frame(at(61).unix_ns)
+    shell.live(*(sample(sn, ntp64=ntp64_from_ns(at(30 + sn).unix_ns)) for sn in range(3)))
+    shell.engine.epochs.learn(Alias(SOURCE, lost, 0, lost - 3))
+    shell.live(sample(1, payload=b"new", ntp64=ntp64_from_ns(at(61).unix_ns)), seconds=61)
+    assert shell.engine.known(SOURCE).current == lost + 1
+
+
+def test_nobody_is_told_of_four_billion_numbers_between_two_runs_that_media_brought_together() -> (
+    None
+):
+    """A backend that comes back older may have the end of a run under the name of the next."""
+    shell = Shell()
+    held = RangeSet([(32, 35), (38, 39), (2**32 - 20, 2**32 - 18)])
+    known = SourceId("cd34", 7)
+    shell.give(SourceLoaded(known, (NumberingState(0, held, RangeSet()),), BEGIN))
+    assert [(gap.first, gap.last) for gap in shell.engine.gaps] == [(36, 37)]
+
+
 def test_a_restart_within_the_same_frame_still_gets_a_new_epoch() -> None:
     shell = Shell()
     first = frame(BEGIN.unix_ns)
@@ -306,6 +327,21 @@ def test_a_fresh_publishers_first_samples_are_awaited() -> None:
     shell.live(sample(4))
     fetches = only(shell.give(Tick(at(1))), Fetch)
     assert [(fetch.first, fetch.last) for fetch in fetches] == [(0, 3)]  # type: ignore[union-attr]
+
+
+def test_what_a_publisher_has_no_more_is_awaited_and_reported() -> None:
+    """While the cache was away its publisher put 3..9, and kept its last three samples."""
+    shell = Shell(EngineOptions(gap_timeout_seconds=10))
+    epoch = frame(BEGIN.unix_ns)
+    shell.give(EpochDeclared(SOURCE, epoch, True, at(0)))
+    shell.live(*(sample(sn) for sn in range(3)))
+    tail = SampleBatch([sample(sn, epoch) for sn in (7, 8, 9)])
+    shell.give(BatchReceived(tail, Origin.RECOVERED, at(1)))
+    (fetch,) = only(shell.give(Tick(at(2))), Fetch)
+    assert isinstance(fetch, Fetch)
+    assert (fetch.first, fetch.last) == (3, 6)
+    shell.give(FetchEnded(fetch.fetch_id, at(3)))
+    assert only(shell.give(Tick(at(12))), ReportMiss) == [ReportMiss(SOURCE, epoch, 3, 6)]
 
 
 def test_a_heartbeat_shows_a_lost_tail() -> None:

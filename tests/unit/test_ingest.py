@@ -284,6 +284,21 @@ def test_a_token_keeps_its_place_among_the_samples(shell: Callable[..., Shell]) 
     assert waiting.epochs() == {0: [*range(5)], epoch: [*range(5, 10)]}
 
 
+def test_refused_numbers_keep_their_place_behind_a_token(shell: Callable[..., Shell]) -> None:
+    full = shell(queue_bytes_max=10_000, engine=EngineOptions(gap_timeout_seconds=0.2))
+    before, after = 250_000_000, 250_000_001
+    full.ingest.declared(SOURCE, before, "0000000a")
+    full.ingest.offer(run_of(0, 4, size=1000))
+    full.ingest.declared(SOURCE, after, "0000000b")
+    full.ingest.offer(run_of(0, 5, size=1000))
+    full.ingest.offer(run_of(6, 6, size=9000))
+    assert full.ingest.refused == 7
+    full.start()
+    wait_until(lambda: full.ingest.misses, what="what nobody has")
+    assert [miss[2:] for miss in full.ingest.misses] == [(after, 0, 6)]
+    assert full.epochs() == {before: [*range(5)]}
+
+
 def test_a_cache_of_one_publisher_leaves_the_others_out(shell: Callable[..., Shell]) -> None:
     one = shell(source=str(SOURCE))
     one.start()

@@ -231,6 +231,38 @@ def test_an_index_of_before_its_journal_was_replaced_is_read_anew(tmp_path: Path
         assert held(store) == RangeSet([(0, 11)])
 
 
+def test_an_index_of_before_its_backend_was_lost_is_read_anew(tmp_path: Path) -> None:
+    backend, copy = Backend(), tmp_path / "copy.db"
+    folder = tmp_path / "state"
+    filled(folder, backend, 10)
+    shutil.copy(folder / "index.db", copy)
+    backend = Backend()
+    with opened(folder, backend) as store:
+        assert store.findings
+        store.commit(batch(ONE, 9))
+        store.drain()
+    away(folder, "index")
+    shutil.copy(copy, folder / "index.db")
+    with opened(folder, backend) as store:
+        assert "stream index" in store.findings[0]
+        assert held(store) == RangeSet([(9, 9)])
+
+
+def test_an_index_put_back_after_its_journal_was_learns_of_new_streams(tmp_path: Path) -> None:
+    backend, folder = Backend(), tmp_path / "state"
+    filled(folder, backend, 2)
+    for name in ("journal", "index"):
+        shutil.copy(folder / f"{name}.db", tmp_path / f"{name}.copy")
+    with opened(folder, backend) as store:
+        store.commit(batch(TWO, *range(10, 15)))
+        store.drain()
+    for name in ("journal", "index"):
+        away(folder, name)
+        shutil.copy(tmp_path / f"{name}.copy", folder / f"{name}.db")
+        with opened(folder, backend) as store:
+            assert held(store) == RangeSet([(0, 1), (10, 14)])
+
+
 def test_a_state_directory_older_than_its_backend_is_said_and_read_anew(tmp_path: Path) -> None:
     backend, folder, copy = Backend(), tmp_path / "state", tmp_path / "copy"
     filled(folder, backend, 2)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.endpoints.session import close_session, open_session
+from durable_cache.endpoints.subscriber.tables import ConsumerCounts, by_consumer
 from durable_cache.errors import ConfigError, RemoteProtocolError
 from durable_cache.model.sample import Sample, SampleAfterMiss, SourceId
 from durable_cache.protocol.advisories import (
@@ -33,10 +34,14 @@ from durable_cache.protocol.losses import (
     LossTable,
     decode_rows,
     encode_rows,
+    encode_table,
 )
+from durable_cache.protocol.modes import Passed
+from durable_cache.protocol.subjects import SubjectCounts
 from durable_cache.protocol.subscriber.events import DeliveryOptions, FetchFailed
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.service.advised import Advised
+from durable_cache.service.measured import ModeRates, by_mode
 from tests.unit.driven import DrivenCache
 from tests.unit.subscriber_reader import BEGAN_NS, OTHER, SOURCE, Reader, sample
 
@@ -266,6 +271,21 @@ def test_a_table_is_read_as_it_was_written() -> None:
     rows = (LossRow(SOURCE, "B.1", 1, 2, 3, 4, 5, 6, 7, 8, 9), LossRow(None, OTHERS, lost=1))
     table = encode_rows("ab12:9", "a/**", rows)
     assert decode_rows(table) == LossTable("ab12:9", "a/**", rows)
+
+
+def test_what_was_counted_of_subjects_is_in_the_table() -> None:
+    counts = SubjectCounts(subjects=3, joined=2, perhaps_incomplete=1, lost=7)
+    table = decode_rows(encode_rows("ab12:9", "a/**", (), subjects=counts))
+    assert table.at("x").naming({}).subjects == counts
+    member = LossTable("ab12:9", "a/**", (), consumer="bill", processed_twice=3)
+    assert decode_rows(encode_table(member)) == member
+    with pytest.raises(RemoteProtocolError):
+        decode_rows(encode_table(LossTable("ab12:9", "a/**", (), processed_twice=-1)))
+    bad = encode_rows("ab12:9", "a/**", (), subjects=SubjectCounts(lost=-1))
+    with pytest.raises(RemoteProtocolError):
+        decode_rows(bad)
+    earlier = decode_rows(b'{"name":"x","key_expr":"a","rows":[]}')
+    assert earlier.subjects == SubjectCounts()
 
 
 def test_a_table_of_an_earlier_version_is_read() -> None:
@@ -510,3 +530,56 @@ def test_no_token_of_a_name() -> None:
     assert parse_user_token("@durable/v1/d/user/nobody/B.1", "d") is None
     assert parse_user_token("@durable/v1/d/user/ab12:7", "d") is None
     assert loss_key("d", SOURCE) == "@durable/v1/d/loss/ab12:7"
+
+
+def test_what_came_after_all_is_lost_no_more_in_the_row_of_all_others_too() -> None:
+    losses = Losses(1)
+    losses.lost(SOURCE, 3)
+    losses.lost(OTHER, 1)  # there is room for one
+    losses.passed_on([sample(0), sample(1)], Passed.FOUND)
+    rows = losses.rows()
+    assert sum(row.lost for row in rows) == 2
+    assert sum(row.delivered for row in rows) == 2
+    assert all(row.lost >= 0 for row in rows)
+    assert decode_rows(encode_rows("x", "a", rows)).rows == tuple(rows)
+
+
+def test_a_sample_bears_what_was_lost_less_what_came_after_all() -> None:
+    losses = Losses(10)
+    losses.lost(SOURCE, 3)
+    losses.passed_on([sample(2)], Passed.FOUND)
+    (late,) = losses.after_misses([sample(2)], unsure=False)
+    assert late.missed_before == 2
+
+
+def test_subscribers_are_summed_up_by_their_mode() -> None:
+    first = LossTable("a", "k", (LossRow(SOURCE, "u", delivered=3, repeats=1),), "exactly-once")
+    second = LossTable("b", "k", (LossRow(OTHER, "v", delivered=1, lost=4),), "exactly-once")
+    idle = LossTable("c", "k", (), "unreliable")
+    assert by_mode([idle, first, second]) == (
+        ModeRates("exactly-once", 2, 4, 1, 4, 4 / 8, 4 / 5),
+        ModeRates("unreliable", 1, 0, 0, 0, None, None),
+    )
+    table = decode_rows(encode_rows(first.name, first.key_expr, first.rows, first.mode))
+    assert table.naming({SOURCE: "w"}).at("d").mode == "exactly-once"
+
+
+def test_members_are_summed_up_by_their_consumer_and_other_subscribers_are_none() -> None:
+    tables = [
+        LossTable("a", "k", (), consumer="ship", processed_twice=2),
+        LossTable("b", "k", (), consumer="bill", processed_twice=0),
+        LossTable("c", "k", ()),
+        LossTable("d", "k", (), consumer="ship", processed_twice=5),
+    ]
+    assert by_consumer(tables) == (ConsumerCounts("bill", 1, 0), ConsumerCounts("ship", 2, 7))
+
+
+def test_what_nobody_confirmed_counts_as_received_and_not_as_unique() -> None:
+    losses = Losses(10)
+    losses.passed_on([sample(0), sample(1)])
+    losses.passed_on([sample(1)], Passed.AGAIN)
+    losses.in_vain(SOURCE)
+    losses.lost(SOURCE, 1)
+    row = row_of(losses)
+    assert (row.delivered, row.lost, row.repeats) == (1, 1, 2)
+    assert row.rates == (1 / 2, 1 / 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import pytest
 from hypothesis import given
@@ -92,7 +93,7 @@ def test_each_number_is_handed_out_until_it_is_confirmed_and_never_after_that(
         model = set(stored)
         for sn in confirms:
             if sn in life.handed:
-                assert life.positions.confirm(sample(sn)) is (sn not in model)
+                assert life.positions.confirm(sample(sn)) == (sn not in model)
                 model.add(sn)
             else:
                 try:
@@ -105,6 +106,41 @@ def test_each_number_is_handed_out_until_it_is_confirmed_and_never_after_that(
             written, stored = join_positions([*written, *life.positions.take()]), model
             assert confirmed(written[0]) == stored
             assert decode_position(encode_position(written[0])) == written[0]
+
+
+batches = st.lists(
+    st.lists(st.tuples(st.integers(0, 12), st.sampled_from([SOURCE, OTHER])), max_size=12),
+    max_size=6,
+)
+
+
+@given(st.booleans(), batches, batches)
+def test_a_batch_does_what_its_samples_do_one_by_one(
+    goes_on: bool,
+    handed: list[list[tuple[int, SourceId]]],
+    confirms: list[list[tuple[int, SourceId]]],
+) -> None:
+    known = [position(9, (2, 3), (6, 6))] if goes_on else []
+    at_once, singly = Positions("a/**", known), Positions("a/**", known)
+    for some, done in zip_longest(handed, confirms, fillvalue=list[tuple[int, SourceId]]()):
+        batch = [sample(sn, source=source) for sn, source in some]
+        fresh = at_once.hand_out(*batch)
+        assert list(fresh) == [one for each in batch for one in singly.hand_out(each)]
+        batch = [sample(sn, source=source) for sn, source in done]
+        assert confirm_all(at_once, [batch]) == confirm_all(singly, [[one] for one in batch])
+        assert at_once.all() == singly.all()
+        assert at_once.in_hand == singly.in_hand
+        assert at_once.changed == singly.changed
+
+
+def confirm_all(positions: Positions, batches: Sequence[Sequence[Sample]]) -> bool:
+    """Confirm up to what was never handed out; tell whether all was."""
+    try:
+        for batch in batches:
+            positions.confirm(*batch)
+    except LocalProtocolError:
+        return False
+    return True
 
 
 @st.composite

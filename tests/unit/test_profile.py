@@ -31,6 +31,7 @@ CONSISTENT = PROFILES["eventually-consistent"]
             {"depth": None, "samples_max": 1, "samples_max_per_instance": 2},
             "samples_max_per_instance 2 is above samples_max 1",
         ),
+        ({"depth": 3, "samples_max": 2}, "depth 3 is above samples_max 2"),
         ({"depth": 0}, "depth is a whole number above 0, not 0"),
         ({"depth": True}, "depth is a whole number"),
         ({"samples_max": -1}, "samples_max is a whole number"),

@@ -6,6 +6,7 @@ import pytest
 
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import with_named
 
 
 def test_the_lower_of_the_two_bounds_of_open_receipts_counts() -> None:
@@ -27,3 +28,14 @@ def test_without_time_for_it_caches_are_not_asked_for_epochs() -> None:
 def test_a_bound_that_lets_nothing_through_is_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{name}: expected a .* got {value}"):
         PublisherOptions(**{name: value}).checked()  # type: ignore[arg-type]
+
+
+def test_an_option_that_is_misspelt_is_named_with_what_is_nearest() -> None:
+    options = with_named("declare", PublisherOptions(), {"acknowledgements": 2})
+    assert options.acknowledgements == 2
+    with pytest.raises(
+        TypeError,
+        match=r"^declare\(\) got an unexpected keyword argument 'acknowledgments'; "
+        r"did you mean 'acknowledgements'\?$",
+    ):
+        with_named("declare", PublisherOptions(), {"acknowledgments": 2})

@@ -5,18 +5,29 @@ from __future__ import annotations
 import pytest
 
 from durable_cache.model.sample import SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.subscriber.events import (
     Answer,
     AnswererAppeared,
     AnswerPart,
     DeliveryOptions,
+    HeartbeatReceived,
     HistoryFailed,
     HistoryPage,
     TokenGone,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
-from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
+from tests.unit.subscriber_reader import (
+    BEGAN_NS,
+    EPOCH,
+    FRESH,
+    OTHER,
+    SECOND,
+    SOURCE,
+    Reader,
+    absent,
+    sample,
+)
 
 
 def test_history_comes_first_in_order_of_time_whatever_source() -> None:
@@ -30,6 +41,43 @@ def test_history_comes_first_in_order_of_time_whatever_source() -> None:
     assert reader.delivered_samples[:10] == old + new
     assert reader.engine.history_complete
     assert reader.story[-1] == 5
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_two_runs_that_two_caches_have_without_an_epoch_are_two(named: bool) -> None:
+    """One cache was down when the other heard the first of them."""
+    reader = Reader(history=True)
+    one = [sample(sn, at=sn / 10) for sn in range(4)]
+    two = [sample(sn, at=50 + sn / 10) for sn in range(4)]
+    called = frame(BEGAN_NS + 40 * SECOND)
+    also = [sample(sn, called, at=50 + sn / 10) for sn in (1, 2, 3)] if named else []
+    reader.page([*one, *also], [two[0], two[2], *([] if named else two)])
+    assert reader.story == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [one.ntp64 for one in reader.delivered_samples] == [s.ntp64 for s in (*one, *two)]
+    assert {one.epoch for one in reader.delivered_samples[4:]} == {
+        called if named else frame(BEGAN_NS + 50 * SECOND)
+    }
+
+
+def test_two_runs_without_an_epoch_are_two_where_one_cache_parts_them() -> None:
+    """It calls by an epoch what the other has without one, and has another run without one."""
+    reader = Reader(history=True)
+    before, begun = [sample(33, at=1)], [sample(sn, at=9 + sn / 10) for sn in range(2)]
+    reader.page(begun, [*before, *(sample(sn, 77, at=9 + sn / 10) for sn in range(2))])
+    assert reader.wanted == []
+    assert reader.story == [33, 0, 1]
+    assert [one.epoch for one in reader.delivered_samples] == [0, 77, 77]
+
+
+def test_what_came_while_the_newest_were_read_comes_with_them() -> None:
+    """Nobody names the run; the caches give the newest of each key, as they were asked to."""
+    reader = Reader(history=True)
+    reader.live(sample(9, at=1), *(sample(sn, at=5 + sn / 10) for sn in (1, 0, 3, 4)))
+    reader.page([sample(9, at=1)], [sample(sn, 77, at=5 + sn / 10) for sn in (3, 4)])
+    assert reader.wanted == [(2, 2)]
+    reader.answer(sample(2, 77, at=5.2))
+    assert reader.story == [9, 0, 1, 2, 3, 4]
+    assert {one.epoch for one in reader.delivered_samples[1:]} == {77}
 
 
 def test_a_page_is_asked_for_behind_the_earliest_cut() -> None:
@@ -329,6 +377,16 @@ def test_one_run_that_two_caches_call_otherwise_is_delivered_once() -> None:
     assert reader.story == [0, 1, 3, 4, 5, 6]
 
 
+def test_samples_that_a_cache_keeps_beside_a_declared_run_are_of_it() -> None:
+    """It saw the token late, and has not moved them yet."""
+    reader = Reader(history=True)
+    declared = [sample(sn, EPOCH) for sn in (0, 1, 3)]
+    beside = [sample(sn, FRESH) for sn in (1, 2)]
+    reader.page([*declared, *beside], names=(Incarnation(SOURCE, EPOCH, "0000000a"),))
+    assert reader.story == [0, 1, 2, 3]
+    assert {one.epoch for one in reader.delivered_samples} == {EPOCH}
+
+
 def test_two_runs_that_two_caches_call_otherwise_stay_two() -> None:
     reader = Reader(history=True)
     one = [sample(sn, 6, at=sn / 10) for sn in range(2)]
@@ -347,6 +405,32 @@ def test_the_last_of_a_run_that_comes_while_history_brings_the_next_is_reported(
     reader.page([*before, *(sample(sn, FRESH, at=9 + sn / 10) for sn in range(2))], names=names)
     reader.live(sample(2, at=9.2))
     assert reader.story == [0, 1, 2, 0, 1, (3, 3), 2]
+
+
+def test_the_last_of_a_run_are_reported_once_whatever_the_network_does_to_their_order() -> None:
+    reader = Reader(history=True)
+    reader.live(sample(5, at=5), sample(3, at=5), sample(4, at=5))
+    reader.declared(FRESH, "bbbbbbbb")
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    before = [sample(sn, EPOCH) for sn in range(3)]
+    reader.page([*before, *(sample(sn, FRESH, at=9 + sn / 10) for sn in range(2))], names=names)
+    reader.live(*(sample(sn, at=9 + sn / 10) for sn in range(2, 7)))
+    assert reader.story == [0, 1, 2, 0, 1, (3, 5), 2, 3, 4, 5, 6]
+
+
+def test_what_came_before_the_token_of_a_run_is_none_of_it_whatever_tokens_follow() -> None:
+    reader = Reader(history=True)
+    reader.live(sample(1), sample(2))
+    reader.declared(EPOCH + 1, "bbbbbbbb")
+    reader.declared(EPOCH + 2, "cccccccc")
+    before = [sample(sn, EPOCH) for sn in range(3)]
+    one = [sample(sn, EPOCH + 1, at=1 + sn / 10) for sn in range(2)]
+    names = [Incarnation(SOURCE, EPOCH + at, name * 8) for at, name in enumerate("abc")]
+    reader.page([*before, *one], names=tuple(names[:2]))
+    reader.live(sample(0, at=3))
+    assert reader.wanted == [(2, None)]
+    reader.answer(names=tuple(names))
+    assert reader.story == [0, 1, 2, 0, 1, 0]
 
 
 def test_what_came_while_history_brought_a_later_run_is_no_number_of_that() -> None:
@@ -425,6 +509,20 @@ def test_a_run_that_caches_call_earlier_than_history_does_not_come_after_it() ->
     assert not reader.fetches
 
 
+def test_a_run_whose_token_came_before_that_of_the_one_history_brought_is_over() -> None:
+    """No page has it: what came of it while history was read is reported, not given behind that."""
+    reader = Reader(history=True)
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(0, at=5))
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    reader.live(sample(2, at=20.2))
+    begun = [sample(sn, FRESH + 2, at=20 + sn / 10) for sn in range(2)]
+    reader.page(begun, names=(Incarnation(SOURCE, FRESH + 2, "bbbbbbbb"),))
+    reader.live(sample(3, at=20.3))
+    assert reader.story == [0, 1, (0, 0), 2, 3]
+    assert {one.epoch for one in reader.delivered_samples} == {FRESH + 2}
+
+
 def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_again() -> None:
     reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
     names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
@@ -440,3 +538,32 @@ def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_
     reader.wait(15)
     reader.page([*before, sample(3, EPOCH), sample(0, FRESH, at=9)], names=names)
     assert reader.story == [0, 1, 2, 3, 0]
+
+
+def test_a_heartbeat_of_an_old_run_of_which_nothing_came_asks_for_history_once_more() -> None:
+    """As where a pipe brings caches a source of another network, of long before."""
+    reader = Reader(history=True)
+    reader.page([])
+    assert reader.engine.history_complete
+    reader.declared(EPOCH, "0000000a")
+    reader.handle(HeartbeatReceived(SOURCE, 4, reader.now))
+    reader.handle(HeartbeatReceived(SOURCE, 4, reader.now))
+    assert len(reader.asked) == 1
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"),)
+    reader.page([sample(sn, EPOCH) for sn in range(2, 5)], names=names)
+    assert reader.story == [2, 3, 4], "what was removed before is no loss"
+    reader.handle(HeartbeatReceived(SOURCE, 6, reader.now))
+    reader.answer(sample(5, EPOCH), sample(6, EPOCH), names=names)
+    assert reader.story == [2, 3, 4, 5, 6]
+
+
+def test_a_heartbeat_of_a_run_that_nobody_has_asks_once_for_each_number() -> None:
+    reader = Reader(history=True)
+    reader.page([])
+    reader.declared(EPOCH, "0000000a")
+    for _ in range(3):
+        reader.handle(HeartbeatReceived(SOURCE, 4, reader.now))
+        if reader.asked:
+            reader.page([])
+    assert reader.asked == []
+    assert reader.engine.history_complete

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from durable_cache.model.sample import SourceId
-from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerersGone,
+    DeliveryOptions,
+)
 from durable_cache.protocol.wire import Incarnation
-from tests.unit.subscriber_reader import FRESH, OTHER, SOURCE, Reader, sample
+from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
 
 
 def of_each(reader: Reader, sources: list[SourceId]) -> list[list[int]]:
@@ -99,3 +103,16 @@ def test_what_finds_no_room_to_wait_is_reported() -> None:
         source = SourceId("ab", eid)
         reader.live(*(sample(sn, source=source) for sn in (0, 2, 3)))
     assert reader.story == [0, 0, (0, 3), (0, 3)]
+
+
+def test_what_a_source_was_given_that_has_no_room_now_is_not_read_again() -> None:
+    """All that are followed lack something when caches are asked what a cut made us miss."""
+    reader = Reader(DeliveryOptions(sources_max=1))
+    name = Incarnation(SOURCE, EPOCH, "aaaaaaaa")
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([sample(0, EPOCH), sample(1, EPOCH)], names=(name,))
+    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1], [0]]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
-from durable_cache.protocol.subscriber.events import HeartbeatReceived
-from durable_cache.protocol.wire import AbsenceReason, incarnation_after
+from durable_cache.protocol.subscriber.events import (
+    DeliveryOptions,
+    HeartbeatReceived,
+    TimePassed,
+)
+from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import (
     BEGAN_NS,
     EPOCH,
@@ -134,6 +138,24 @@ def test_absences_of_a_run_that_is_called_otherwise_are_believed_once_that_shows
     assert reader.story == [0, 1, 0, 3]
 
 
+def test_absences_of_a_run_called_otherwise_are_believed_though_its_last_numbers_went_by() -> None:
+    """What was passed on last shows which run is meant, not the number before the hole."""
+    reader = Reader(DeliveryOptions(gap_timeout_seconds=1))
+    reader.live(sample(0), sample(1))
+    reader.live(*(sample(sn, at=9 + sn / 10) for sn in range(2)))
+    reader.answer(answerers=0)
+    reader.handle(HeartbeatReceived(SOURCE, 2, reader.now))
+    while (2, 2) not in reader.story:
+        while reader.fetches:
+            reader.answer(absent=(absent(2, 2, AbsenceReason.OTHER_KEY, 77),))
+        reader.wait(1)
+    reader.handle(HeartbeatReceived(SOURCE, 3, reader.now))
+    assert reader.wanted == [(1, 3)]
+    reader.answer(sample(1, 77, at=9.1), absent=(absent(2, 3, AbsenceReason.OTHER_KEY, 77),))
+    reader.live(sample(4, at=9.4))
+    assert reader.story == [0, 1, 0, 1, (2, 2), 4]
+
+
 def test_what_an_answerer_explains_of_a_later_run_explains_nothing_of_this() -> None:
     reader = Reader()
     reader.live(sample(0))
@@ -165,3 +187,66 @@ def test_what_came_before_a_wrap_is_no_number_far_ahead() -> None:
     reader.live(sample(1, at=1.1))
     assert reader.story == [0, 1]
     assert reader.fetches == []
+
+
+def test_the_rest_of_a_run_is_taken_though_its_threads_overlap_with_what_follows_the_wrap() -> None:
+    reader = Reader()
+    last = SOURCE_SN_MODULUS - 1
+    reader.live(sample(last - 2, at=1.0), sample(last, at=1.02), sample(0, at=1.01))
+    assert reader.wanted == [(last - 1, last - 1)]
+    reader.answer(sample(last - 1, at=1.03))
+    assert reader.story == [last - 2, last - 1, last, 0]
+
+
+def test_a_number_that_shows_a_later_time_is_of_no_run_whose_token_comes_much_later() -> None:
+    """Its publisher's clock went back: it came before the first that was delivered."""
+    for seconds, begins in ((0.5, 30), (5, 40)):
+        reader = Reader()
+        reader.declared(EPOCH, "aaaaaaaa")
+        reader.live(sample(4, at=1), sample(0, at=30))
+        reader.seconds += seconds
+        reader.declared(FRESH + 5, "bbbbbbbb")
+        reader.live(sample(0, at=40))
+        reader.answer()
+        assert reader.story == [4, 0]
+        assert reader.delivered_samples[1].ntp64 == sample(0, at=begins).ntp64
+
+
+def test_what_was_asked_for_of_a_later_run_waits_until_the_one_before_is_at_its_end() -> None:
+    reader = Reader(DeliveryOptions(periodic_queries_seconds=1))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(2))
+    reader.declared(FRESH, "bbbbbbbb")
+    for reader.seconds in (1, 2, 3):
+        reader.handle(TimePassed(reader.now))
+    assert reader.wanted == [(1, 1), (0, None)]
+    first = reader.fetches.pop(0)
+    reader.answer(sample(0, FRESH, at=9), names=names)
+    assert reader.story == [0]
+    reader.fetches = [first, *reader.fetches]
+    reader.answer(sample(1, EPOCH), names=names)
+    reader.wait(5)
+    assert reader.wanted[0] == (3, None)
+    reader.answer(names=names)
+    assert reader.story == [0, 1, 2, 0]
+
+
+def test_the_last_of_a_run_that_waits_behind_a_hole_of_the_next_is_put_right() -> None:
+    """It came behind the next run's token; what is missing before it is none of that run's."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(3))
+    reader.live(sample(0, at=9))
+    reader.answer(names=names)
+    reader.answer(sample(0, FRESH, at=9), names=names)
+    assert reader.story == [0, 0]
+    reader.wait(1)
+    assert reader.wanted == [(1, 3)]
+    reader.answer(sample(3, EPOCH), names=names)
+    assert reader.story == [0, 0, (1, 3)], "of the run before"
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [0, 0, (1, 3), 1]

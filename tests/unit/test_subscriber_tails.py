@@ -5,14 +5,26 @@ from __future__ import annotations
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
+    AnswerersGone,
     DeliveryOptions,
     FetchFailed,
     TokenGone,
 )
-from durable_cache.protocol.wire import Incarnation
-from tests.unit.subscriber_reader import FRESH, OTHER, SOURCE, Reader, sample
+from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import (
+    BEGAN_NS,
+    EPOCH,
+    FRESH,
+    OTHER,
+    SECOND,
+    SOURCE,
+    Reader,
+    absent,
+    sample,
+)
 
 NAME = "0000000a"
+THIRD = SourceId("ef", 3)
 
 
 def reader_of(*sources: SourceId, options: DeliveryOptions | None = None) -> Reader:
@@ -33,6 +45,17 @@ def appeared(reader: Reader) -> None:
     reader.wait(0)
 
 
+def confirmed(reader: Reader, first: int) -> None:
+    """See it ask once more when routers know whom to ask, and then no more."""
+    reader.wait(0.4)
+    assert not reader.fetches
+    reader.wait(0.6)
+    assert reader.wanted == [(first, first + 999)]
+    reader.answer()
+    reader.wait(100)
+    assert not reader.fetches
+
+
 def test_nothing_is_asked_while_tokens_stay() -> None:
     reader = reader_of()
     appeared(reader)
@@ -50,6 +73,20 @@ def test_a_tail_is_asked_for_when_the_token_is_back() -> None:
     assert reader.wanted == [(1, 1000)]
     reader.answer(sample(1, FRESH), sample(2, FRESH))
     assert reader.story == [0, 1, 2]
+    confirmed(reader, 3)
+
+
+def test_what_only_those_behind_a_link_that_healed_know_is_asked_for_once_more() -> None:
+    """A cache on this side answered before routers knew those on the other, and that was all."""
+    reader = reader_of()
+    gone(reader)
+    reader.declared(FRESH, NAME)
+    reader.wait(0)
+    reader.answer()
+    reader.wait(1)
+    assert reader.wanted == [(1, 1000)]
+    reader.answer(sample(1, FRESH))
+    assert reader.story == [0, 1]
     reader.wait(100)
     assert not reader.fetches
 
@@ -63,12 +100,11 @@ def test_a_tail_longer_than_a_question_is_asked_for_until_nothing_follows() -> N
     reader.wait(0)
     assert reader.wanted == [(1001, 2000)], "until nothing follows"
     reader.answer(sample(1001, FRESH))
-    reader.wait(100)
-    assert not reader.fetches
+    confirmed(reader, 1002)
     assert reader.story == [*range(1002)]
 
 
-def test_a_source_that_goes_on_publishing_is_asked_about_once() -> None:
+def test_a_source_that_goes_on_publishing_is_asked_about_twice_and_no_more() -> None:
     """Each answer met later numbers than were known when it was asked for, and was asked again."""
     reader = reader_of()
     gone(reader)
@@ -76,9 +112,8 @@ def test_a_source_that_goes_on_publishing_is_asked_about_once() -> None:
     reader.wait(0)
     reader.live(sample(1, FRESH), sample(2, FRESH))
     reader.answer(sample(1, FRESH))
-    reader.wait(100)
+    confirmed(reader, 3)
     assert reader.story == [0, 1, 2]
-    assert not reader.fetches
 
 
 def test_a_tail_is_asked_for_when_the_token_stays_away() -> None:
@@ -88,6 +123,58 @@ def test_a_tail_is_asked_for_when_the_token_stays_away() -> None:
     assert reader.wanted == [(1, 1000)]
     reader.answer(sample(1, FRESH))
     assert reader.story == [0, 1]
+
+
+def test_a_tail_that_a_cache_on_this_side_of_a_cut_lacked_is_asked_for_when_the_token_is_back() -> (
+    None
+):
+    reader = reader_of()
+    gone(reader)
+    reader.wait(1)
+    assert reader.wanted == [(1, 1000)]
+    reader.answer()
+    reader.wait(100)
+    assert not reader.fetches, "the cache on this side said that nothing follows"
+    reader.declared(FRESH, NAME)
+    reader.wait(0)
+    assert reader.wanted == [(1, 1000)]
+    reader.answer(sample(1, FRESH))
+    assert reader.story == [0, 1]
+    confirmed(reader, 2)
+
+
+def test_a_tail_of_a_publisher_that_ended_behind_a_cut_is_asked_of_a_cache_that_appears() -> None:
+    reader = reader_of()
+    gone(reader)
+    reader.wait(1)
+    reader.answer()
+    reader.wait(100)
+    appeared(reader)
+    assert reader.wanted == [(1, 1000)]
+    reader.answer(sample(1, FRESH))
+    assert reader.story == [0, 1]
+    appeared(reader)
+    reader.answer()
+    reader.wait(100)
+    assert not reader.fetches
+
+
+def test_of_sources_that_are_gone_the_last_to_leave_are_remembered() -> None:
+    sources = [SourceId("a", 1 + at) for at in range(300)]
+    reader = reader_of(*sources)
+    for source in sources:
+        gone(reader, source)
+    reader.wait(1)
+    while reader.fetches:
+        reader.answer()
+        reader.wait(0)
+    appeared(reader)
+    asked = set()
+    while reader.fetches:
+        asked.update(fetch.source for fetch in reader.fetches)
+        reader.answer()
+        reader.wait(0)
+    assert len(asked) == 256
 
 
 def test_where_nobody_answers_a_tail_is_asked_for_until_a_cache_does() -> None:
@@ -187,3 +274,111 @@ def test_the_tail_of_a_run_is_asked_for_before_the_next_begins_and_then_that_of_
     reader.answer(sample(0, FRESH + 1, at=9), names=names)
     reader.answer()
     assert reader.story == [0, 0]
+
+
+# Our own link
+
+
+def cut(reader: Reader) -> None:
+    reader.handle(AnswerersGone(reader.now))
+
+
+def test_a_source_that_came_and_went_while_our_link_was_cut_is_read_from_caches() -> None:
+    reader = reader_of()
+    reader.wait(60)
+    cut(reader)
+    reader.wait(60)
+    appeared(reader)
+    asked = reader.asked[0]
+    assert asked.since_ns is not None
+    assert BEGAN_NS <= asked.since_ns < BEGAN_NS + SECOND, "when something came last"
+    reader.live(sample(7, source=THIRD))
+    reader.page([sample(0, FRESH), sample(1, FRESH), sample(0, 5, source=OTHER, at=90)])
+    given = [(one.source, one.sn) for one in reader.delivered_samples]
+    assert given == [(SOURCE, 0), (OTHER, 0), (THIRD, 7)], "tails are asked for by number"
+    assert reader.engine.history_complete
+    appeared(reader)
+    assert not reader.asked
+
+
+def test_what_was_published_before_a_cut_is_none_of_a_subscribers_misses() -> None:
+    reader = Reader()
+    cut(reader)
+    appeared(reader)
+    names = (Incarnation(OTHER, EPOCH, NAME),)
+    reader.page([sample(sn, EPOCH, source=OTHER) for sn in (3, 4)], names=names)
+    assert reader.story == [3, 4]
+
+
+def test_what_caches_removed_of_a_run_that_began_since_a_cut_is_missed() -> None:
+    reader = Reader()
+    cut(reader)
+    reader.wait(60)
+    appeared(reader)
+    epoch = FRESH + 2
+    reader.page([sample(2, epoch, at=50)], names=(Incarnation(SOURCE, epoch, NAME),))
+    assert reader.wanted == [(0, 1)]
+    reader.answer(absent=(absent(0, 1, AbsenceReason.TRIMMED, epoch),))
+    assert reader.story == [(0, 1), 2]
+
+
+def test_a_run_between_two_that_a_subscriber_was_given_comes_too_late_and_is_missed() -> None:
+    reader = Reader()
+    reader.declared(FRESH, NAME)
+    reader.live(sample(0))
+    cut(reader)
+    reader.wait(60)
+    reader.declared(FRESH + 9, "0000000c")
+    reader.live(sample(0, at=60))
+    reader.answer()
+    assert reader.story == [0, 0]
+    appeared(reader)
+    between = (Incarnation(SOURCE, FRESH + 2, "0000000b"),)
+    reader.page([sample(sn, FRESH + 2, at=30) for sn in (0, 1)], names=between)
+    assert reader.story == [0, 0, (0, 1)]
+
+
+def test_a_run_between_two_is_delivered_where_the_later_one_waits() -> None:
+    reader = Reader()
+    reader.declared(FRESH, NAME)
+    reader.live(sample(0))
+    cut(reader)
+    reader.wait(60)
+    reader.declared(FRESH + 9, "0000000c")
+    reader.live(sample(5, at=60))
+    appeared(reader)
+    between = (Incarnation(SOURCE, FRESH + 2, "0000000b"),)
+    reader.page([sample(sn, FRESH + 2, at=30) for sn in (0, 1)], names=between)
+    assert reader.story == [0, 0, 1]
+
+
+def test_what_came_by_both_ways_is_delivered_once_after_a_cut() -> None:
+    reader = Reader(history=True)
+    reader.page([sample(sn, EPOCH) for sn in range(3)])
+    reader.live(sample(3))
+    cut(reader)
+    appeared(reader)
+    reader.live(sample(1, at=9, source=OTHER), sample(2, at=9, source=OTHER))
+    reader.page([sample(sn, EPOCH, at=9, source=OTHER) for sn in range(2)])
+    assert reader.story == [0, 1, 2, 3, 0, 1, 2]
+
+
+def test_a_cut_while_history_is_read_asks_for_all_of_it_again() -> None:
+    reader = Reader(history=True)
+    cut(reader)
+    appeared(reader)
+    reader.page([sample(0, EPOCH)])
+    assert reader.asked[0].since_ns is None
+    reader.page([sample(0, EPOCH), sample(1, EPOCH)])
+    assert reader.story == [0, 1]
+
+
+def test_what_caches_removed_meanwhile_of_a_run_that_is_read_after_a_cut_is_missed() -> None:
+    reader = Reader()
+    cut(reader)
+    appeared(reader)
+    names = (Incarnation(OTHER, EPOCH, NAME),)
+    reader.page([sample(sn, EPOCH, source=OTHER) for sn in (3, 5)], names=names)
+    gone = Absence(OTHER, EPOCH, 4, 4, AbsenceReason.TRIMMED)
+    reader.answer(absent=(gone,), names=names)
+    assert reader.story == [3, (4, 4), 5]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durable_cache.protocol.subscriber.events import Received
+from durable_cache.protocol.subscriber.events import Answer, AnswerPart, HistoryPage, Received
 from durable_cache.protocol.wire import Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, sample
 
@@ -86,3 +86,28 @@ def test_what_is_missing_before_a_sample_too_large_for_us_is_taken_from_a_cache(
     reader.handle(Received((), reader.now, (sample(3, at=9),)))
     reader.answer(sample(1, EPOCH, at=1), sample(2, EPOCH, at=2))
     assert reader.story == [0, 1, 2, (3, 3)]
+
+
+def test_a_sample_too_large_for_us_shows_that_a_run_without_a_name_began() -> None:
+    reader = Reader()
+    reader.live(*(sample(sn) for sn in range(3)))
+    large = [sample(sn, at=9 + sn / 10) for sn in (1, 3)]
+    reader.handle(Received((sample(0, at=9),), reader.now, large))
+    reader.answer(answerers=1)
+    reader.live(sample(2, at=9.2), sample(4, at=9.4))
+    assert reader.story == [0, 1, 2, 0, (1, 1), 2, (3, 3), 4]
+
+
+def test_what_history_has_at_the_end_of_a_run_and_is_too_large_for_us_is_reported() -> None:
+    reader = Reader(history=True)
+    part = AnswerPart([sample(0, EPOCH), sample(0, FRESH, at=9)], (), RUNS, [sample(1, EPOCH)])
+    reader.handle(HistoryPage(reader.asked.pop().question_id, Answer((part,), 1), reader.now))
+    assert reader.story == [0, (1, 1), 0]
+
+
+def test_what_came_while_history_was_read_and_is_too_large_for_us_is_reported_in_its_turn() -> None:
+    reader = Reader(history=True)
+    reader.handle(Received((sample(2),), reader.now, (sample(1), sample(3))))
+    reader.page([sample(0)])
+    reader.live(sample(4))
+    assert reader.story == [0, (1, 1), 2, (3, 3), 4]

@@ -35,6 +35,13 @@ from durable_cache.protocol.resends import (
     encode_resend,
     encode_resent,
 )
+from durable_cache.protocol.standings import (
+    Standing,
+    decode_beginning,
+    decode_standings,
+    encode_beginning,
+    encode_standings,
+)
 from durable_cache.protocol.wire import Absence, AbsenceReason, Ack, Content
 from durable_cache.testing.samples import SOURCE, filled, run, sample
 from durable_cache.testing.strategies import (
@@ -58,6 +65,8 @@ DECODERS: dict[Content, Callable[[bytes], object]] = {
     Content.RESENT: decode_resent,
     Content.POSITION: decode_position,
     Content.DEAD_LETTER: decode_dead_letter,
+    Content.STANDINGS: decode_standings,
+    Content.BEGINNING: decode_beginning,
 }
 ACK = Ack("cache", 2, SOURCE, 7, ((0, 4), (9, 9)))
 FRAMES: dict[Content, bytes] = {
@@ -75,6 +84,8 @@ FRAMES: dict[Content, bytes] = {
     ),
     Content.POSITION: encode_position(Position("a/**", SOURCE, 7, "0123abcd", 9, ((2, 3), (6, 6)))),
     Content.DEAD_LETTER: encode_dead_letter(DeadLetter("no such trip", 3, filled())),
+    Content.STANDINGS: encode_standings([Standing(SOURCE, 7, "0123abcd", 10, 1 << 40)]),
+    Content.BEGINNING: encode_beginning(1 << 40),
 }
 REASONS = tuple(AbsenceReason)
 contents = pytest.mark.parametrize("content", Content)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -23,6 +23,7 @@ from durable_cache.endpoints.alignment.asked import Asked
 from durable_cache.endpoints.alignment.counts import AlignmentCounts
 from durable_cache.endpoints.alignment.inbox import Inbox
 from durable_cache.endpoints.alignment.jobs import Jobs
+from durable_cache.endpoints.alignment.merging import Merging
 from durable_cache.endpoints.alignment.stored import AlignedStore
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
@@ -54,8 +55,10 @@ from durable_cache.protocol.alignment import (
     CacheProfile,
     ComparisonEnded,
     Forgotten,
+    LeftAsTheyAre,
     Loaded,
     LoadEnded,
+    MergePolicy,
     Offer,
     PeerGone,
     PeerSeen,
@@ -109,7 +112,7 @@ class Aligning:
         exclude: Sequence[str],
     ) -> None:
         self._session = session
-        self._ingest = ingest
+        self._ingest, self._store = ingest, store
         self._options = options
         self._domain = options.domain
         self._cache_id = store.index.cache_id
@@ -135,6 +138,18 @@ class Aligning:
         self._aligned = AlignedStore(store, ingest)
         lane = open_lane("align", running_max=1, waiting_max=options.align_jobs_max)
         self._jobs = Jobs(lane, self._aligned, self._inbox, self._asked, self.counts)
+        self.merging: Merging | None = None
+        """What is done after partitions; None with `merge`, which does nothing more."""
+        if options.split_brain.policy is not MergePolicy.MERGE:
+            self.merging = Merging(
+                session,
+                store,
+                options,
+                open_lane("merge", running_max=1, waiting_max=1),
+                include,
+                lambda: ingest.epochs,
+                self._purge,
+            )
         self._aligner: Aligner
         self._incarnation = ""
         self._due = 0.0
@@ -159,6 +174,9 @@ class Aligning:
         self._ingest.on_forgotten.append(self._forgotten)
         self._ingest.on_purged.append(partial(self.trimmed, purged=True))
         self._ingest.on_learned.append(self._learned)
+        if self.merging is not None:
+            self._ingest.before_commit.append(self.merging.storing)
+            self.merging.start()
         self._turns.every(_TICK_SECONDS, self._turn)
         self._soon()
 
@@ -183,6 +201,31 @@ class Aligning:
             event = Purged(pairs) if purged else Trimmed(pairs)
             self._inbox.stored(event, time.monotonic())
 
+    def ask_lacking(
+        self, streams: Mapping[str, Sequence[Stream]], then: Callable[[dict[str, list[str]]], None]
+    ) -> None:
+        """Find out, for each name, which of `align_peers` do not know its streams as this cache.
+
+        `then` is called soon, in a thread of the pool and between two of the aligner's turns; not
+        at all where alignment has ended or is only beginning.
+        """
+
+        def look() -> None:
+            if self._stopped.is_set() or not self._incarnation:
+                return
+            lacking = self._aligner.lacking
+            canonical = self._aligned.canonical
+            peers = self._options.align_peers
+            then({name: lacking(peers, [*map(canonical, of)]) for name, of in streams.items()})
+
+        self._turns.submit(look, within_bound=False)
+
+    def _purge(self, floors: Sequence[Floor]) -> int:
+        """Purge what a policy overruled, durably; returns how many samples."""
+        removed = self._store.purge(floors)
+        self.trimmed(floors, purged=True)
+        return removed
+
     def _committed(self, batch: SampleBatch) -> None:
         self._inbox.stored(Appended(batch), time.monotonic())
 
@@ -199,6 +242,8 @@ class Aligning:
         self._closed = True
         self._stopped.set()
         self._turns.close(_JOIN_SECONDS)
+        if self.merging is not None:
+            self.merging.close()
         self._leave("the cache is closing")
 
     def _leave(self, reason: str) -> None:
@@ -275,12 +320,16 @@ class Aligning:
         self._present = [token, self._tokens]
 
     def _tick(self, now: float) -> None:
+        if self.merging is not None:
+            self._aligner.handle(LeftAsTheyAre(self.merging.ignored))
         self._hear()
         busy = self._ingest.queued_bytes > _BUSY_BYTES
         self._do(self._aligner.handle(Tick(Moment(time.monotonic_ns(), time.time_ns()), busy)))
         self._jobs.tick(now)
         self._status = self._aligner.status()
         self.counts.note(self._status)
+        if self.merging is not None:
+            self.merging.tick(now, self._status)
 
     def _hear(self) -> None:
         """Take what changed on the network since the last tick."""

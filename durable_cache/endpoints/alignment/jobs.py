@@ -113,7 +113,8 @@ class Jobs:
     def _read(self, job: ReadSamples) -> None:
         wanted = self._store.stored((stream, ranges(runs)) for stream, runs in job.wanted)
         try:
-            payload = pull_reply(job, in_time(wanted))
+            names = self._store.names(stream.source for stream, _ in job.wanted)
+            payload = pull_reply(job, in_time(wanted), names)
         except DurableCacheError as error:
             self._asked.refuse(job.handle, str(error))
             return
@@ -124,10 +125,14 @@ class Jobs:
             self._counts.sent(payload)
 
     def _take(self, job: Offer) -> None:
-        self._store.offer(job.batch)
+        try:
+            held = self._store.offer(job.batch, job.held, job.names)
+        except DurableCacheError:
+            self._counts.offers_refused += 1  # it is pulled again
+            return
         self._counts.pulled(job.peer, len(job.batch))
-        if len(job.held):
-            self._compare(job.held)
+        if len(held):
+            self._compare(held)
 
     def _compare(self, batch: SampleBatch) -> None:
         try:

@@ -21,6 +21,7 @@ from durable_cache.protocol.alignment import (
 from durable_cache.protocol.cache.agreement import are_twins
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 
@@ -38,6 +39,7 @@ _NEAR = 128
 _STRETCH = 4_096
 Wanted = Iterable[tuple[Stream, RangeSet]]
 _NOTHING = RangeSet()
+_NO_SAMPLES = SampleBatch()
 
 
 class Door(Protocol):
@@ -47,8 +49,10 @@ class Door(Protocol):
     def epochs(self) -> Epochs:
         """The table as it stands."""
 
-    def offer(self, samples: list[Sample], origin: Origin) -> None:
-        """Queue what others gave."""
+    def offer(
+        self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
+        """Queue what others gave, and by which epochs they call the runs of its sources."""
 
 
 class AlignedStore:
@@ -147,10 +151,33 @@ class AlignedStore:
             mean = max(1, page.samples.size // max(1, len(page.samples)))
             limit = max(1, min(_PAGE_SAMPLES, _PAGE_BYTES // mean))
 
-    def offer(self, batch: SampleBatch) -> None:
-        """Hand samples to the door of live ones."""
+    def names(self, sources: Iterable[SourceId]) -> list[Incarnation]:
+        """Return by which epochs runs go here; raises StorageError, to be tried again."""
+        return self._store.index.incarnations(dict.fromkeys(sources))
+
+    def offer(
+        self,
+        batch: SampleBatch,
+        held: SampleBatch = _NO_SAMPLES,
+        names: tuple[Incarnation, ...] = (),
+    ) -> SampleBatch:
+        """Hand samples to the door of live ones; return what of `held` is to be compared.
+
+        What a peer calls by the epoch that another run has here is no copy of what is held: it goes
+        through the door, which knows the run by its name. Raises StorageError, to be tried again.
+        """
+        ours = {(source, epoch): name for source, epoch, name in self.names(n[0] for n in names)}
+        other = {
+            (source, epoch)
+            for source, epoch, name in names
+            if ours.get((source, epoch), name) != name
+        }
+        of_others = [sample for sample in held if (sample.source, sample.epoch) in other]
         self.pulled += len(batch)
-        self._door.offer(list(batch), Origin.ALIGNED)
+        self._door.offer([*batch, *of_others], Origin.ALIGNED, names)
+        if not of_others:
+            return held
+        return SampleBatch(s for s in held if (s.source, s.epoch) not in other)
 
     def compare(self, batch: SampleBatch, *, named: bool = True) -> SampleBatch:
         """Count what has another content here under the same identity; nothing is overwritten.

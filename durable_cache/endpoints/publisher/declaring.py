@@ -11,7 +11,7 @@ from durable_cache.endpoints.publisher.publisher import ReliablePublisher
 from durable_cache.endpoints.publisher.receipts import Receipt
 from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_kind
+from durable_cache.model.arguments import check_kind, with_named
 
 __all__ = ["declare_reliable_publisher"]
 
@@ -70,7 +70,7 @@ def declare_reliable_publisher(
     parsed = parse_key_expr(key_expr)
     if options is not None:
         check_kind("options", options, PublisherOptions, "durable_cache.PublisherOptions")
-    chosen = replace(options or PublisherOptions(), **named)
+    chosen = with_named("declare_reliable_publisher", options or PublisherOptions(), named)
     if acknowledgements is not None:
         chosen = replace(chosen, acknowledgements=acknowledgements)
     if chosen.reliability is not None and not parsed.is_key:

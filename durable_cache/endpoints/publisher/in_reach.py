@@ -26,6 +26,7 @@ class CachesInReach:
     """The caches that store something of a key expression, at most `caches_max`.
 
     A cache shows a token for each of its key expressions, under a name drawn anew at each start.
+    Of those that are too many, as many again are remembered: each waits for a place.
     """
 
     def __init__(self, domain: str, key_expr: KeyExpression, caches_max: int) -> None:
@@ -33,6 +34,12 @@ class CachesInReach:
         self._key_expr = key_expr
         self._max = caches_max
         self._incarnations: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
+
+    @property
+    def left_out(self) -> int:
+        """How many caches are in reach for which there is no place, at most `caches_max`."""
+        return len(self._waiting)
 
     def changes(self, tokens: Iterable[tuple[str, bool]]) -> Iterator[CacheAppeared | CacheGone]:
         """Yield what changes of tokens, as (key, alive), mean."""
@@ -44,11 +51,23 @@ class CachesInReach:
             if not alive and known == token.incarnation:
                 del self._incarnations[token.cache_id]
                 yield CacheGone(token.cache_id)
+                yield from self._next_waiting()
+            elif not alive and self._waiting.get(token.cache_id) == token.incarnation:
+                del self._waiting[token.cache_id]
             elif alive and known != token.incarnation:
-                if known is None and len(self._incarnations) >= self._max:
-                    continue
-                self._incarnations[token.cache_id] = token.incarnation
-                yield CacheAppeared(token.cache_id)
+                if known is not None or len(self._incarnations) < self._max:
+                    self._incarnations[token.cache_id] = token.incarnation
+                    yield CacheAppeared(token.cache_id)
+                elif token.cache_id in self._waiting or len(self._waiting) < self._max:
+                    self._waiting[token.cache_id] = token.incarnation
+
+    def _next_waiting(self) -> Iterator[CacheAppeared]:
+        """Give the place of one that is gone to the one that waits longest."""
+        for cache_id, incarnation in self._waiting.items():
+            del self._waiting[cache_id]
+            self._incarnations[cache_id] = incarnation
+            yield CacheAppeared(cache_id)
+            return
 
 
 def resend(

@@ -20,9 +20,11 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_fields, check_number, check_text, refused
+from durable_cache.model.quantities import bytes_of, seconds_of
 from durable_cache.model.sample import Qos
 from durable_cache.protocol.advisories import check_user
 from durable_cache.protocol.publisher.events import EngineOptions
+from durable_cache.protocol.publisher.subjects import PUB_WINDOW_SECONDS_MIN
 from durable_cache.storage.contract import Durability
 
 __all__ = ["PublisherOptions", "PublisherSettings"]
@@ -97,6 +99,14 @@ class PublisherOptions:
     None says nothing."""
     heartbeat_sporadic: bool = False
     """Tell each number once."""
+    subject_sequences: bool = False
+    """Count each key by itself too, so that a subscriber of one key knows what it missed of it:
+    16 bytes behind the attachment of every sample."""
+    pub_window_size: int | str = 4_000_000
+    """What the window of these sequences may take in memory, in bytes or as "10 mb"; a key that
+    leaves it begins a new time frame."""
+    pub_window_time: float | str = 10.0
+    """How long a key that is not written stays in it at least, in seconds or as "60 sec"."""
     detectable: bool = False
     """Show the publisher to programs that look for zenoh.ext's advanced publishers."""
     encoding: IntoEncoding | None = None
@@ -140,6 +150,7 @@ class PublisherOptions:
             check_user(self.name)
         if self.spool_dir is not None and not self.acknowledgements:
             raise ConfigError("spool_dir: without acknowledgements nothing would ever leave it")
+        self.pub_window  # noqa: B018  # raises where it is none
         self.quality, self.destination  # noqa: B018  # raise where they are none
         if self.encoding is not None:
             read_encoding(self.encoding)
@@ -166,6 +177,18 @@ class PublisherOptions:
         """Where samples are sent as they are put; ConfigError when it is nowhere."""
         return read_origins(self.allowed_destination, "allowed_destination")
 
+    @property
+    def pub_window(self) -> tuple[int, int]:
+        """The window's bytes and nanoseconds; ConfigError names what is none."""
+        seconds = seconds_of("pub_window_time", self.pub_window_time, 0)
+        if seconds < PUB_WINDOW_SECONDS_MIN:
+            raise ConfigError(
+                f"pub_window_time: {seconds:g} s; at least {PUB_WINDOW_SECONDS_MIN:g} s are due, "
+                "for a key that comes back to the window begins a new time frame, and a frame "
+                "lasts 8.6 s: it would not be a later one"
+            )
+        return bytes_of("pub_window_size", self.pub_window_size, 1), round(seconds * 1e9)
+
     def heartbeats(self) -> Heartbeats | None:
         """Return when to say the last number; None for never."""
         if self.heartbeat_seconds is None:
@@ -174,6 +197,7 @@ class PublisherOptions:
 
     def engine_options(self) -> EngineOptions:
         """Return what the pure engine needs to know of these."""
+        window_bytes, window_ns = self.pub_window
         return EngineOptions(
             history=self.history if self.cache else None,
             acknowledgements=self.acknowledgements,
@@ -187,6 +211,8 @@ class PublisherOptions:
             resend_seconds_max=self.resend_seconds_max,
             resend_samples_max=self.resend_samples_max,
             resend_bytes_max=self.resend_bytes_max,
+            pub_window_bytes=window_bytes if self.subject_sequences else None,
+            pub_window_ns=window_ns,
         )
 
 
@@ -223,5 +249,8 @@ class PublisherSettings(TypedDict, total=False):
     allowed_destination: Origins | Locality
     heartbeat_seconds: float | None
     heartbeat_sporadic: bool
+    subject_sequences: bool
+    pub_window_size: int | str
+    pub_window_time: float | str
     detectable: bool
     encoding: IntoEncoding | None

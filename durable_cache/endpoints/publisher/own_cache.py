@@ -7,11 +7,19 @@ import time
 from collections.abc import Iterable
 from threading import Condition
 
-from durable_cache.endpoints.replies import AnswerBounds, Form, Refused, answer, parse_query
+from durable_cache.endpoints.replies import (
+    AnswerBounds,
+    Form,
+    Refused,
+    answer,
+    answer_beginning,
+    parse_query,
+)
 from durable_cache.endpoints.session import Query, ZError, query_parts, reply_error
 from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.publisher.engine import PublisherEngine
+from durable_cache.protocol.standings import Standings
 from durable_cache.protocol.wire import Absence, Incarnation
 from durable_cache.storage.contract import Page
 
@@ -40,6 +48,9 @@ class OwnCache:
         with query:
             try:
                 asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
+                if asked.behind is not None:
+                    answer_beginning(query, self._beginning(asked.behind))
+                    return
                 answer(query, asked, self._read, _BOUNDS, self._absences, self._incarnations)
             except Refused as error:
                 reply_error(query, str(error))
@@ -61,6 +72,13 @@ class OwnCache:
                 self.reading -= 1
             samples, after = self._engine.read(selection, limit, cursor)
         return Page(SampleBatch(samples), after)
+
+    def _beginning(self, standings: Standings) -> int:
+        samples = self._read(Selection(), _BOUNDS.samples_max, None).samples
+        names = {(source, epoch): name for source, epoch, name in self._incarnations(())}
+        return standings.beginning(
+            (sample, names.get((sample.source, sample.epoch), "")) for sample in samples
+        )
 
     def _incarnations(self, _: Iterable[SourceId]) -> tuple[Incarnation, ...]:
         with self._changed:

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar, assert_never, cast
 
+from durable_cache.endpoints.ahead import read_own_stamp
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.publisher.epochs import highest_epoch
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
@@ -45,7 +46,6 @@ from durable_cache.endpoints.session import (
     raw_timestamp,
     read_bytes,
     read_encoding,
-    read_stamp,
     send,
     source_of,
     start_thread,
@@ -66,6 +66,7 @@ from durable_cache.model.arguments import check_timeout
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
+from durable_cache.protocol.disposals import UNREGISTERED
 from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import (
     AckReceived,
@@ -95,6 +96,7 @@ from durable_cache.protocol.publisher.events import (
     TokenDeclared,
     TokenFailed,
 )
+from durable_cache.protocol.publisher.subjects import PublisherWindow
 from durable_cache.protocol.wire import (
     INCARNATION_DIGITS,
     ack_key,
@@ -208,6 +210,11 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         return self._engine.incarnation
 
     @property
+    def subjects(self) -> PublisherWindow | None:
+        """The window of subject sequences, to be looked at; None without `subject_sequences`."""
+        return self._engine.subjects
+
+    @property
     def next_sn(self) -> int:
         """The number the next sample will have."""
         return self._engine.next_sn
@@ -239,13 +246,14 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         """Publish a value; returns a receipt when acknowledgements are wanted.
 
         `key` names one key of a publisher with wildcards; `timestamp` stands for the session's own.
-        Raises Closed; ConfigError on an argument
-        Zenoh cannot send; Unacknowledged when too many samples wait for acknowledgements; ZError
+        Raises Closed; ConfigError on an argument Zenoh cannot send, or a timestamp over half a
+        second ahead; Unacknowledged when too many samples wait for acknowledgements; ZError
         from Zenoh when the sample did not leave. Its number is not used then.
         """
         chosen = self._encoding if encoding is None else read_encoding(encoding)
         read = read_bytes(payload, "payload")
-        return self._publish(Kind.PUT, read, chosen, attachment, key, timestamp)
+        stamp = read_own_stamp(self._session, timestamp)
+        return self.publish(Kind.PUT, read, chosen, attachment, key, stamp)
 
     def delete(
         self,
@@ -255,7 +263,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         timestamp: Timestamp | None = None,
     ) -> ReceiptT_co:
         """Publish that the key has no value any more; numbered and stored like a put."""
-        return self._publish(Kind.DELETE, b"", "zenoh/bytes", attachment, key, timestamp)
+        stamp = read_own_stamp(self._session, timestamp)
+        return self.publish(Kind.DELETE, b"", "zenoh/bytes", attachment, key, stamp)
 
     def flush(self, timeout_seconds: float | None = None) -> None:
         """Wait until as many caches as were wanted hold everything that was put before this call.
@@ -320,10 +329,12 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     def unregister(self, key: IntoKeyExpr | None = None) -> ReceiptT_co | None:
         """Tell readers with a profile that this publisher writes a key no more, until it does.
 
-        With `auto_dispose_unregistered_instances` it deletes it first; raises what `delete` does.
+        With `auto_dispose_unregistered_instances` it deletes it first, with a mark by which caches
+        know that it is disposed and unregistered; raises what `delete` does.
         """
         on = self._keys.read_one(key)
-        receipt = self.delete(key=key) if self._keys.auto_dispose else None
+        disposes = self._keys.auto_dispose
+        receipt = self.delete(key=key, attachment=UNREGISTERED) if disposes else None
         with self._sending:
             if self.closed:
                 raise Closed(f"the publisher on {self.key_expr} is closed")
@@ -335,16 +346,16 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         with self.changed:
             return self._engine.kept()
 
-    def _publish(
+    def publish(
         self,
         kind: Kind,
         payload: bytes,
         encoding: str,
         attached: IntoBytes | None,
         named: IntoKeyExpr | None,
-        timestamp: Timestamp | None,
+        given: Timestamp | None,
     ) -> ReceiptT_co:
-        given = read_stamp(timestamp)
+        """Publish as `put` and `delete` do, with a timestamp that another clock may have given."""
         attachment = None if attached is None else read_bytes(attached, "attachment")
         key = None if named is None else self._keys.read(named)
         if key is None and not self.key_expr.is_key:

@@ -10,6 +10,7 @@ from durable_cache.endpoints.waking import Waiters, wait_for
 from durable_cache.errors import OutcomeUnknown
 from durable_cache.model.arguments import check_callable, check_timeout
 from durable_cache.protocol.publisher.events import Standing
+from durable_cache.protocol.resends import RefusalReason
 from durable_cache.storage.contract import Durability
 
 __all__ = ["Receipt", "ReceiptOwner"]
@@ -59,6 +60,13 @@ class Receipt:
         return {
             cache_id: Durability(min(max(level, 0), int(Durability.DISK)))
             for cache_id, level in self._standing.caches.items()
+        }
+
+    @property
+    def refused(self) -> Mapping[str, RefusalReason]:
+        """The caches that will never take the sample, by cache_id, with the reason of each."""
+        return {
+            cache_id: RefusalReason(reason) for cache_id, reason in self._standing.refused.items()
         }
 
     @property

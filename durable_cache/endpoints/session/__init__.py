@@ -105,7 +105,6 @@ from durable_cache.endpoints.session.opening import (
     neighbours,
     open_session,
     read_config,
-    zenoh_reason,
     zid_of,
 )
 from durable_cache.endpoints.session.sample_names import SourceInfo, ZenohSample
@@ -200,7 +199,6 @@ __all__ = [
     "watch_tokens",
     "watch_tokens_polled",
     "zenoh_qos",
-    "zenoh_reason",
     "ZenohSample",
     "ZenohSubscriber",
     "ZError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 import zenoh
@@ -159,14 +159,20 @@ def tokens_now(session: Session, key_expr: str, timeout_seconds: float) -> set[s
 
 
 def tokens_watched(
-    session: Session, watch: ZenohSubscriber, key_expr: str, timeout_seconds: float
+    session: Session,
+    watch: ZenohSubscriber,
+    key_expr: str,
+    timeout_seconds: float,
+    known: Iterable[str] = (),
 ) -> set[str]:
-    """Return which tokens there are of a watch that was just begun, and take its changes so far.
+    """Return which tokens there are of a watch, and take its changes so far.
+
+    `known` were there when its changes were taken last.
 
     A router that has told a session of a token for its watch answers a question right behind it
     with nothing; it answers in order, so what the watch was told has come by then.
     """
-    there = tokens_now(session, key_expr, timeout_seconds)
+    there = {*known, *tokens_now(session, key_expr, timeout_seconds)}
     for key, alive in take_token_changes(watch):
         if alive:
             there.add(key)

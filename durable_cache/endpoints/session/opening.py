@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 
 import zenoh
 from zenoh import Config, Session, ZError
 
+from durable_cache.endpoints.session.reasons import opening_reason, setting_reason
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import refused
 
@@ -19,7 +19,6 @@ __all__ = [
     "neighbours",
     "open_session",
     "read_config",
-    "zenoh_reason",
     "zid_of",
 ]
 
@@ -34,17 +33,9 @@ def read_config(settings: Mapping[str, object] | None = None) -> Config:
         try:
             config.insert_json5(key, json.dumps(value))
         except ZError as error:
-            raise ConfigError(f"{key}: {zenoh_reason(error)}") from error
+            known = json.loads(str(Config()))
+            raise ConfigError(f"{key}: {setting_reason(key, error, known)}") from error
     return config
-
-
-def zenoh_reason(error: ZError) -> str:
-    """Return what Zenoh says about an error, without the places in its sources."""
-    text = re.sub(r" at /[^ ]*\.rs:[0-9]+\.?", "", str(error))
-    if text == 'Str("unknown key")':
-        return "Zenoh knows no such setting"
-    inner = re.match(r'Json5Err\(Message { msg: "(.*)", location: ', text, re.DOTALL)
-    return f"Zenoh: {inner[1]}" if inner else text.strip()
 
 
 def open_session(settings: Mapping[str, object] | Config | None = None) -> Session:
@@ -59,7 +50,18 @@ def open_session(settings: Mapping[str, object] | Config | None = None) -> Sessi
     try:
         return zenoh.open(config)
     except ZError as error:
-        raise ConfigError(f"zenoh cannot open a session: {zenoh_reason(error)}") from error
+        reason = opening_reason(error, _endpoints(config))
+        raise ConfigError(f"zenoh cannot open a session: {reason}") from error
+
+
+def _endpoints(config: Config) -> list[str]:
+    """Return the endpoints that a configuration names, for whichever mode."""
+    found: list[str] = []
+    for key in ("connect/endpoints", "listen/endpoints"):
+        named = json.loads(config.get_json(key))
+        for part in named.values() if isinstance(named, dict) else [named]:
+            found += [text for text in part or [] if isinstance(text, str)]
+    return found
 
 
 def zid_of(session: Session) -> str:

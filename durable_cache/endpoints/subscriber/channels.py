@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from threading import Condition
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +27,7 @@ __all__ = [
     "Receiving",
     "RingChannel",
     "Sink",
+    "confirmed_by",
     "sink_of",
 ]
 
@@ -123,6 +124,17 @@ class FifoChannel(Channel[_ItemT]):
             self._discards += 1
             self._changed.notify_all()
 
+    def withdraw(self, concerns: Callable[[_ItemT], bool]) -> int:
+        """Drop some of what is here; return how many. Whoever delivers calls it."""
+        with self._changed:
+            kept = [item for item in self._items if not concerns(item)]
+            dropped = len(self._items) - len(kept)
+            if dropped:
+                self._items.clear()
+                self._items.extend(kept)
+                self._changed.notify_all()
+            return dropped
+
     def deliver(self, items: Sequence[_ItemT]) -> None:
         """Put items in this order; waits while the channel is full and open."""
         begin, discards = 0, self._discards
@@ -178,10 +190,25 @@ class Callback(Generic[_ItemT]):
             try:
                 callback(item)
             except BaseException as error:  # sys.exit() in a callback may not end delivery either
-                self.errors += 1
-                self.last_error = f"{type(error).__name__}: {error}"
-                if self.errors & (self.errors - 1) == 0:  # the 1st, 2nd, 4th, 8th ... time
-                    _log.exception("a callback raised (%d times so far)", self.errors)
+                self._raised(error)
+
+    def each(self, items: Iterable[_ItemT]) -> Iterator[tuple[_ItemT, bool]]:
+        """Call the function for the next item; yield that, and whether the function returned."""
+        callback = self._callback
+        for item in items:
+            returned = True
+            try:
+                callback(item)
+            except BaseException as error:  # as in `deliver`
+                self._raised(error)
+                returned = False
+            yield item, returned
+
+    def _raised(self, error: BaseException) -> None:
+        self.errors += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if self.errors & (self.errors - 1) == 0:  # the 1st, 2nd, 4th, 8th ... time
+            _log.exception("a callback raised (%d times so far)", self.errors)
 
     def close(self) -> None:
         """Nothing more will come: say so once to who wanted to know."""
@@ -288,3 +315,22 @@ def _callback_of(handler: object) -> Callback[_ItemT] | None:
         return Callback(*given)
     # A class is callable too: who hands in zenoh.handlers.FifoChannel itself forgot to make one.
     return Callback(handler) if callable(handler) and not isinstance(handler, type) else None
+
+
+def confirmed_by(sink: Delivery[_ItemT], *, by_itself: bool) -> Callback[_ItemT] | None:
+    """Return what is called for each sample that confirms `by_itself`; None where the program does.
+
+    Raises ConfigError where samples that nobody confirmed would be lost, or nothing would confirm.
+    """
+    if isinstance(sink, RingChannel):
+        raise ConfigError(
+            "a ring drops samples that nobody confirmed: give a callable or a FifoChannel"
+        )
+    if not by_itself:
+        return None
+    if not isinstance(sink, Callback):
+        raise ConfigError(
+            'confirm="auto" confirms what a handler returned from: give a callable, or choose '
+            'confirm="manual" and call confirm(sample)'
+        )
+    return sink

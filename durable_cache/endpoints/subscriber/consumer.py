@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import Condition, Lock, Thread, current_thread
 from threading import Event as Flag
 from typing import Literal, NamedTuple
@@ -23,7 +24,7 @@ from durable_cache.endpoints.subscriber.channels import (
     Callback,
     Delivery,
     FifoChannel,
-    RingChannel,
+    confirmed_by,
 )
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions, Keeping
 from durable_cache.endpoints.subscriber.rewinding import RewindTo, check_target, points_of
@@ -32,14 +33,22 @@ from durable_cache.endpoints.subscriber.subscriber import (
     ReliableSubscriber,
     SubscriberOptions,
 )
-from durable_cache.errors import Closed, ConfigError, DurableCacheError, OutcomeUnknown
+from durable_cache.errors import Closed, ConfigError, DurableCacheError, Fenced, OutcomeUnknown
 from durable_cache.model.arguments import check_kind, check_text, check_timeout, refused
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample, SourceId, by_run
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.consumers import DeadLetter, check_consumer, encode_position
+from durable_cache.protocol.consumers import (
+    DeadLetter,
+    Position,
+    check_consumer,
+    encode_position,
+    fence_of_one_alone,
+)
+from durable_cache.protocol.losses import LossTable
+from durable_cache.protocol.standings import encode_standings
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.positions import Point, Positions
+from durable_cache.protocol.subscriber.positions import Point, Positions, standings_of
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
 
 __all__ = ["Confirm", "ConsumerName", "KeptPosition", "ReliableConsumer"]
@@ -48,7 +57,8 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 """The pause after a position could not be written."""
 _LOOK_SECONDS = 0.05
-"""How often who waits for a rewind looks whether delivery stands still before a full channel."""
+"""How often who waits for a rewind looks whether delivery stands still before a full channel, and
+delivery that waits for confirmations looks around."""
 _WAITS_SECONDS = 5.0
 """How long delivery waits for confirmations before it says so."""
 
@@ -71,13 +81,21 @@ class ConsumerName(NamedTuple):
     options: ConsumerOptions
 
     @classmethod
-    def of(cls, consumer: object, confirm: Confirm, options: object) -> ConsumerName | None:
-        """Read a subscriber's arguments; None where it is no consumer. Raises ConfigError."""
+    def of(
+        cls, consumer: object, confirm: Confirm, options: object, *, retries: bool = False
+    ) -> ConsumerName | None:
+        """Read a subscriber's arguments; None where it is no consumer. Raises ConfigError.
+
+        `retries`: its mode confirms, too.
+        """
         if confirm not in ("auto", "manual"):
             raise refused("confirm", confirm, '"auto" or "manual"')
         if consumer is None:
-            if confirm != "auto" or options is not None:
-                raise ConfigError("confirm, consumer_options: name the consumer they are of")
+            if (confirm != "auto" and not retries) or options is not None:
+                raise ConfigError(
+                    "confirm, consumer_options: name the consumer they are of, or confirm in "
+                    'mode="at-least-once"'
+                )
             return None
         given = ConsumerOptions() if options is None else options
         chosen = check_kind("consumer_options", given, ConsumerOptions, "a ConsumerOptions")
@@ -120,12 +138,14 @@ class ReliableConsumer(ReliableSubscriber):
         self._changed = Condition(self._lock)
         self._called: Callback[Sample] | None = None
         """What is called for each sample in `auto` mode."""
-        self._ending = self._ended = False
+        self._ending = self._ended = self._told_full = False
         self._writing = self._hurried = self._waits_for_room = False
         self._rewind: _Rewind | None = None
         """What the deliver thread is to begin anew from."""
         self._before = _Counts()
         """What the engines before a rewind counted."""
+        self._fenced: Fenced | None = None
+        """Why caches take no position of ours any more."""
         self._dead_letters = 0
         self._batches = 0
         """How many batches of positions caches hold."""
@@ -145,8 +165,10 @@ class ReliableConsumer(ReliableSubscriber):
             name.options,
             options.query_timeout_seconds,
         )
-        found = self._keeping.positions
+        found = [] if name.options.shared else self._keeping.positions
         self._positions = Positions(str(key_expr), found, runs_max=name.options.runs_max)
+        self._positions.fence = fence_of_one_alone(found)
+        self._positions.put_back(self._keeping.unwritten)
         self._delivery = options.delivery
         self._resuming = ResumingEngine(options.delivery, found)
         try:
@@ -161,19 +183,11 @@ class ReliableConsumer(ReliableSubscriber):
 
     def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
         sink, given = super()._open(handler)
-        if isinstance(sink, RingChannel):
-            raise ConfigError(
-                "a ring drops samples that nobody confirmed: give a callable or a FifoChannel"
-            )
-        if not self._by_itself:
-            return sink, given
-        if not isinstance(sink, Callback):
-            raise ConfigError(
-                'confirm="auto" confirms what a handler returned from: give a callable, or choose '
-                'confirm="manual" and call confirm(sample)'
-            )
-        self._called = sink
+        self._called = confirmed_by(sink, by_itself=self._by_itself)
         return sink, given
+
+    def _loss_table(self) -> LossTable:
+        return msgspec.structs.replace(super()._loss_table(), consumer=self.consumer)
 
     @property
     def unconfirmed(self) -> int:
@@ -196,14 +210,14 @@ class ReliableConsumer(ReliableSubscriber):
         if self._by_itself:
             raise ConfigError('confirm="auto" confirms by itself: choose confirm="manual"')
         for sample in samples:
-            check_kind("sample", sample, Sample, "a sample of this subscriber")
+            if not isinstance(sample, Sample):
+                raise refused("sample", sample, "a sample of this subscriber")
         with self._changed:
             if self._ending:
                 raise Closed(f"consumer {self.consumer!r} is closed")
             written = not self._positions.changed
             try:
-                for sample in samples:
-                    self._positions.confirm(sample)
+                self._positions.confirm(*samples)
             finally:  # one that is refused leaves those before it confirmed
                 if written or self._waits_for_room:
                     self._changed.notify_all()
@@ -298,6 +312,7 @@ class ReliableConsumer(ReliableSubscriber):
         """Wait until caches hold every confirmation made before this call.
 
         Raises Closed, or OutcomeUnknown when the time is over: they may be held all the same.
+        Raises Fenced where another member has a source by now: what is confirmed counts no more.
         """
         check_timeout(timeout_seconds)
         with self._changed:
@@ -305,10 +320,12 @@ class ReliableConsumer(ReliableSubscriber):
             self._hurried = self._positions.changed > 0
             self._changed.notify_all()
             held = self._changed.wait_for(
-                lambda: self._batches >= target or self._ended, timeout_seconds
+                lambda: self._batches >= target or self._ended or self._fenced, timeout_seconds
             )
             if self._batches >= target:
                 return
+            if self._fenced is not None:
+                raise self._fenced
         if held:
             raise Closed(f"consumer {self.consumer!r} is closed")
         raise OutcomeUnknown(
@@ -344,22 +361,57 @@ class ReliableConsumer(ReliableSubscriber):
             wanted = self._rewind
             if wanted is None or self._ending:
                 return
-            known = self._positions.rewind(wanted.points)
-            self._before = _Counts(self.delivered, self.missed, self.duplicates)
-            self._resuming = ResumingEngine(self._delivery, known, earlier=self._resuming)
-            self._engine = self._resuming
+            self._resume(self._positions.rewind(wanted.points))
             self._discard()
             self._rewind = None
             self._changed.notify_all()
         wanted.done.set()
+        self._begin_anew()
+
+    def _resume(self, known: Sequence[Position]) -> None:
+        """Put an engine that stands there in the place of the one before; under the lock."""
+        self._before = _Counts(self.delivered, self.missed, self.duplicates)
+        self._resuming = ResumingEngine(self._delivery, known, earlier=self._resuming)
+        self._engine = self._resuming
+
+    def _begin_anew(self) -> None:
+        self._met_caches.clear()  # this engine asked none of those that are out of reach
         self._begin()
         for event in self._publishers_now():
             self._handle(event)
 
+    def _between(self) -> None:
+        """Look around between two samples, and while delivery waits; for who shares."""
+
+    def _admitted(self, samples: Sequence[Sample]) -> Iterable[Sample]:
+        """Yield those that are handled here, each when its handler is to be called."""
+        return samples
+
+    def _of(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """Return those that are handed out here."""
+        return samples
+
+    def _standing(self) -> Sequence[Position]:
+        """Return where all stand that history is read behind; under the lock."""
+        return self._positions.all()
+
+    def _before_history(self) -> None:
+        """Ask from when on caches hold something behind the positions."""
+        with self._lock:
+            standings = standings_of(self._standing())
+        if not standings or not self._resuming.may_begin_later:
+            return
+        with suppress(DurableCacheError, ZError):  # history tells, read from its beginning
+            question = encode_standings(standings)
+            self._resuming.begin_at(*self._asking.behind(str(self.key_expr), question))
+
     def _deliver(self, samples: Sequence[Sample]) -> None:
         with self._changed:
-            for source, epoch in {(sample.source, sample.epoch) for sample in samples}:
+            runs = by_run(samples)
+            for source, epoch in runs:
                 self._learn(source, epoch)
+            if self._by_itself:
+                samples = self._positions.unconfirmed(samples, runs)
         if self._by_itself:
             self._handle_each(samples)
         else:
@@ -371,34 +423,29 @@ class ReliableConsumer(ReliableSubscriber):
 
     def _handle_each(self, samples: Sequence[Sample]) -> None:
         """Call the handler for each; what it is not done with stays unconfirmed."""
-        positions, lock, called = self._positions, self._lock, self._called
+        positions, called = self._positions, self._called
         if called is None:
             return
-        with lock:
-            fresh = [sample for sample in samples if not positions.is_confirmed(sample)]
-        for sample in fresh:
-            if self._halts:
-                return
-            done = self._is_done(called, sample)
-            with lock:
-                if not positions.changed:
+        if self._halts:
+            return
+        for sample, returned in called.each(self._admitted(samples)):
+            if returned or self._is_done(called, sample):
+                if positions.handled(sample):
+                    with self._changed:
+                        positions.join_many()
+                        self._changed.notify_all()
+            else:
+                with self._changed:
+                    positions.hand_out(sample)
                     self._changed.notify_all()
-                if done:
-                    positions.handled(sample)
-                    continue
-                positions.hand_out(sample)
-                if positions.in_hand >= self._bounds.unconfirmed_max:
-                    self._await_room()
+                self._await_room()
+            if self._ending or self._rewind is not None:  # `_halts`, for every sample
+                return
 
     def _is_done(self, called: Callback[Sample], sample: Sample) -> bool:
-        """Call the handler, where it raises again and again; then see to a dead letter."""
-        attempts = 0
+        """Call the handler that raised again and again; then see to a dead letter."""
+        attempts = 1
         while True:
-            raised = called.errors
-            called.deliver((sample,))
-            attempts += 1
-            if called.errors == raised:
-                return True
             if self._bounds.attempts_max is None:
                 return False
             if attempts >= self._bounds.attempts_max:
@@ -406,6 +453,9 @@ class ReliableConsumer(ReliableSubscriber):
             with self._changed:
                 if self._changed.wait_for(lambda: self._halts, self._bounds.attempt_seconds):
                     return False
+            if all(returned for _, returned in called.each((sample,))):
+                return True
+            attempts += 1
 
     def _is_buried(self, letter: DeadLetter) -> bool:
         """Write a dead letter until caches hold it; False where delivery ends before."""
@@ -436,32 +486,34 @@ class ReliableConsumer(ReliableSubscriber):
     def _hand_out(self, samples: Sequence[Sample]) -> None:
         at = 0
         while at < len(samples):
+            self._await_room()
             with self._changed:
-                self._await_room()
                 if self._halts:
                     return
                 room = self._bounds.unconfirmed_max - self._positions.in_hand
-                fresh: list[Sample] = []
-                while at < len(samples) and len(fresh) < room:
-                    if not self._positions.is_confirmed(samples[at]):
-                        fresh.append(samples[at])
-                        self._positions.hand_out(samples[at])
-                    at += 1
+                fresh = self._positions.hand_out(*self._of(samples[at : at + room]))
+                at += room
                 self._changed.notify_all()
             self._sink.deliver(fresh)
 
     def _await_room(self) -> None:
-        """Wait until less is unconfirmed than may be; under the lock."""
+        """Wait until less is unconfirmed than may be."""
 
         def has_room() -> bool:
             return self._halts or self._positions.in_hand < self._bounds.unconfirmed_max
 
-        self._waits_for_room = True
-        if not self._changed.wait_for(has_room, _WAITS_SECONDS):
-            about = {"consumer": self.consumer, "samples": self._positions.in_hand}
-            _log.warning("delivery waits: too many samples are not confirmed", extra=about)
-            self._changed.wait_for(has_room)
-        self._waits_for_room = False
+        began = time.monotonic()
+        while True:
+            self._between()
+            with self._changed:
+                self._waits_for_room = not has_room()
+                if self._changed.wait_for(has_room, _LOOK_SECONDS):
+                    self._waits_for_room = self._told_full = False
+                    return
+            if not self._told_full and time.monotonic() - began >= _WAITS_SECONDS:
+                self._told_full = True
+                about = {"consumer": self.consumer, "samples": self._positions.in_hand}
+                _log.warning("delivery waits: too many samples are not confirmed", extra=about)
 
     def _report(self, miss: Miss) -> None:
         """Report what was not confirmed in an earlier life; the position passes over it."""
@@ -487,12 +539,13 @@ class ReliableConsumer(ReliableSubscriber):
             written = False
             try:
                 written = self._keeping.write(batch, lambda: not self._ended)
-                self.confirm_error = ""
+                self.confirm_error, self._fenced = "", None
             except (DurableCacheError, ZError) as error:
                 if not self.confirm_error:
                     about = {"consumer": self.consumer, "reason": str(error)}
                     _log.warning("positions could not be written; tried again", extra=about)
                 self.confirm_error = str(error)
+                self._fenced = error if isinstance(error, Fenced) else None
             pause = self._bounds.confirm_seconds if written else _RETRY_SECONDS
             with self._changed:
                 self._writing = False
@@ -529,7 +582,7 @@ class ReliableConsumer(ReliableSubscriber):
     def _finish(self, timeout_seconds: float) -> None:
         try:
             self.flush(timeout_seconds)
-        except OutcomeUnknown as error:
+        except (OutcomeUnknown, Fenced) as error:
             _log.warning("what was confirmed last may be delivered again: %s", error)
         except Closed:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from durable_cache.endpoints.session import (
     Query,
@@ -31,7 +31,7 @@ from durable_cache.protocol.advisories import (
     loss_key,
     parse_user_token,
 )
-from durable_cache.protocol.losses import Losses, encode_rows
+from durable_cache.protocol.losses import Losses, LossTable, encode_table
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.protocol.wire import PublisherToken, own_key
 
@@ -55,10 +55,12 @@ class Losing:
         subscriber: SourceId,
         losses: Losses,
         options: DeliveryOptions,
+        table: Callable[[], LossTable],
     ) -> None:
+        """`table` gives what is answered; on Zenoh's thread."""
         self._session, self._domain = session, domain
-        self._subscriber, self._key_expr = subscriber, str(key_expr)
-        self._losses = losses
+        self._key_expr = str(key_expr)
+        self._losses, self._table = losses, table
         self._sources_max = options.losses_max
         self._advisories = Advisories(subscriber, options.loss_keys_max)
         self._sinks: list[Sink[LossAdvisory]] = []
@@ -127,5 +129,4 @@ class Losing:
 
     def _answer(self, query: Query) -> None:
         with query:
-            rows = encode_rows(str(self._subscriber), self._key_expr, self._losses.rows())
-            query.reply(self._key, rows, encoding="application/json")
+            query.reply(self._key, encode_table(self._table()), encoding="application/json")

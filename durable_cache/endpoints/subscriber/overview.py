@@ -6,10 +6,13 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Session, check_session, tokens_for_certain, zid_of
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions, Keeping
 from durable_cache.endpoints.subscriber.rewinding import RewindTo, check_target, points_of
+from durable_cache.endpoints.subscriber.tables import ask_tables, by_consumer
 from durable_cache.errors import (
     ConfigError,
     OutcomeUnknown,
@@ -26,9 +29,12 @@ from durable_cache.protocol.consumers import (
     consumer_tokens,
     dead_letters_key_expr,
     decode_position,
+    is_claim_key,
     positions_key_expr,
 )
+from durable_cache.protocol.members import owner_of
 from durable_cache.protocol.subscriber.positions import join_positions, rewound
+from durable_cache.protocol.wire import own_key
 
 __all__ = ["ConsumerStatus", "RunStatus", "find_consumers", "rewind_consumer"]
 
@@ -49,6 +55,10 @@ class RunStatus:
     """Numbers up to `reached` that were handed out and not confirmed."""
     newest: int | None
     """The highest number of the newest samples of its keys; None where caches hold none of it."""
+    member: str = ""
+    """Which of the members that live processes the source; empty where none lives."""
+    fence: int = 0
+    """How often sources went from one member to another until this was written."""
 
     @property
     def behind(self) -> int:
@@ -69,6 +79,11 @@ class ConsumerStatus:
     dead_letters: int = 0
     errors: tuple[str, ...] = ()
     """Positions that could not be read."""
+    processed_twice: int | None = None
+    """Samples that one of its members processed, and another one too, as was found when a partition
+    healed; None unless every member that lives answered. Those that are gone tell nothing more."""
+    exclusive: bool = False
+    """Whether a majority of the caches decides who processes a source."""
 
     @property
     def behind(self) -> int:
@@ -85,6 +100,7 @@ class _Found:
     members: set[str] = field(default_factory=set)
     dead_letters: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
+    exclusive: bool = False
 
 
 def find_consumers(
@@ -113,12 +129,25 @@ def find_consumers(
         of.members.add(key.rpartition("/")[2])
     for sample in _newest(asking, str(positions)):
         if sample.kind is Kind.PUT:
-            _take(found.setdefault(consumer_of(domain, sample.key), _Found()), sample)
+            _take(domain, found.setdefault(consumer_of(domain, sample.key), _Found()), sample)
     for sample in _newest(asking, str(letters)):
         if sample.kind is Kind.PUT:
             of = found.setdefault(consumer_of(domain, sample.key), _Found())
             of.dead_letters.add(sample.key)
-    return [_status(asking, name, found[name]) for name in sorted(found)]
+    told = by_consumer(
+        ask_tables(session, own_key(domain, "loss", "*"), timeout_seconds=query_timeout_seconds)[0]
+        if tokens
+        else ()
+    )
+    twice = {
+        one.consumer: one.processed_twice
+        for one in told
+        if one.consumer in found and one.members >= len(found[one.consumer].members)
+    }
+    return [
+        replace(_status(asking, name, found[name]), processed_twice=twice.get(name))
+        for name in sorted(found)
+    ]
 
 
 def rewind_consumer(
@@ -148,6 +177,9 @@ def rewind_consumer(
         asking = Asking(session, zid_of(session), timeout_seconds=timeout_seconds)
         known = keeping.positions
         moved = rewound(known, points_of(asking, keeping.key_expr, known, to, source))
+        if chosen.caches is not None:
+            fence = 1 + keeping.fence_read
+            moved = [msgspec.structs.replace(one, fence=fence) for one in moved]
         end = time.monotonic() + timeout_seconds
         if not keeping.write(moved, lambda: time.monotonic() < end):
             raise OutcomeUnknown(
@@ -166,14 +198,22 @@ def _newest(asking: Asking, key_expr: str) -> Iterator[Sample]:
         page = asking.page(key_expr, "*", "_max=1", after)
         after = page.following(after)
         if not page.whole:
-            reason = page.errors[0] if page.errors else "no cache answered"
+            if not page.errors and not page.answers:
+                raise StorageUnavailable(
+                    f"{key_expr}: no cache answered; start one whose storage has this key "
+                    "expression, ** alone does not hold it"
+                )
+            reason = page.errors[0] if page.errors else "no cache answered all of it"
             raise StorageUnavailable(f"{key_expr} ({reason}); try again")
         yield from page.ordered()
         if after is None:
             return
 
 
-def _take(found: _Found, sample: Sample) -> None:
+def _take(domain: str, found: _Found, sample: Sample) -> None:
+    if is_claim_key(domain, sample.key):
+        found.exclusive = True
+        return
     try:
         found.positions.append(decode_position(sample.payload))
     except RemoteProtocolError as error:
@@ -182,7 +222,9 @@ def _take(found: _Found, sample: Sample) -> None:
 
 def _status(asking: Asking, name: str, found: _Found) -> ConsumerStatus:
     members, letters = tuple(sorted(found.members)), len(found.dead_letters)
-    status = ConsumerStatus(name, "", (), members, letters, tuple(found.errors))
+    status = ConsumerStatus(
+        name, "", (), members, letters, tuple(found.errors), exclusive=found.exclusive
+    )
     if not found.positions:
         return status
     key_exprs = sorted({position.key_expr for position in found.positions})
@@ -190,8 +232,17 @@ def _status(asking: Asking, name: str, found: _Found) -> ConsumerStatus:
     newest = _newest_numbers(_newest(asking, key_exprs[0]))
     runs = [_run(position, newest.pop(_run_key(position), None)) for position in positions]
     runs += [RunStatus(*run, -1, -1, 0, sn) for run, sn in newest.items()]
+    living = [member for text in members if (member := _source(text)) is not None]
+    runs = [replace(run, member=str(owner_of(run.source, living) or "")) for run in runs]
     runs.sort(key=lambda run: (run.source, run.epoch))
     return replace(status, key_expr=key_exprs[0], runs=tuple(runs))
+
+
+def _source(text: str) -> SourceId | None:
+    try:
+        return SourceId.parse(text)
+    except ValueError:
+        return None
 
 
 def _run_key(position: Position) -> tuple[SourceId, int]:
@@ -207,6 +258,7 @@ def _run(position: Position, newest: int | None) -> RunStatus:
         position.reached,
         unconfirmed,
         newest,
+        fence=position.fence,
     )
 
 

@@ -7,14 +7,18 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from durable_cache.endpoints.asking import Asking, Gathered
+from durable_cache.endpoints.asking import Asking, Gathered, beginning_of
 from durable_cache.endpoints.session import ZError
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.clock import Moment
+from durable_cache.model.timestamp import format_ntp64, ntp64_from_ns
+from durable_cache.protocol.standings import FROM_THE_BEGINNING, encode_standings
 from durable_cache.protocol.subscriber.events import (
     Answer,
     AnswerPart,
+    AskBeginning,
     AskHistory,
+    BeginningTold,
     Event,
     Fetch,
     Fetched,
@@ -29,7 +33,7 @@ _log = logging.getLogger(__name__)
 _UNDER_WAY_MAX = 8
 """Questions that caches work on at once: one that is slow holds up few, and memory is bounded."""
 
-Question = Fetch | AskHistory
+Question = Fetch | AskHistory | AskBeginning
 
 
 class Questions:
@@ -84,10 +88,20 @@ class Questions:
                     return self._asking.begin(self._key_expr, str(source), parameters, after)
                 case AskHistory(_, after, samples_max):
                     paging = f"_order=time;_limit={samples_max}"
-                    parameters = f"{self._history};{paging}" if self._history else paging
+                    parameters = ";".join(filter(None, (self._wanted(question), paging)))
                     return self._asking.begin(self._key_expr, "*", parameters, after)
+                case AskBeginning(_, standings):
+                    return self._asking.begin_behind(self._key_expr, encode_standings(standings))
         except (DurableCacheError, ZError) as error:
             return error
+
+    def _wanted(self, question: AskHistory) -> str:
+        """Return which history is asked for: what was missed, however little is wanted, or that."""
+        wanted, since_ns = self._history, question.since_ns
+        if since_ns is None or (question.as_wanted and "_time=" in wanted):
+            return wanted
+        since = f"_time=[{format_ntp64(ntp64_from_ns(since_ns))}..]"
+        return f"{wanted};{since}" if wanted and question.as_wanted else since
 
     def _answer(
         self,
@@ -97,9 +111,14 @@ class Questions:
         try:
             if isinstance(gather, Exception):
                 raise gather
-            answer = self._gather(question, gather())
+            gathered = gather()
+            if isinstance(question, AskBeginning):
+                return BeginningTold(question.question_id, beginning_of(gathered)[0], _now())
+            answer = self._gather(question, gathered)
         except Exception as error:  # whatever a peer sends, the engine is told
             _log.debug("a question failed", exc_info=True)
+            if isinstance(question, AskBeginning):
+                return BeginningTold(question.question_id, FROM_THE_BEGINNING, _now())
             if isinstance(question, Fetch):
                 return FetchFailed(question.fetch_id, _now())
             self.history_error = str(error)
@@ -108,7 +127,7 @@ class Questions:
             return Fetched(question.fetch_id, answer, _now())
         return HistoryPage(question.question_id, answer, _now())
 
-    def _gather(self, question: Question, gathered: Gathered) -> Answer:
+    def _gather(self, question: Fetch | AskHistory, gathered: Gathered) -> Answer:
         alone = [(gathered.single, gathered.oversized)]
         if isinstance(question, Fetch):
             if _lacks(question, gathered):

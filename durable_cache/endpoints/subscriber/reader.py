@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Condition
 from typing import TypeVar
 
+from durable_cache.endpoints.ahead import TimestampsAhead
 from durable_cache.endpoints.session import (
     Session,
     ZError,
@@ -46,7 +47,7 @@ from durable_cache.protocol.reader.instances import (
     SampleState,
     ViewState,
 )
-from durable_cache.protocol.reader.profile import DurabilityKind, Profile
+from durable_cache.protocol.reader.profile import DestinationOrder, DurabilityKind, Profile
 from durable_cache.protocol.reader.statuses import (
     LivelinessChanged,
     SampleLost,
@@ -148,6 +149,14 @@ class ReliableReader(ReliableSubscriber):
         """Return how many writers match; changes are since this was last asked."""
         return self._kept.ask(ReaderCache.take_subscription_matched)
 
+    @property
+    def timestamps_ahead(self) -> int:
+        """How many samples were more than half a second ahead of this clock, by source timestamp.
+
+        What is written under their keys before then counts as older; the log names the publishers.
+        """
+        return self._kept.ahead.total
+
     def sample_lost_listener(self, handler: object = None) -> Listener[SampleLost]:
         """Tell `handler` of every sample that is dropped, with the reason.
 
@@ -215,9 +224,15 @@ class _Kept:
         self._seen = 0
         """How far the cache had changed at the last read or take."""
         self.listeners: list[Sink[SampleLost]] = []
+        self._by_source = profile.destination_order is DestinationOrder.BY_SOURCE_TIMESTAMP
+        self.ahead = TimestampsAhead(
+            "by source timestamp, what is written there before then counts as older"
+        )
 
     def deliver(self, items: Sequence[Sample]) -> None:
         """Insert samples in this order; waits where KEEP_ALL has no room."""
+        if self._by_source:
+            self.ahead.note(items)
         begin = 0
         while begin < len(items):
             rest = items[begin:] if begin else items

@@ -33,7 +33,6 @@ from durable_cache.endpoints.session import (
     start_thread,
     take_heartbeats,
     take_token_changes,
-    tokens_now,
     tokens_watched,
     undeclare,
     watch_tokens_polled,
@@ -49,14 +48,20 @@ from durable_cache.endpoints.subscriber.channels import (
 )
 from durable_cache.endpoints.subscriber.losing import Losing, LossListener
 from durable_cache.endpoints.subscriber.questions import Questions
+from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
 from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
 from durable_cache.model.clock import Moment
+from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.losses import LossRow
+from durable_cache.protocol.losses import LossRow, LossTable
+from durable_cache.protocol.modes import EXACTLY_ONCE, Mode
+from durable_cache.protocol.subscriber.arriving import ArrivingEngine
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
+    AnswerersGone,
+    AskBeginning,
     AskHistory,
     Declared,
     Deliver,
@@ -70,7 +75,12 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
     TokenGone,
 )
-from durable_cache.protocol.wire import own_key, parse_publisher_token, tokens_about
+from durable_cache.protocol.wire import (
+    PublisherToken,
+    own_key,
+    parse_publisher_token,
+    tokens_about,
+)
 
 __all__ = ["Miss", "MissListener", "ReliableSubscriber", "SubscriberOptions"]
 
@@ -79,6 +89,8 @@ _TOKENS_SECONDS_MAX = 1.0
 """How long routers are waited for that say which caches there are; they answer within a trip."""
 _LISTED_SECONDS = 2.0
 """How long after our start tokens that come may be of publishers that were there before us."""
+_CACHES_MET_MAX = 1024
+"""Tokens of caches that are remembered; of one that is forgotten it is asked what it holds."""
 _IDLE_SECONDS = 0.1
 """How often tokens and heartbeats are looked at while nothing else comes."""
 
@@ -123,6 +135,15 @@ class SubscriberOptions:
     """What publishers that are there already put before is not awaited, however recent it is."""
     detectable: bool = False
     """Show the subscriber to programs that look for zenoh.ext's advanced subscribers."""
+    mode: Mode = EXACTLY_ONCE
+
+    @property
+    def delivery_mode(self) -> DeliveryMode:
+        """The mode in force: what recovers nothing delivers at most once, as it was chosen."""
+        exactly = self.mode.delivery is DeliveryMode.EXACTLY_ONCE
+        if exactly and not self.delivery.recovery:
+            return DeliveryMode.AT_MOST_ONCE
+        return self.mode.delivery
 
     def checked(self) -> SubscriberOptions:
         """Return the options themselves; ConfigError names what no subscriber can work with."""
@@ -159,6 +180,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         listed_seconds = _LISTED_SECONDS if options.joins_late else 0.0
         self._listed_until_seconds = time.monotonic() + listed_seconds
         self._miss_sinks: list[Sink[Miss]] = []
+        self.mode = options.delivery_mode
+        """The delivery mode in force."""
         self._engine = self._make_engine(options)
         self._history_complete = history is None
         own_zid = zid_of(session)
@@ -181,14 +204,24 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._warned = False
         self._publishers = watch_tokens_polled(session, tokens_about(domain, "pub", self.key_expr))
         self._caches = watch_tokens_polled(session, tokens_about(domain, "history", self.key_expr))
+        self._known_publishers: dict[str, PublisherToken] = {}
+        """The tokens that are there, at most `sources_max`: an engine that begins anew hears them.
+        A router answers who watches and asks with nothing, at times."""
+        self._publishers_max = options.delivery.sources_max
         self._known_caches: set[str] = set()
-        """The tokens of the caches that were there when history was first asked for."""
+        """The tokens of the caches in reach."""
+        self._met_caches: dict[str, int | None] = {}
+        """When the token of each went, in Unix nanoseconds; None where it is there."""
         self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
         self._subscriber = declare_subscriber(
             session, str(key_expr), options.allowed_origin, options.channel_samples
         )
+        self._engine.subjects.of_one_key = key_expr.is_key
+        self.subjects = SubjectsSeen(session, lambda: self._engine.subjects)
+        """What came, and what was lost, of publishers that count each key by itself."""
+        losses, bounds = self._engine.losses, options.delivery
         self._losing = Losing(
-            session, key_expr, domain, self.source, self._engine.losses, options.delivery
+            session, key_expr, domain, self.source, losses, bounds, self._loss_table
         )
         self._shown: Token | None = None
         if options.detectable:
@@ -198,7 +231,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._spawn("receive", self._run_receive)
         close_at_exit(self, session)
 
-    def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine:
+    def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine | ArrivingEngine:
+        if not options.mode.recovers:
+            return ArrivingEngine(options.mode, options.delivery)
         return SubscriberEngine(options.delivery, history=options.history is not None)
 
     def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
@@ -238,14 +273,21 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def callback_errors(self) -> int:
         """How often a callback or a miss listener raised; delivery went on each time."""
         sinks = (self._sink, *self._miss_sinks)
-        return self._losing.errors + sum(
-            sink.errors for sink in sinks if isinstance(sink, Callback)
+        return (
+            self._losing.errors
+            + self.subjects.errors
+            + sum(sink.errors for sink in sinks if isinstance(sink, Callback))
         )
 
     @property
     def losses(self) -> Sequence[LossRow]:
         """What happened to each source's samples, as `durable-cache loss` shows it; any thread."""
         return self._engine.losses.rows()
+
+    def _loss_table(self) -> LossTable:
+        """Return what is answered to who asks for losses; any thread."""
+        name, key_expr, rows = str(self.source), str(self.key_expr), tuple(self.losses)
+        return LossTable(name, key_expr, rows, self.mode.words, self.subjects.counts)
 
     def loss_listener(self, handler: object = None) -> LossListener:
         """Tell `handler` how much is lost: the first loss at once, then at most once a second.
@@ -315,21 +357,31 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         """Start the engine, knowing which caches there are."""
         pattern = tokens_about(self._domain, "history", self.key_expr)
         with suppress(ZError):  # the session is closing
-            self._known_caches = tokens_watched(
-                self._session, self._caches, pattern, _TOKENS_SECONDS_MAX
+            there = tokens_watched(
+                self._session, self._caches, pattern, _TOKENS_SECONDS_MAX, self._known_caches
             )
-        in_reach = any(map(self._may_answer, self._known_caches))
+            self._known_caches = set(filter(self._may_answer, there))
+            self._met_caches.update(dict.fromkeys(self._known_caches))
+        in_reach = bool(self._known_caches)
+        self._before_history()
         self._do(self._engine.start(_now(), answerers_known=in_reach))
+
+    def _before_history(self) -> None:
+        """Prepare the engine for its start; for who goes on."""
 
     def _turn(self) -> None:
         """Look at what the program asked for, between two events; for who takes orders."""
+
+    def _wake_times(self) -> Iterable[int | None]:
+        """Return the monotonic times at which there is something to do; for who has more to do."""
+        return self._engine.wake_ns(), self._losing.wake_ns()
 
     def _run(self) -> None:
         self._begin()
         while not self._stopped.is_set():
             self._turn()
             pause = _IDLE_SECONDS
-            for wake in (self._engine.wake_ns(), self._losing.wake_ns()):
+            for wake in self._wake_times():
                 if wake is not None:
                     pause = min(pause, max(0.0005, (wake - time.monotonic_ns()) / 1e9))
             event = self._next(pause)
@@ -353,27 +405,44 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             token = parse_publisher_token(key, self._domain)
             if token is None or not token.key_expr.intersects(self.key_expr):
                 continue
+            self._known_publishers.pop(key, None)
             if alive:
+                self._known_publishers[key] = token
+                while len(self._known_publishers) > self._publishers_max:
+                    del self._known_publishers[next(iter(self._known_publishers))]
                 self._losing.declared(token)
                 listed = time.monotonic() < self._listed_until_seconds
                 yield Declared(token.source, token.epoch, token.incarnation, _now(), listed)
             else:
                 yield TokenGone(token.source, token.incarnation, _now())
         for key, alive in take_token_changes(self._caches):
-            if not alive:
-                self._known_caches.discard(key)
-            elif key not in self._known_caches and self._may_answer(key):
-                yield AnswererAppeared(_now())
+            if not self._may_answer(key):
+                continue
+            if alive and key not in self._known_caches:
+                self._known_caches.add(key)
+                strange, gone_ns = self._meet(key)
+                yield AnswererAppeared(_now(), strange, gone_ns)
+            elif not alive and key in self._known_caches:
+                self._known_caches.remove(key)
+                self._met_caches[key] = time.time_ns()
+                if not self._known_caches:
+                    yield AnswerersGone(_now())
         for source, source_sn in take_heartbeats(self._heartbeats):
             yield HeartbeatReceived(source, source_sn, _now())
 
+    def _meet(self, key: str) -> tuple[bool, int | None]:
+        """Tell whether the token of a cache was never seen, as far as is known, or when it went."""
+        strange = key not in self._met_caches
+        gone_ns = self._met_caches.pop(key, None)
+        self._met_caches[key] = None
+        while len(self._met_caches) > _CACHES_MET_MAX:
+            del self._met_caches[next(iter(self._met_caches))]
+        return strange, gone_ns
+
     def _publishers_now(self) -> Iterator[Event]:
         """Yield which publishers show their token now, for an engine that begins anew."""
-        pattern = tokens_about(self._domain, "pub", self.key_expr)
-        for key in sorted(tokens_now(self._session, pattern, _TOKENS_SECONDS_MAX)):
-            token = parse_publisher_token(key, self._domain)
-            if token is not None and token.key_expr.intersects(self.key_expr):
-                yield Declared(token.source, token.epoch, token.incarnation, _now())
+        for _, token in sorted(self._known_publishers.items()):
+            yield Declared(token.source, token.epoch, token.incarnation, _now())
 
     def _note_publisher(self, key: str, *, alive: bool) -> None:
         """See a publisher's token come or go; for who needs to know more than the engine does."""
@@ -390,12 +459,13 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._do(self._engine.handle(event))
 
     def _do(self, outputs: Iterable[Output]) -> None:
+        self.subjects.tell()
         for output in outputs:
             match output:
-                case Deliver(samples, unsure):
-                    self._engine.losses.passed_on(samples)
+                case Deliver(samples, unsure, passed):
+                    self._engine.losses.passed_on(samples, passed)
                     self._deliver(self._engine.losses.after_misses(samples, unsure=unsure))
-                case Fetch() | AskHistory():
+                case Fetch() | AskHistory() | AskBeginning():
                     self._questions.ask(output)
                 case Missed(source, epoch, first, last):
                     self._report(Miss(source, epoch, first, last))
@@ -449,7 +519,10 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         for thread in self._threads:
             if thread is not current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        self._losing.close(self._left_behind(), _now())
+        left = self._left_behind()
+        self._engine.subjects.unsubscribed(left)
+        self._losing.close(left, _now())
+        self.subjects.close()
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late and current_thread() not in self._threads:
             _log.warning("closing %s: %s did not end in time", self.key_expr, ", ".join(late))

@@ -20,10 +20,13 @@ survives a crash: equal subtrees are skipped when it begins again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import assert_never
 
 from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.sample import Stream
+from durable_cache.protocol.alignment.agreed import agrees
 from durable_cache.protocol.alignment.announcements import Announcements, PeerStatus, status_of
 from durable_cache.protocol.alignment.answers import answer
 from durable_cache.protocol.alignment.choice import Choice
@@ -37,6 +40,7 @@ from durable_cache.protocol.alignment.events import (
     ContentEnded,
     ContentRead,
     Forgotten,
+    LeftAsTheyAre,
     Loaded,
     LoadEnded,
     Offer,
@@ -132,6 +136,8 @@ class Aligner:
                 self.ledger.count(batch)
             case ContentEnded():
                 self.ledger.count_ended()
+            case LeftAsTheyAre(peers):
+                self._choice.left_before_ns = dict(peers)
             case _:
                 self._heard(event, outputs)
         return outputs
@@ -164,6 +170,15 @@ class Aligner:
         """Return how this cache stands with each peer it knows."""
         return status_of(self._peers, self.ledger.slot)
 
+    def lacking(self, cache_ids: Iterable[str], streams: Sequence[Stream]) -> list[str]:
+        """Return which of some caches are not known to know of streams what this one knows."""
+        return [
+            cache_id
+            for cache_id in cache_ids
+            if cache_id != self.profile.cache_id
+            and not agrees(self.ledger, self._peers.get(cache_id), streams)
+        ]
+
     def _peer_gone(self, cache_id: str, incarnation: str, outputs: list[AlignerOutput]) -> None:
         peer = self._peers.get(cache_id)
         if peer is None or peer.incarnation != incarnation or not peer.live:
@@ -185,7 +200,7 @@ class Aligner:
             return
         peer = self._peers.get(root.cache_id)
         if peer is not None and peer.incarnation == root.incarnation:
-            peer.announced(root, self._now_ns, self.options.views_max)
+            peer.announced(root, self._now_ns, self.options)
 
     def _request_received(self, handle: int, payload: bytes, outputs: list[AlignerOutput]) -> None:
         try:
@@ -298,7 +313,10 @@ class Aligner:
             case PullReply() if isinstance(asked, Pull):
                 batch = comparison.on_pull(reply)
                 if len(batch):
-                    outputs.append(Offer(peer.cache_id, *comparison.pulls.split(batch)))
+                    new, held = comparison.pulls.split(batch)
+                    given = {sample.source for sample in batch}
+                    names = tuple(n for n in reply.incarnations if n.source in given)
+                    outputs.append(Offer(peer.cache_id, new, held, names))
             case BlocksReply() if isinstance(asked, Blocks):
                 comparison.on_blocks(reply)
             case WrongSlot():

@@ -34,6 +34,8 @@ class PeerStatus:
     """Streams that differ without remedy: conflicts, samples the storage does not take."""
     complete: bool
     """Everything it had at the last comparison is here."""
+    in_common: bool = True
+    """Whether both keep some of the same keys, as far as that is known."""
 
 
 class _Announcement:
@@ -114,6 +116,7 @@ def status_of(peers: Iterable[Peer], slot: int) -> tuple[PeerStatus, ...]:
                 len(peer.known_differences[Lane.KNOWLEDGE])
                 + len(peer.known_differences[Lane.CONTENT]),
                 peer.complete,
+                peer.hello is None or view is not None,
             )
         )
     return tuple(found)

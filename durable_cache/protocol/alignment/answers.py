@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
@@ -32,6 +32,7 @@ from durable_cache.protocol.alignment.packing import (
 )
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import (
+    NAMES_MAX,
     Blocks,
     BlocksReply,
     Diff,
@@ -46,7 +47,7 @@ from durable_cache.protocol.alignment.wire import (
     WrongSlot,
     encode_reply,
 )
-from durable_cache.protocol.wire import encode_batch
+from durable_cache.protocol.wire import Incarnation, encode_batch
 
 __all__ = [
     "answer",
@@ -258,8 +259,10 @@ def _newest(runs: RangeSet, count: int) -> RangeSet:
     return chosen
 
 
-def pull_reply(read: ReadSamples, samples: Iterable[Sample] = ()) -> bytes:
-    """Return the reply to a pull.
+def pull_reply(
+    read: ReadSamples, samples: Iterable[Sample] = (), names: Sequence[Incarnation] = ()
+) -> bytes:
+    """Return the reply to a pull; `names`: which runs the epochs of its sources are.
 
     `samples` are those the storage has of ``read.wanted``, in any order; they are taken until the
     reply is full, so a generator is not read further than needed.
@@ -281,4 +284,5 @@ def pull_reply(read: ReadSamples, samples: Iterable[Sample] = ()) -> bytes:
         chosen.append(sample)
     batch, unpacked = squeeze(encode_batch(SampleBatch(chosen))) if chosen else (b"", 0)
     told_old = tuple((place, flat(runs)) for place, runs in old.items())
-    return encode_reply(PullReply(batch, read.absent, told_old, unpacked))
+    told_names = tuple(names[:NAMES_MAX])
+    return encode_reply(PullReply(batch, read.absent, told_old, unpacked, told_names))

@@ -28,6 +28,8 @@ class Choice:
         self._ledger, self._options, self._profile = ledger, options, profile
         self._random = random
         self._now_ns = self._unix_ns = 0
+        self.left_before_ns: dict[str, int] = {}
+        """What a peer first received before is left with it: both sides of a partition stay."""
 
     def choose(self, peers: Iterable[Peer], now_ns: int, unix_ns: int) -> Comparison | None:
         """Return the comparison to begin now, if any.
@@ -73,7 +75,7 @@ class Choice:
             return None
         comparison = Comparison.about_unrecoverable(self._ledger, peer, view, self._options, items)
         comparison.unrecoverable_asked = asked
-        comparison.received_after_ns = self._received_after_ns()
+        comparison.received_after_ns = self._received_after_ns(peer)
         return comparison
 
     def _due(self, peer: Peer, view: View, lane: Lane) -> bool:
@@ -126,12 +128,16 @@ class Choice:
             lane,
             self._options,
             salt=self._random.getrandbits(64),
-            exact=True,
-            others=[other for other in others if other.usable] if conclusive else None,
+            exact=not peer.is_ahead(self._ledger.slot),
+            others=[other for other in others if self._tells(other)] if conclusive else None,
         )
-        comparison.received_after_ns = self._received_after_ns()
+        comparison.received_after_ns = self._received_after_ns(peer)
         return comparison
 
-    def _received_after_ns(self) -> int:
-        age = self._profile.age_seconds_max
-        return 0 if age is None else max(0, self._unix_ns - round(age * _SECOND_NS))
+    def _tells(self, other: Peer) -> bool:
+        """Tell whether what a third cache does not retain is asked of this one."""
+        return other.usable and other.cache_id not in self.left_before_ns
+
+    def _received_after_ns(self, peer: Peer) -> int:
+        age, left = self._profile.age_seconds_max, self.left_before_ns.get(peer.cache_id, 0)
+        return left if age is None else max(left, self._unix_ns - round(age * _SECOND_NS))

@@ -10,6 +10,7 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, Stream
 from durable_cache.protocol.alignment.knowledge import FlatRuns
 from durable_cache.protocol.alignment.wire import Lane
+from durable_cache.protocol.wire import Incarnation
 
 __all__ = [
     "AlignerEvent",
@@ -20,6 +21,7 @@ __all__ = [
     "ContentEnded",
     "ContentRead",
     "Forgotten",
+    "LeftAsTheyAre",
     "LoadEnded",
     "Loaded",
     "Offer",
@@ -198,6 +200,13 @@ class PeerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAsTheyAre:
+    """What these caches first received before these Unix nanoseconds is not pulled from them."""
+
+    peers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RootReceived:
     """A put on ``root/<view>/<cache_id>`` came."""
 
@@ -248,6 +257,7 @@ AlignerEvent = (
     | Forgotten
     | PeerSeen
     | PeerGone
+    | LeftAsTheyAre
     | RootReceived
     | RequestReceived
     | ReplyReceived
@@ -308,6 +318,8 @@ class Offer:
     batch: SampleBatch
     held: SampleBatch
     """What is held here already and is only to be compared: other content is a conflict."""
+    names: tuple[Incarnation, ...] = ()
+    """By which epochs the peer calls the runs of these sources."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,14 @@ class Ledger:
             return None
         return record
 
+    def counted_since(self, view: View, stream: Stream) -> int | None:
+        """Return the slot since which a view's tree shows all that is known here of a stream."""
+        record = self.records.get(self.place(stream))
+        if record is None or record.stream != stream or not record.views & view.bit:
+            return None
+        waits = any(stream in streams for streams in self._pending.values())
+        return None if waits else record.slot
+
     def _views_of(self, record: StreamKnowledge) -> Iterator[View]:
         return (view for view in self.views.values() if record.views & view.bit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -13,6 +13,9 @@ from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Hello, Lane, Root
 
 __all__ = ["KnownDifferences", "Peer", "Peers", "Tried"]
+
+_WAITED_SLOTS = 2
+"""A peer whose slots are further ahead has changed again when ours are there."""
 
 
 class Tried(NamedTuple):
@@ -58,6 +61,9 @@ class KnownDifferences:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def __contains__(self, place: int) -> bool:
+        return place in self._known
 
     def add(self, place: int, theirs: int, mine: int, expires_ns: int = 0) -> None:
         """Remember a difference; beyond the bound the oldest is looked into again."""
@@ -143,8 +149,8 @@ class Peer:
         self.view: View | None = None
         self.same_class = False
         self.refused = ""
-        self.roots: dict[int, _Announced] = {}
-        """What it announced of each view."""
+        self.roots: dict[int, deque[_Announced]] = {}
+        """What it announced of each view, the newest last."""
         self.due_ns: int | None = None
         """When to start the comparison that an unequal root calls for."""
         self.content_due_ns: int | None = None
@@ -171,20 +177,25 @@ class Peer:
         while len(known) > self._known_differences_max:
             known.popitem(last=False)
 
-    def announced(self, root: Root, now_ns: int, views_max: int) -> None:
+    def announced(self, root: Root, now_ns: int, options: AlignerOptions) -> None:
         """Take an announcement; one that was overtaken on the way counts for nothing."""
-        since_ns, since_slot = now_ns, root.slot
-        before = self.roots.get(root.view)
-        if before is None:
-            if len(self.roots) >= views_max:
+        said = self.roots.get(root.view)
+        if said is None:
+            if len(self.roots) >= options.views_max:
                 self.roots.pop(next(iter(self.roots)))
-        elif before.root.slot > root.slot:
-            return
-        elif before.root.knowledge == root.knowledge:
-            since_ns = before.since_ns
-            if before.root.content == root.content:
-                since_slot = before.since_slot
-        self.roots[root.view] = _Announced(root, since_ns, since_slot)
+            said = self.roots[root.view] = deque(maxlen=options.ring_max + 1)
+        since_ns, since_slot = now_ns, root.slot
+        if said:
+            before = said[-1]
+            if before.root.slot > root.slot:
+                return
+            if before.root.knowledge == root.knowledge:
+                since_ns = before.since_ns
+                if before.root.content == root.content:
+                    since_slot = before.since_slot
+            if before.since_slot == since_slot:
+                said.pop()
+        said.append(_Announced(root, since_ns, since_slot))
 
     @property
     def root(self) -> Root | None:
@@ -198,21 +209,57 @@ class Peer:
 
     @property
     def _announced(self) -> _Announced | None:
-        return None if self.view is None else self.roots.get(self.view.name)
+        said = None if self.view is None else self.roots.get(self.view.name)
+        return said[-1] if said else None
+
+    def is_ahead(self, slot: int) -> bool:
+        """Tell whether it changed in a slot that is not to be waited for here."""
+        announced = self._announced
+        return announced is not None and announced.since_slot > slot + _WAITED_SLOTS
 
     @property
     def usable(self) -> bool:
         """Whether it can be asked about streams."""
         return self.live and self.hello is not None and self.view is not None and not self.refused
 
-    def unequal(self, lane: Lane, slot: int) -> bool:
-        """Tell whether its root says that the trees differ, as far as our slots can tell."""
-        announced, view = self._announced, self.view
-        if announced is None or view is None or not view.ready:
+    def equal_since(self, view: View, slot: int) -> bool:
+        """Tell whether what it announced last is a root that a view's tree had since a slot."""
+        root = self.root
+        if root is None:
             return False
-        root = announced.root
-        if slot < announced.since_slot <= slot + (view.ring.maxlen or 0):
-            return False  # our own slot of that number is still to come
+        sums = [view.tree.root.knowledge]
+        then = view.root_at(root.slot) if root.slot >= slot else None
+        if then is not None:
+            sums.append(then[0])
+        offset = self.known_differences[Lane.KNOWLEDGE].offset
+        theirs = int.from_bytes(root.knowledge, "little")
+        mask = (1 << 128) - 1
+        return any(theirs in (mine & mask, mine + offset & mask) for mine in sums)
+
+    def unequal(self, lane: Lane, slot: int) -> bool:
+        """Tell whether its roots say that the trees differ, as far as our slots can tell."""
+        view = self.view
+        if view is None or not view.ready:
+            return False
+        told = self._told(view, slot)
+        return bool(told) and not any(self._is_equal(lane, view, root) for root in told)
+
+    def _told(self, view: View, slot: int) -> list[Root]:
+        """Return the root that its tree had in our slot, and what it announced since.
+
+        Where its clock is ahead, our own slot of the newest is still to come. One that changes all
+        the time announces another by then, so that the newest alone would never be compared.
+        """
+        told: list[Root] = []
+        ahead = view.ring.maxlen or 0
+        for announced in reversed(self.roots.get(view.name, ())):
+            told.append(announced.root)
+            if not slot < announced.since_slot <= slot + ahead:
+                return told
+        return []
+
+    def _is_equal(self, lane: Lane, view: View, root: Root) -> bool:
+        """Tell whether a root is one of ours, but for the differences that are known."""
         node = view.tree.root
         mine = [(node.knowledge, node.content)]
         then = view.root_at(root.slot)
@@ -221,10 +268,12 @@ class Peer:
         offset = self.known_differences[lane].offset
         if lane is Lane.KNOWLEDGE:
             theirs = int.from_bytes(root.knowledge, "little")
-            return all(
-                theirs not in (k & (1 << 128) - 1, k + offset & (1 << 128) - 1) for k, _ in mine
+            mask = (1 << 128) - 1
+            return any(
+                theirs in (knowledge & mask, knowledge + offset & mask) for knowledge, _ in mine
             )
-        return all(root.content not in (c, c + offset & (1 << 64) - 1) for _, c in mine)
+        mask = (1 << 64) - 1
+        return any(root.content in (content, content + offset & mask) for _, content in mine)
 
 
 class Peers:

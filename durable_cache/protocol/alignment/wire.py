@@ -16,7 +16,7 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Stream
 from durable_cache.protocol.alignment.fingerprints import ARITY, LEVELS_MAX
 from durable_cache.protocol.alignment.packing import ENTRIES_MAX, NODES_MAX, check, check_runs
-from durable_cache.protocol.wire import check_identity, seal, unseal
+from durable_cache.protocol.wire import Incarnation, check_identity, seal, unseal
 
 __all__ = [
     "Blocks",
@@ -179,6 +179,8 @@ class PullReply(_Message, frozen=True, array_like=True, gc=False, tag=12):
     old: tuple[tuple[int, tuple[int, ...]], ...]
     unpacked: int = 0
     """The size of `batch` before it was compressed; 0 where it is not."""
+    incarnations: tuple[Incarnation, ...] = ()
+    """Which runs the epochs of these sources are, as far as their tokens say."""
 
 
 class BlocksReply(_Message, frozen=True, array_like=True, gc=False, tag=13):
@@ -269,6 +271,7 @@ def decode_reply(frame: bytes, bytes_max: int = REPLY_BYTES_MAX) -> Reply:
             _check_items(reply.absent)
             _check_items(reply.old)
             _check_numbers(reply.unpacked)
+            _check_incarnations(reply.incarnations)
         case BlocksReply():
             for place, first, last, width, sums in reply.parts:
                 _check_numbers(place, first, last)
@@ -304,6 +307,13 @@ def _check_names(names: tuple[Stream, ...]) -> None:
     check(len(names) <= NAMES_MAX, "too many names")
     for stream in names:
         check_identity(stream.source, stream.epoch, 0, 0)
+
+
+def _check_incarnations(incarnations: tuple[Incarnation, ...]) -> None:
+    check(len(incarnations) <= NAMES_MAX, "too many runs")
+    for source, epoch, name in incarnations:
+        check_identity(source, epoch, 0, 0)
+        check(0 < len(name) <= ID_LENGTH_MAX, "a run's name")
 
 
 def _check_items(items: tuple[tuple[int, tuple[int, ...]], ...]) -> None:

@@ -4,8 +4,8 @@ A foreign publisher declares no epoch, so caches name its restarts themselves. W
 the first samples, or began only later, it has another name for what the other has as well. What
 another cache gives shows that: the same key, number, timestamp and content under another epoch.
 Then it is asked for everything that is here under the other name: one number with another content
-says that they are two, of which one holds samples of the other by mistake. Otherwise the lower
-epoch stands, and one that says nothing (0) never does (ADR 0048).
+says that they are two, of which one holds samples of the other by mistake. Otherwise the one stands
+that the source's token declared, else the lower; one that says nothing (0) never does (ADR 0048).
 
 Where two caches have samples of a source without an epoch, numbers in common tell whether they are
 of one run, too (ADR 0098). Timestamps do not: a publisher chooses its own, and they may go back.
@@ -29,9 +29,17 @@ import msgspec
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, frame_start_ns
-from durable_cache.model.timestamp import ntp64_to_ns
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias
+from durable_cache.protocol.cache.fitting import (
+    adjoin,
+    begun_between,
+    by_time,
+    is_out_of_order,
+    is_unnamed,
+    may_be_of,
+    wrapped_between,
+)
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
     Agreed,
@@ -45,10 +53,9 @@ from durable_cache.protocol.cache.questions import (
     NumbersLooked,
     answer_of,
 )
-from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = ["Agreement", "Inquiry", "are_twins", "called_here"]
+__all__ = ["Agreement", "Inquiry", "are_twins", "called_here", "named_too"]
 
 _COMPARED_MAX = 20_000
 """So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
@@ -56,11 +63,11 @@ what is under a wrong name came after what is rightly under it."""
 _REMEMBERED_MAX = 4096
 _HELD_BACK_SECONDS = 10.0
 """An answer to the question how others call what is here takes less."""
+_ASKED_AGAIN_MAX = 10
+"""So often others are asked once more whose answer failed; then what they give asks anew."""
 _NAMED_SECONDS = 300.0
 """How long what another has without an epoch, and is of another run than ours, waits for its name:
 caches align with each of the others within a few minutes."""
-_APART_NTP64 = 1 << 32
-"""Threads of one publisher invert timestamps by less than a second."""
 _UNDECIDED_SECONDS = 30.0
 """How long samples without an epoch wait where no answer tells of which run they are: half of what
 the cache waits before it reports them missed."""
@@ -68,9 +75,6 @@ _IN_COMMON_MAX = 1_000
 """So many numbers next to those that others give are asked for, to see whether they are of one run:
 what both caches heard before they were parted is among them."""
 _SN_END = 1 << 36
-_HALF = SOURCE_SN_MODULUS // 2
-_NEIGHBOURS_MAX = 16
-"""One number may be stored under several keys, where somebody forged it; a few tell enough."""
 _Pair = tuple[SourceId, int, int]
 """A source and two of its epochs, the one that would stand first."""
 KnownOf = Callable[[SourceId], KnownSource]
@@ -91,8 +95,15 @@ class Inquiry(NamedTuple):
 class _Asked:
     """What others were asked about a pair of epochs: not again before a time, and what was seen."""
 
+    inquiry: Inquiry
     until: float
     in_common: bool
+    pause: float
+    """How long it is not asked anew: longer each time, for it showed nothing."""
+    whole: bool = True
+    """Nothing of what others gave since was put off: what did not come, nobody has."""
+    again: int = _ASKED_AGAIN_MAX
+    """How often it is asked once more where an answer failed."""
 
 
 class Agreement:
@@ -113,6 +124,7 @@ class Agreement:
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
         self._undecided: OrderedDict[SourceId, float] = OrderedDict()
+        self._declared: OrderedDict[tuple[SourceId, int], bool] = OrderedDict()
         self._agreed = {(alias.source, alias.stored): alias for alias in agreements}
         self.inquiries: list[Inquiry] = []
         self.agreed: list[Alias] = []
@@ -120,6 +132,11 @@ class Agreement:
         for alias in self._agreed.values():
             if alias.stored == EPOCH_UNKNOWN:
                 self._held_back[alias.source] = float("inf")
+
+    def hear_names(self, names: Iterable[Incarnation]) -> None:
+        """Note which epochs tokens declared, as another cache says with what it gives."""
+        for source, epoch, _ in names:
+            _put(self._declared, (source, epoch), True)
 
     def agree(self, alias: Alias) -> Conversation[None]:
         """Take two epochs for one, durably; what is stored under the loser is then moved."""
@@ -146,33 +163,98 @@ class Agreement:
             numberings.setdefault((source, epoch), []).extend(samples)
         kept: list[Sample] = []
         as_given = True
-        for (source, epoch), samples in numberings.items():
+        # What is here without an epoch and has one there shows first: then what has none there is
+        # of another run, and waits.
+        for (source, epoch), samples in sorted(numberings.items(), key=_is_nameless):
             welcome = yield from self._welcome(source, epoch, samples)
             as_given &= len(welcome) == len(samples) and welcome[0].epoch == epoch
             kept += welcome
         return batch if as_given else SampleBatch(kept)
 
-    def answered(self, inquiry_id: int) -> Conversation[None]:
-        """Everything that others gave for an inquiry has come in: decide."""
+    def missed_some(self) -> None:
+        """Something that others gave could not be looked at: no answer under way is whole."""
+        for pair in self._asked.values():
+            if pair in self._inquiries:
+                self._inquiries[pair].whole = False
+
+    def answered(self, inquiry_id: int, *, whole: bool = True) -> Conversation[None]:
+        """What others gave for an inquiry has come in, all of it if that is so: decide."""
         pair = self._asked.pop(inquiry_id, None)
         inquiry = None if pair is None else self._inquiries.get(pair)
         if pair is None or inquiry is None:
             return
+        inquiry.whole &= whole
         source, winner, loser = pair
         if winner == loser:
             self._nameless_answered(pair, inquiry)
             return
-        if not inquiry.in_common or pair in self._different:
-            return
         known = self._known_of(source)
-        lost = known.numberings.get(loser)
-        if any(known.canonical(epoch, 0) != epoch for epoch in (winner, loser)):
-            return  # one of them has become another meanwhile
-        declared = lost is not None and (lost.declared or bool(lost.incarnation))
-        if declared or (yield from self._differ_here(source, known, winner, lost)):
-            self._differ(pair)
+        if self._is_declared(known, loser) and not self._is_declared(known, winner):
+            winner, loser = loser, winner
+        if (yield from self._are_one(pair, inquiry, loser)):
+            yield from self.agree(Alias(source, loser, 0, winner))
+        elif loser == EPOCH_UNKNOWN:
+            self._hold_back_no_longer(source, inquiry)
+
+    def ask_again(self, inquiry_id: int, now: Moment) -> None:
+        """Ask once more what somebody failed to answer, unless it was asked anew meanwhile."""
+        pair = self._asked.get(inquiry_id)
+        asked = None if pair is None else self._inquiries.get(pair)
+        if asked is None or asked.inquiry.inquiry_id != inquiry_id or asked.again == 0:
             return
-        yield from self.agree(Alias(source, loser, 0, winner))
+        asked.again -= 1
+        asked.until = max(asked.until, now.monotonic_ns / 1e9 + _HELD_BACK_SECONDS)
+        self.inquiries.append(asked.inquiry)
+
+    def name_own(self, source: SourceId, now: Moment) -> Conversation[None]:
+        """Ask for what is here both without an epoch and with one: a question may be forgotten."""
+        self._now = now.monotonic_ns / 1e9
+        known = self._known_of(source)
+        for epoch in named_too(known):
+            pair = (source, epoch, EPOCH_UNKNOWN)
+            ours = known.numberings.get(EPOCH_UNKNOWN)
+            if ours is None or pair in self._different:
+                continue
+            if (yield from self._same_here(known, epoch, EPOCH_UNKNOWN)):
+                self._inquire(pair, ours.window.held, in_common=True)
+
+    def _are_one(self, pair: _Pair, inquiry: _Asked, loser: int) -> Conversation[bool]:
+        """Tell whether what others gave, and what is here, show two epochs to be one."""
+        if pair in self._different:
+            return False
+        source, one, two = pair
+        known = self._known_of(source)
+        if not inquiry.in_common:
+            cut = inquiry.whole and (yield from self._is_cut_in_two(known, one, two))
+            if not cut:
+                return False
+        if any(known.canonical(epoch, 0) != epoch for epoch in (one, two)):
+            return False  # one of them has become another meanwhile
+        declared = self._is_declared(known, loser)
+        if declared or (yield from self._same_here(known, one, two)) is False:
+            self._differ(pair)
+            return False
+        return True
+
+    def _is_cut_in_two(self, known: KnownSource, one: int, two: int) -> Conversation[bool]:
+        """Tell whether two runs are one: whoever was asked knows of nothing between them.
+
+        What others gave for that, and have without an epoch, may be of either while it waits.
+        """
+        if self._now < self._held_back.get(known.source, 0.0):
+            return False
+        if not (yield from adjoin(known, one, two)):
+            return False
+        for third in [epoch for epoch in known.numberings if epoch not in (one, two)]:
+            if (yield from self._same_here(known, third, max(one, two))):
+                return False
+        return True
+
+    def _is_declared(self, known: KnownSource, epoch: int) -> bool:
+        """Tell whether a token said, here or to another cache, that a run goes by an epoch."""
+        numbering = known.numberings.get(epoch)
+        here = numbering is not None and (numbering.declared or bool(numbering.incarnation))
+        return here or (known.source, epoch) in self._declared
 
     def _welcome(
         self, source: SourceId, epoch: int, samples: list[Sample]
@@ -184,7 +266,7 @@ class Agreement:
             yield from self._check(source, known, epoch, samples)
             return samples
         for other in [*known.numberings.values()]:
-            own = _is_unnamed(other) and not other.foreign
+            own = is_unnamed(other) and not other.foreign
             pair = (source, *_lower_first(epoch, other.epoch))
             if (
                 other.epoch == epoch
@@ -197,6 +279,8 @@ class Agreement:
                 self._differ(pair)
             elif same or own:
                 self._inquire(pair, other.window.held, in_common=same is True)
+            elif (yield from adjoin(known, epoch, other.epoch, samples)):
+                self._inquire(pair, _together(known, pair[1:], samples), in_common=False)
         return samples
 
     def _check(
@@ -220,13 +304,17 @@ class Agreement:
             yield from self._compare_nameless(source, known, samples)
             return []
         elsewhere: list[Numbering] = []
-        for other in [*known.numberings.values()]:
-            named = other.epoch != EPOCH_UNKNOWN
-            elsewhere += [other] if named and (yield from self._compared(other, samples)) else []
-        apart = _wrapped_between(known, samples)
+        fitting: list[Numbering] = []
+        for other in [other for epoch, other in sorted(known.numberings.items()) if epoch]:
+            same = yield from self._compared(other, samples)
+            elsewhere += [other] if same else []
+            if same is not False and (yield from may_be_of(other, samples)):
+                fitting.append(other)
+        begun = yield from begun_between(known, fitting, samples)
+        apart = wrapped_between(known, samples) or begun
         if apart or source not in self._waited_for:
             same = False if apart else (yield from self._of_one_run(source, known, samples))
-            if same is False and not elsewhere and (epoch := self._named_by_time(known, samples)):
+            if same is False and not elsewhere and (epoch := by_time(known, fitting, samples)):
                 return [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.
@@ -246,15 +334,15 @@ class Agreement:
         None while others are asked for numbers in common.
         """
         ours = known.numberings.get(EPOCH_UNKNOWN)
-        if ours is None or not _is_unnamed(ours):
+        if ours is None or not is_unnamed(ours):
             return True
         same = yield from self._compared(ours, samples)
         if same is not None:
             return same
         held = ours.window.held
         lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
-        in_order = not (yield from self._out_of_order(held, lowest))
-        if in_order and not (yield from self._out_of_order(held, highest)):
+        in_order = not (yield from is_out_of_order(held, lowest))
+        if in_order and not (yield from is_out_of_order(held, highest)):
             return True
         if source not in self._undecided:
             _put(self._undecided, source, self._now + _UNDECIDED_SECONDS)
@@ -267,24 +355,6 @@ class Agreement:
             held = held.clip(above, above + _IN_COMMON_MAX - 1)
         self._inquire((source, EPOCH_UNKNOWN, EPOCH_UNKNOWN), held, in_common=False)
         return None
-
-    def _named_by_time(self, known: KnownSource, samples: list[Sample]) -> int:
-        """Return how to call samples of a run after the one that is here without an epoch.
-
-        0 where their times do not show that they came after it. It is their own time, as where a
-        live sample shows that a run began, or the name that their run got here before. Who gave
-        them without a name has a number in common then, and takes it over.
-        """
-        ours, first = known.numberings[EPOCH_UNKNOWN], min(samples, key=_sn)
-        if not all(is_later(sample, ours.newest_ntp64) for sample in samples):
-            return EPOCH_UNKNOWN
-        for epoch, other in sorted(known.numberings.items()):
-            if epoch and not other.named and all(_may_be_of(other, sample) for sample in samples):
-                return epoch
-        epoch = frame(ntp64_to_ns(first.ntp64))
-        while epoch in known.numberings:  # of another run within the same time, and later
-            epoch -= 1
-        return epoch
 
     def _compare_nameless(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
@@ -306,27 +376,16 @@ class Agreement:
             self._await_name(source)
         elif inquiry.in_common:
             _put(self._waited_for, source, True)
-            if self._held_back.get(source, 0.0) <= inquiry.until:
-                self.release(source)
+            self._hold_back_no_longer(source, inquiry)
+
+    def _hold_back_no_longer(self, source: SourceId, inquiry: _Asked) -> None:
+        """Let samples without an epoch in again, unless they wait for something else, too."""
+        if self._held_back.get(source, 0.0) <= inquiry.until:
+            self.release(source)
 
     def _await_name(self, source: SourceId) -> None:
         _put(self._waited_for, source, True)
         self._hold_back(source, _NAMED_SECONDS)
-
-    def _out_of_order(self, held: RangeSet, sample: Sample) -> Conversation[bool]:
-        """Tell whether a neighbour by number without an epoch is none by time."""
-        below, above = held.clip(0, sample.sn - 1).last, held.clip(sample.sn + 1, _SN_END).first
-        for sn in (below, above):
-            if sn is None:
-                continue
-            question = Numbers(sample.source, EPOCH_UNKNOWN, sn, sn, _NEIGHBOURS_MAX)
-            neighbours = yield from answer_of(question, NumbersFound)
-            for stored in neighbours.samples:
-                later = stored.ntp64 - sample.ntp64
-                apart = later if sn < sample.sn else -later
-                if apart > _APART_NTP64 and not (stored.stamped | sample.stamped):
-                    return True
-        return False
 
     def _inquire(self, pair: _Pair, held: RangeSet, *, in_common: bool) -> None:
         """Ask others for what is here under the other name; what is without waits for the end."""
@@ -337,28 +396,28 @@ class Agreement:
         first, last = held.first, held.last
         if first is None or last is None:
             return
-        inquiry_id = next(self._ids)
-        _put(self._inquiries, pair, _Asked(self._now + _HELD_BACK_SECONDS, in_common))
-        _put(self._asked, inquiry_id, pair)
+        last = min(last, first + _COMPARED_MAX - 1)
+        inquiry = Inquiry(next(self._ids), pair[0], first, last)
+        pause = _HELD_BACK_SECONDS if under_way is None else 2 * under_way.pause
+        pause = min(pause, _NAMED_SECONDS)
+        _put(self._inquiries, pair, _Asked(inquiry, self._now + pause, in_common, pause))
+        _put(self._asked, inquiry.inquiry_id, pair)
         if EPOCH_UNKNOWN in pair:
             self._hold_back(pair[0], _HELD_BACK_SECONDS)
-        last = min(last, first + _COMPARED_MAX - 1)
-        self.inquiries.append(Inquiry(inquiry_id, pair[0], first, last))
+        self.inquiries.append(inquiry)
 
-    def _differ_here(
-        self, source: SourceId, known: KnownSource, winner: int, lost: Numbering | None
-    ) -> Conversation[bool]:
-        """Tell whether what is here already under both has a number with two contents."""
-        stands = known.numberings.get(winner)
-        if lost is None or stands is None:
-            return False
-        first = lost.window.held.intersection(stands.window.held).first
+    def _same_here(self, known: KnownSource, one: int, two: int) -> Conversation[bool | None]:
+        """Tell whether what is here already under both is the same; None: nothing is."""
+        first_run, second_run = known.numberings.get(one), known.numberings.get(two)
+        if first_run is None or second_run is None:
+            return None
+        first = first_run.window.held.intersection(second_run.window.held).first
         if first is None:
-            return False
+            return None
         last = first + _COMPARED_MAX - 1
-        question = Numbers(source, winner, first, last, _COMPARED_MAX)
+        question = Numbers(known.source, one, first, last, _COMPARED_MAX)
         stored = yield from answer_of(question, NumbersFound)
-        return (yield from self._compared(lost, stored.samples)) is False
+        return (yield from self._compared(second_run, stored.samples))
 
     def _compared(self, other: Numbering, samples: Iterable[Sample]) -> Conversation[bool | None]:
         """Tell whether samples are held under another epoch, all of them; None: not to be told."""
@@ -385,6 +444,16 @@ class Agreement:
         _put(self._different, pair, True)
 
 
+def named_too(known: KnownSource) -> list[int]:
+    """Return under which epochs numbers are here that are here without one, too."""
+    ours = known.numberings.get(EPOCH_UNKNOWN)
+    if ours is None or not is_unnamed(ours):
+        return []
+    held = ours.window.held
+    others = (other for other in known.numberings.values() if other is not ours)
+    return [other.epoch for other in others if held.intersection(other.window.held)]
+
+
 def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: KnownOf) -> SampleBatch:
     """Return what another gave under the epochs by which its runs go here.
 
@@ -401,7 +470,7 @@ def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: Know
         taken = known.numberings.get(known.canonical(epoch, 0))
         if own is not None:
             epochs[source, epoch] = own.epoch
-        elif taken is not None and taken.incarnation:
+        elif taken is not None and taken.is_of_another(name):
             epochs[source, epoch] = None
     if all(called == epoch for (_, epoch), called in epochs.items()):
         return batch
@@ -429,31 +498,18 @@ def _sn(sample: Sample) -> int:
     return sample.sn
 
 
-def _is_unnamed(numbering: Numbering) -> bool:
-    """Tell whether something is held without an epoch, of a run that nobody declared."""
-    unknown = numbering.epoch == EPOCH_UNKNOWN and not numbering.declared
-    return unknown and bool(numbering.window.held)
+def _together(known: KnownSource, epochs: Iterable[int], samples: Iterable[Sample]) -> RangeSet:
+    """Return the numbers that are here of some runs, and those of samples."""
+    numbers = RangeSet.of([sample.sn for sample in samples])
+    for epoch in epochs:
+        if epoch in known.numberings:
+            numbers.update(known.numberings[epoch].window.held)
+    return numbers
 
 
-def _wrapped_between(known: KnownSource, samples: Iterable[Sample]) -> bool:
-    """Tell whether the numbers wrapped between samples and what is here without an epoch."""
-    ours = known.numberings.get(EPOCH_UNKNOWN)
-    held = None if ours is None else ours.window.held
-    if held is None or held.first is None or held.last is None:
-        return False
-    sns = [sample.sn for sample in samples]
-    return max(sns) - held.first > _HALF or held.last - min(sns) > _HALF
-
-
-def _may_be_of(numbering: Numbering, sample: Sample) -> bool:
-    """Tell whether a sample's time agrees with its number, in a run that was named by its time."""
-    if not numbering.is_near(sample.sn):
-        return False
-    if sample.sn > numbering.newest_held:
-        return sample.ntp64 > numbering.newest_ntp64
-    before = sample.sn < (numbering.window.held.first or 0)
-    begun = ntp64_to_ns(sample.ntp64) >= frame_start_ns(numbering.epoch)
-    return (before or begun) and sample.ntp64 <= numbering.newest_ntp64
+def _is_nameless(given: tuple[tuple[SourceId, int], list[Sample]]) -> bool:
+    """Tell whether samples, by source and epoch, have no epoch."""
+    return given[0][1] == EPOCH_UNKNOWN
 
 
 def _lower_first(one: int, two: int) -> tuple[int, int]:

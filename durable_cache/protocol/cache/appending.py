@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.window import Window
 from durable_cache.protocol.cache.events import BatchReceived, Event, Origin, Verified
 from durable_cache.protocol.cache.gaps import Gap
 from durable_cache.protocol.cache.numbering import Numbering
@@ -23,6 +24,13 @@ class Appending:
     ) -> None:
         self.numberings = numberings
         self.gaps = gaps
+
+    def rename(self, before: Window, numbering: Numbering) -> None:
+        """Count what is of a numbering in the one that it became part of."""
+        self.numberings = [
+            (source, numbering if old.window is before else old, runs)
+            for source, old, runs in self.numberings
+        ]
 
 
 class Coming:

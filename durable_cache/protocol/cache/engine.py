@@ -197,13 +197,13 @@ class CacheEngine:
         for source, samples in groups.items():
             known = self.known(source)
             if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
-                self._recovered(known, samples, foreign=True)
+                self._recovered(known, samples, event)
             elif event.origin is Origin.REFILED:
                 known.refile(samples, accepted)
             elif event.origin is Origin.RESENT:
                 self._resent(known, samples, event.now)
             elif event.origin is Origin.NATIVE:
-                outputs += self._native(known, samples, event.now)
+                outputs += self._native(known, samples, event)
             else:
                 outputs += self._live(known, samples, event.now)
         return outputs
@@ -272,7 +272,7 @@ class CacheEngine:
         window.accept(sample.sn, sample.sn)
         numbering.take((sample,), self._accepted)
 
-    def _recovered(self, known: KnownSource, samples: list[Sample], *, foreign: bool) -> None:
+    def _recovered(self, known: KnownSource, samples: list[Sample], event: BatchReceived) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
             numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
             if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
@@ -281,13 +281,18 @@ class CacheEngine:
             if numbering.follows_wrap(sample.sn):
                 self.counts.beyond += 1
                 continue
-            numbering.foreign |= foreign
+            numbering.foreign |= event.origin is not Origin.NATIVE
             if numbering.parked is not None and numbering.parked.sn == sample.sn:
                 numbering.parked = None
-            numbering.window.accept(sample.sn, sample.sn)
-            numbering.take((sample,), self._accepted)
+            if event.origin is Origin.ALIGNED:  # a comparison tells what else there is
+                numbering.window.accept(sample.sn, sample.sn)
+                numbering.take((sample,), self._accepted)
+            else:
+                self._advance(known.source, numbering, sample, event.now)
 
-    def _native(self, known: KnownSource, samples: list[Sample], now: Moment) -> list[Output]:
+    def _native(
+        self, known: KnownSource, samples: list[Sample], event: BatchReceived
+    ) -> list[Output]:
         """Take what a publisher's own cache gave, which may know of a run that nothing showed yet.
 
         Then it is judged as live samples are.
@@ -295,10 +300,10 @@ class CacheEngine:
         live = known.live
         current = [sample for sample in samples if sample.epoch == live.epoch]
         if not any(live.shows_restart(sample) for sample in current):
-            self._recovered(known, samples, foreign=False)
+            self._recovered(known, samples, event)
             return []
-        self._recovered(known, [s for s in samples if s.epoch != live.epoch], foreign=False)
-        return self._live(known, sorted(current, key=lambda sample: sample.sn), now)
+        self._recovered(known, [s for s in samples if s.epoch != live.epoch], event)
+        return self._live(known, sorted(current, key=lambda sample: sample.sn), event.now)
 
     def _resent(self, known: KnownSource, samples: list[Sample], now: Moment) -> None:
         for sample in sorted(samples, key=lambda sample: sample.sn):
@@ -335,7 +340,7 @@ class CacheEngine:
                 continue  # nothing awaits them, and nobody is told
             touched.setdefault((source, epoch), []).extend([sample.sn for sample in samples])
         numberings = [
-            (source, self._sources[source].numbering(epoch), RangeSet.of(sns))
+            (source, self._sources[source].standing(epoch), RangeSet.of(sns))
             for (source, epoch), sns in touched.items()
         ]
         skips = tuple(
@@ -511,11 +516,12 @@ class CacheEngine:
         if numbering is None:
             epoch = known.epoch_for(event.epoch, incarnation)
             before = known.live.window
-            alias = known.adopt(epoch, event.epoch)
+            alias = known.adopt(epoch, event.epoch, incarnation)
             numbering = known.numbering(epoch)
             if alias is not None:
                 self._gaps.move(before, numbering.window, epoch)
-                self._rename_appending(before, numbering)
+                if self._appending is not None:
+                    self._appending.rename(before, numbering)
                 outputs.append(Learned(alias))
             if incarnation:
                 numbering.incarnation = incarnation
@@ -554,15 +560,8 @@ class CacheEngine:
         known.merge(loser, winner)
         numbering = known.numbering(winner)
         self._gaps.move(before, numbering.window, winner)
-        self._rename_appending(before, numbering)
-
-    def _rename_appending(self, before: object, numbering: Numbering) -> None:
-        """What is being appended counts in the numbering that its own became part of."""
         if self._appending is not None:
-            self._appending.numberings = [
-                (source, numbering if old.window is before else old, runs)
-                for source, old, runs in self._appending.numberings
-            ]
+            self._appending.rename(before, numbering)
 
     def _heartbeat(self, event: HeartbeatReceived) -> list[Output]:
         known = self._sources.get(event.source)

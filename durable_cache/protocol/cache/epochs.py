@@ -54,6 +54,11 @@ class Epochs:
             del names[source]
         self._names = names
 
+    def reuse(self, source: SourceId, stored: int) -> None:
+        """Forget that an epoch was another's name: it is the name of another run from now on."""
+        self.free(source, stored)
+        self._moved = {at: to for at, to in self._moved.items() if at != (source, stored)}
+
     def moved(self, alias: Alias) -> None:
         """See that nothing is stored under an epoch any more: it is all under the other."""
         moved = {**self._moved, (alias.source, alias.stored): alias.epoch}
@@ -89,6 +94,10 @@ class Epochs:
     def renamed_from(self, source: SourceId, stored: int) -> list[int]:
         """Return the numbers at which what is stored under an epoch becomes another's."""
         return [name.from_sn for name in self._names.get(source, ()) if name.stored == stored]
+
+    def lost(self, source: SourceId) -> list[int]:
+        """Return the epochs of a source whose samples count under another one."""
+        return [name.stored for name in self._names.get(source, ())]
 
     def find_source(self, zid: object, eid: object) -> SourceId | None:
         """Return the source of these numbers if any of its epochs has or had another name."""

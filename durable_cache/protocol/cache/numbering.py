@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, frame_start_ns
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame_start_ns
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.doubts import Doubt
@@ -22,6 +23,7 @@ from durable_cache.protocol.restarts import (
     is_restart,
     precedes_wrap,
 )
+from durable_cache.protocol.wire import incarnation_after
 
 __all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
@@ -32,7 +34,7 @@ class Numbering:
     __slots__ = (
         "declared",
         "epoch",
-        "follows_named",
+        "expected",
         "foreign",
         "incarnation",
         "newest_ntp64",
@@ -47,8 +49,8 @@ class Numbering:
         """Its publisher said so; otherwise it was seen to begin, or nothing is known."""
         self.incarnation = ""
         """What its publisher's token calls it."""
-        self.follows_named = False
-        """It began where a named run's numbers wrapped: its own token is on its way."""
+        self.expected = ""
+        """What its token is to call it: it began where the numbers of a named run wrapped."""
         self.foreign = False
         """Not all of it was heard by this process: what others gave may be another's numbers."""
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
@@ -60,7 +62,18 @@ class Numbering:
     @property
     def named(self) -> bool:
         """Whether tokens say when a run begins: the times its publisher chooses say nothing."""
-        return bool(self.incarnation) or self.follows_named
+        return bool(self.incarnation or self.expected)
+
+    def is_of_another(self, incarnation: str) -> bool:
+        """Tell whether it has, or is to have, another name than that of a token."""
+        if self.incarnation or not incarnation:
+            return bool(self.incarnation)
+        return self.expected not in ("", incarnation)
+
+    def expect_name(self, before: Numbering, first: int) -> None:
+        """Expect the name that a wrap leads to, where it begins with a number behind one."""
+        if before.incarnation and before.wrapped(first):
+            self.expected = incarnation_after(before.incarnation)
 
     @property
     def newest_held(self) -> int:
@@ -161,6 +174,11 @@ class KnownSource:
         self.pins = 0
         """How many conversations hold on to it: it is not forgotten meanwhile."""
 
+    @property
+    def window_size_samples(self) -> int:
+        """So far ahead of what came a number of the same run may be."""
+        return self._options.window_size_samples
+
     def canonical(self, epoch: int, sn: int) -> int:
         """Return the epoch that stands for what is stored under `epoch`."""
         return self._epochs.canonical(self.source, epoch, sn)
@@ -178,6 +196,18 @@ class KnownSource:
             for run in state.skipped:
                 numbering.window.skip(*run)
             self.current = max(self.current, numbering.epoch)
+        for before, after in pairwise(self.numberings[epoch] for epoch in sorted(self.numberings)):
+            first = after.window.held.first
+            if first is not None and not after.incarnation:  # we ended before its token came
+                after.expect_name(before, first)
+        for numbering in self.numberings.values():
+            for first, last in numbering.window.awaited():
+                if last - first > SOURCE_SN_MODULUS // 2:  # two runs, which media brought together
+                    numbering.window.skip(first, last)
+
+    def standing(self, epoch: int) -> Numbering:
+        """Return the numbering that samples count in which were accepted under an epoch."""
+        return self.numbering(self.canonical(epoch, 0))
 
     def numbering(self, epoch: int) -> Numbering:
         """Return the numbering of an epoch, begun when it is not known yet."""
@@ -202,7 +232,7 @@ class KnownSource:
         Live samples follow it only where nothing later is known.
         """
         numbering = self.numbering(epoch)
-        if numbering.incarnation or self.of_incarnation(incarnation) is not None:
+        if numbering.is_of_another(incarnation) or self.of_incarnation(incarnation) is not None:
             return
         numbering.incarnation = incarnation
         self.current = max(self.current, epoch)
@@ -216,29 +246,33 @@ class KnownSource:
         this token, counts for nothing: it is to be called as the others call it.
         """
         known = {self.current, *self.numberings}
-        if self.can_adopt(declared, declared):
+        if self.can_adopt(declared, declared, incarnation):
             known.discard(self.current)
         highest = max(known, default=EPOCH_UNKNOWN)
-        taken = self.numberings.get(declared)
-        if declared > highest or (declared == highest and not (taken and taken.incarnation)):
+        numbering = self.numberings.get(declared)
+        taken = numbering is not None and numbering.is_of_another(incarnation)
+        if declared > highest or (declared == highest and not taken):
             return declared
         return highest + 1 if incarnation else declared
 
-    def adopt(self, epoch: int, declared: int) -> Alias | None:
+    def adopt(self, epoch: int, declared: int, incarnation: str) -> Alias | None:
         """Take the live numbering as `epoch`, whose token came after its first samples.
 
         None when the live numbering is another incarnation's. What is stored keeps its epoch; the
         alias says which one it is of.
         """
-        return self.merge(self.current, epoch) if self.can_adopt(epoch, declared) else None
+        can_adopt = self.can_adopt(epoch, declared, incarnation)
+        return self.merge(self.current, epoch) if can_adopt else None
 
-    def can_adopt(self, epoch: int, declared: int) -> bool:
+    def can_adopt(self, epoch: int, declared: int, incarnation: str) -> bool:
         """Tell whether the live numbering may be the one whose token says `declared`.
 
         `epoch` is the one it gets, perhaps a later one, which says nothing of when it began.
         """
         live = self.numberings.get(self.current)
-        if live is None or live.declared or live.incarnation or self.current == epoch:
+        if live is None or live.declared or self.current == epoch:
+            return False
+        if live.is_of_another(incarnation):
             return False
         return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(declared)
 
@@ -263,6 +297,8 @@ class KnownSource:
             new.newest_ntp64 = max(new.newest_ntp64, old.newest_ntp64)
             new.rejected = max(new.rejected, old.rejected)
             new.parked = old.parked or new.parked
+            new.incarnation = new.incarnation or old.incarnation
+            new.declared = new.declared or old.declared
         if self.current == epoch:
             self.current = into
         alias = Alias(self.source, epoch, 0, into)
@@ -313,17 +349,38 @@ class KnownSource:
         return self.numberings[before]
 
     def epoch_of(self, sample: Sample) -> int:
-        """Return the epoch of a sample that its publisher's own cache gave, as far as it shows."""
+        """Return the epoch of a sample that its publisher's own cache gave, as far as it shows.
+
+        Runs follow each other: what is no later than what came of one is not of the next. An answer
+        of before a restart may come after the first samples of the new run.
+        """
         before = self.left_behind(sample)
-        return self.current if before is None else before.epoch
+        if before is not None:
+            return before.epoch
+        if self.live.named or self.live.declared or sample.stamped:
+            return self.current
+        epoch = self.current
+        for earlier in sorted((e for e in self.numberings if e < epoch), reverse=True):
+            numbering = self.numberings[earlier]
+            if sample.ntp64 > numbering.newest_ntp64 or not numbering.is_near(sample.sn):
+                break
+            epoch = earlier
+        return epoch
+
+    def is_taken(self, epoch: int) -> bool:
+        """Tell whether a run goes by an epoch, or did until it got another name."""
+        return epoch in self.numberings or epoch in self._epochs.lost(self.source)
 
     def restart(self, sample: Sample, unix_ns: int) -> Numbering:
-        """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited."""
+        """Begin a new epoch at number 0 with `sample`; what came before it in it is awaited.
+
+        An epoch that lost is not used again: what is stored under it counts under another.
+        """
         before = self.live
-        highest = max((self.current, *self.numberings), default=EPOCH_UNKNOWN)
+        highest = max((self.current, *self.numberings, *self._epochs.lost(self.source)))
         self.current = epoch_of_restart(sample, unix_ns, highest)
         numbering = self.live
-        numbering.follows_named = bool(before.incarnation) and before.wrapped(sample.sn)
+        numbering.expect_name(before, sample.sn)
         numbering.window.begin(0)
         return numbering
 

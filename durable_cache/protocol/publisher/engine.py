@@ -54,6 +54,8 @@ from durable_cache.protocol.publisher.events import (
 from durable_cache.protocol.publisher.history import History
 from durable_cache.protocol.publisher.numbering import Numbering, Waiting
 from durable_cache.protocol.publisher.resending import Resending
+from durable_cache.protocol.publisher.subjects import PublisherWindow, open_window
+from durable_cache.protocol.subjects import attach
 from durable_cache.protocol.wire import (
     ABSENCES_MAX,
     Absence,
@@ -105,6 +107,8 @@ class PublisherEngine:
         history = self._options.history
         self._history = None if history is None else History(history)
         self._resending = Resending(self._options)
+        self.subjects: PublisherWindow | None = open_window(self._options)
+        """The last sequence of each key; None where samples bear none."""
         self.unacknowledged = 0
         """Samples that wait for acknowledgements."""
         self.unacknowledged_bytes = 0
@@ -283,6 +287,8 @@ class PublisherEngine:
         """
         for at, left in enumerate(self._left, start=1):
             numbering = Numbering(left.source, left.epoch, left.incarnation, left.next_sn)
+            if self.subjects is not None and left.source == self._source:
+                self.subjects.go_on_after(left.samples)
             for sample in left.samples:
                 standing = Standing(left.incarnation, sample.sn)
                 self.unacknowledged_bytes += numbering.wait_for(standing, sample, now.monotonic_ns)
@@ -307,6 +313,8 @@ class PublisherEngine:
             self._name(numbering)
             return [Declare(numbering.epoch, numbering.incarnation)]
         known = highest if highest < _EPOCH_MAX else 0  # nothing is above it: no use to follow
+        if self.subjects is not None:
+            self.subjects.begin_above(known)
         numbering.epoch = next_epoch(now.unix_ns, known) if known else frame(now.unix_ns)
         self._name(numbering)
         return [Declare(numbering.epoch, numbering.incarnation)]
@@ -322,6 +330,10 @@ class PublisherEngine:
         numbering = self._numbering
         sn = numbering.next_sn
         standing = Standing(numbering.incarnation, sn) if wanted else None
+        attachment = event.attachment
+        if self.subjects is not None:
+            sequence, since = self.subjects.following(event.key, sn, event.now)
+            attachment = attach(attachment, sequence, event.key, sn, since)
         sample = Sample(
             event.key,
             self._source,
@@ -330,7 +342,7 @@ class PublisherEngine:
             event.payload,
             event.kind,
             event.encoding,
-            event.attachment,
+            attachment,
             event.ntp64,
             event.timestamp_id,
             False,
@@ -366,6 +378,8 @@ class PublisherEngine:
     def _sent(self) -> list[Output]:
         sample = self._take_under_way().sample
         self._numbering.next_sn = sample.sn + 1
+        if self.subjects is not None:
+            self.subjects.sent()
         history = self._history
         if history is not None and (left := history.add(sample)) is not None and self._waits(left):
             history.hold(left)

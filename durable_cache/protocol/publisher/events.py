@@ -77,6 +77,10 @@ class EngineOptions:
     """Samples sent once more together."""
     resend_bytes_max: int = 1 << 20
     """Bytes sent once more together; one sample alone always fits."""
+    pub_window_bytes: int | None = None
+    """What the window of subject sequences may take; None: samples bear none."""
+    pub_window_ns: int = 10_000_000_000
+    """How long a key stays in it at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +105,15 @@ class Standing:
     Numbered by its incarnation: after a wrap or a restart the same `sn` is another sample.
     """
 
-    __slots__ = ("caches", "done", "incarnation", "sn", "unknown")
+    __slots__ = ("caches", "done", "incarnation", "refused", "sn", "unknown")
 
     def __init__(self, incarnation: str, sn: int) -> None:
         self.incarnation = incarnation
         self.sn = sn
         self.caches: Mapping[str, int] = _NO_CACHES
         """The level that each cache named, by cache_id; replaced, never changed in place."""
+        self.refused: Mapping[str, int] = _NO_CACHES
+        """Why caches will never take it, by cache_id; replaced, never changed in place."""
         self.done = False
         """As many caches as were wanted hold the sample at the level wanted."""
         self.unknown = False

@@ -76,8 +76,11 @@ class Numbering:
         """Tell whether a number waits no more, or not for that cache."""
         return sn not in self.open or cache_id in self.open[sn].caches
 
-    def refuse(self, cache_id: str, first: int, last: int) -> None:
+    def refuse(self, cache_id: str, first: int, last: int, reason: int) -> None:
         """Know that a cache will not take these numbers."""
+        for sn, standing in self.open.items():
+            if first <= sn <= last:
+                standing.refused = {**standing.refused, cache_id: reason}
         self.refused.setdefault(cache_id, RangeSet()).add(first, last)
 
     def lacking(self, cache_id: str, before_ns: int) -> list[Waiting]:

@@ -89,7 +89,7 @@ class Resending:
                 return
             for first, last, reason in event.refused:
                 if reason in FOR_GOOD:
-                    numbering.refuse(cache_id, first, last)
+                    numbering.refuse(cache_id, first, last, reason)
                 self.last_failure = f"cache {cache_id}: refused {first}..{last}, reason {reason}"
             return
 

@@ -92,6 +92,11 @@ class Profile:
                 f"profile: depth {depth} is above samples_max_per_instance {per_instance}: so many "
                 "samples of an instance may never be kept; lower the one or raise the other"
             )
+        if None not in (depth, self.samples_max) and depth > self.samples_max:  # type: ignore[operator]
+            raise ConfigError(
+                f"profile: depth {depth} is above samples_max {self.samples_max}: so many samples "
+                "of an instance may never be kept; lower the one or raise the other"
+            )
         if None not in (self.samples_max, per_instance) and self.samples_max < per_instance:  # type: ignore[operator]
             raise ConfigError(
                 f"profile: samples_max_per_instance {per_instance} is above samples_max "

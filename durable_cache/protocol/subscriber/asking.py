@@ -11,28 +11,31 @@ __all__ = ["asked_from", "asked_to"]
 
 
 def asked_from(numbering: Numbering) -> int:
-    """Return where to begin: at the first hole, or at what was delivered before it.
+    """Return where to begin: at the first hole, or at what was passed on last before it.
 
     That shows, where others may call the run otherwise, which one they speak of.
     """
     following = numbering.next_sn or 0
-    begins = following == (numbering.first_sn or 0)
-    return following - 1 if numbering.called_otherwise and not begins else following
+    behind = following if numbering.gone_from is None else numbering.gone_from
+    shown = numbering.called_otherwise and behind > (numbering.first_sn or 0)
+    return behind - 1 if shown else following
 
 
 def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
     """Return where to end: at the last hole within a span; `follows`: it follows another run.
 
     What caches said to be gone is asked for again while it waits for its turn: one of them may have
-    found it since. What is held of a run that begins may be of the one before: an answer names it.
+    found it since. What is held of a run that follows another may be of that: an answer names it.
+    Of a run that begins all of it is asked for, later what comes next behind the hole.
     """
     first = numbering.next_sn or 0
     last = min(numbering.top, first + span - 1)
     if follows and first == numbering.first_sn:
         return last
     while last > first:
-        settled = numbering.passed.run_at(last) or numbering.too_large.run_at(last)
+        settled = numbering.passed.run_at(last)
         if settled is None and last not in numbering.pending:
             break
         last = last - 1 if settled is None else settled.first - 1
-    return max(first, last)
+    shows = follows and bool(numbering.incarnation) and last + 1 in numbering.pending
+    return max(first, last + 1 if shows else last)

@@ -8,10 +8,9 @@ the loss is reported and what was held back goes on. A number far ahead is held 
 sample or an answer confirms it. Before the first sample of a later numbering the rest of the
 earlier one is asked for. While history is read, samples of sources that are not followed yet wait.
 
-How a shell drives it: one thread calls `handle` with each event and carries the outputs out in
-order: it delivers (and may wait for a slow consumer), reports, and hands each question to a thread
-that asks, which answers with exactly one event that carries the question's number. At `wake_ns`
-it sends `TimePassed`. `start` is called once, first. Time is an argument.
+How a shell drives it: after `start` one thread calls `handle` with each event and carries out the
+outputs in order: it delivers (and may wait for a slow consumer), reports, and hands each question
+to a thread that asks, which answers with one event of its number. `wake_ns` asks for `TimePassed`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,13 @@ from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_di
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import epoch_of_restart, precedes_wrap
+from durable_cache.protocol.subscriber.answerers import Answerers
 from durable_cache.protocol.subscriber.asking import asked_from, asked_to
 from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
+    AnswerersGone,
+    BeginningTold,
     Declared,
     DeliveryOptions,
     Event,
@@ -53,12 +55,12 @@ from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_run
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Crowd, Sources
+from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.subscriber.tails import Tails
+from durable_cache.protocol.subscriber.too_large import TooLarge, in_place, whole_answer
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
 __all__ = ["SubscriberEngine"]
-
-_SECOND_NS = 1_000_000_000
 
 
 class SubscriberEngine:
@@ -68,31 +70,34 @@ class SubscriberEngine:
 
     def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
         self._options = options or DeliveryOptions()
-        self._sources, self._outputs = Sources(self._options), Outputs()
         self._fetches: dict[int, tuple[Numbering, Fetch, bool]] = {}
         """With whether all answers to the question so far were whole."""
         earlier, bound = self._earlier, self._options.losses_max
+        self.subjects: Subjects = Subjects(self._options, earlier.subjects if earlier else None)
+        self._sources, self._outputs = Sources(self._options), Outputs(self.subjects)
         self._ids: Iterator[int] = earlier._ids if earlier else count(1)
         self.losses: Losses = earlier.losses if earlier else Losses(bound)  # misses: by the shell
         self._held, self._awaiting = Held(self.losses), AwaitingTokens(self._options)
         self._unnumbered = Unnumbered(self._outputs, self._held, self.losses, self._options)
-        self._history: History | None = None
-        if history:
-            read = partial(self._held.reading_of, self._sources)
-            self._history = History(self._options, self._ids, self._outputs, read, self._unnumbered)
+        self._unnumbered.has_history = history
+        rest = self._outputs, self._held, self._sources, self._unnumbered
+        self._history = History(self._options, self._ids, *rest, wanted=history)
         self._tails = Tails(self._options, self._sources, self._ask)
-        self._crowd, self._began_ns, self._answerers_known = Crowd(), 0, False
+        reads = self._history, self._tails
+        self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
+        self._crowd, self._answerers_known = Crowd(), False
+        self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
         self._duplicates = self._dropped = self.beyond = 0
 
     @property
     def history_complete(self) -> bool:
         """Whether somebody answered the question for history whole; True where none is asked."""
-        return self._history is None or self._history.complete
+        return self._history.complete
 
     @property
     def reads_history(self) -> bool:
         """Whether live samples wait for history."""
-        return self._history is not None and self._history.active
+        return self._history.active
 
     @property
     def delivered(self) -> int:
@@ -122,23 +127,21 @@ class SubscriberEngine:
 
         `answerers_known`: there are caches, and one that does not answer may be restarting.
         """
-        self._began_ns = now.unix_ns
+        self._began_ns = self._heard_ns = now.unix_ns
         self._answerers_known = answerers_known
-        if self._history is not None:
+        if self._history.active:
             self._history.start(now.monotonic_ns)
         return self._outputs.take()
 
     def handle(self, event: Event) -> list[Output]:
         """Take what happened and return what is to be done, in order."""
-        self.losses.now_ns = event.now.unix_ns
+        self.losses.now_ns, self.subjects.now = event.now.unix_ns, event.now
         match event:
             case Received(samples, now, oversized):
-                for sample in oversized:  # before what follows, so that nobody asks for it
-                    self._leave_out(sample, may_begin=False)
-                self._received(samples, now)
-                for followed in [self._leave_out(sample, may_begin=True) for sample in oversized]:
-                    if followed is not None:
-                        self._settle(followed, now)
+                if not oversized:
+                    self._received(samples, now)
+                for sample in in_place(samples, oversized) if oversized else ():
+                    self._take(sample, now)
             case Fetched() | FetchFailed():
                 self._answered(event)
             case HistoryPage() | HistoryFailed():
@@ -149,8 +152,13 @@ class SubscriberEngine:
                 self._token_gone(event)
             case HeartbeatReceived():
                 self._heartbeat(event)
-            case AnswererAppeared(now):
-                self._appeared(now)
+            case AnswererAppeared():
+                self._answerers_known = True
+                self._answerers.appeared(event)
+            case BeginningTold():
+                self._answerers.told(event, self._began_ns)
+            case AnswerersGone():
+                self._history.cut_off(self._heard_ns, self._began_ns)
             case TimePassed(now):
                 self._tick(now)
             case _:
@@ -161,17 +169,16 @@ class SubscriberEngine:
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""
-        times = [] if self._history is None else self._history.wake_times()
-        times += [*self._sources.wake_times(), *self._awaiting.wake_times()]
-        times += self._tails.wake_times()
-        return min(times, default=None)
+        times = self._history.wake_times() + self._sources.wake_times()
+        times += self._awaiting.wake_times() + self._tails.wake_times()
+        return min(times + self._answerers.wake_times(), default=None)
 
     # What is published
 
     def _received(self, samples: Sequence[Sample], now: Moment) -> None:
         ready = self._outputs.ready
         steady = self._sources.steady
-        reading = self._history is not None and self._history.active
+        reading, self._heard_ns = self._history.active, now.unix_ns
         for sample in samples:
             numbering = steady.get(sample.source)
             if numbering is not None and sample.sn == numbering.next_sn:
@@ -187,12 +194,11 @@ class SubscriberEngine:
             else:
                 self._live(sample, now)
 
-    def _leave_out(self, sample: Sample, *, may_begin: bool) -> Followed | None:
-        """Count a number as lost whose sample is too large for us; history does so by itself."""
-        followed = None if self.reads_history else self._sources.follow(sample.source)
-        if followed is not None:
-            followed.leave_out(sample, self._options, may_begin=may_begin)
-        return followed
+    def _take(self, sample: Sample, now: Moment) -> None:
+        """Take a sample that may be too large for us."""
+        if isinstance(sample, TooLarge):
+            self._sources.steady.pop(sample.source, None)  # another look than at its number
+        self._received((sample,), now)
 
     def _hold_back(self, sample: Sample) -> None:
         """Keep a sample until history is read; of what does not fit, where each source stands."""
@@ -226,6 +232,8 @@ class SubscriberEngine:
         if numbering is followed.ended:
             self._too_late(numbering, sample)
             return
+        if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
+            return  # of this run, the one before or the next: an answer names it
         if numbering.begins_with(sample, self._options):
             numbering.begin(sample.sn)
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
@@ -237,6 +245,7 @@ class SubscriberEngine:
             if restarted is None:
                 return
             numbering = restarted
+        self.subjects.pass_over(numbering, sample, ready=self._outputs.ready)
         if numbering.is_beyond(sample, self._options):
             self._park(numbering, sample)
         else:
@@ -245,7 +254,7 @@ class SubscriberEngine:
 
     def _too_late(self, ended: Numbering, sample: Sample) -> None:
         """Count a repeat of what is at its end; report what was not known to belong to it."""
-        if not ended.report_late(sample.sn, self._outputs):
+        if not ended.report_late(sample, self._outputs):
             self._duplicates += 1
             self.losses.repeated(sample.source)
 
@@ -265,7 +274,7 @@ class SubscriberEngine:
             self._duplicates += 1
             return None
         if numbering.declared:
-            if not followed.keep_early(sample):  # its token comes soon
+            if not followed.keep_early(sample, self._options, now.monotonic_ns):
                 self._dropped += 1
             return None
         if numbering is not followed.numberings[-1]:
@@ -372,7 +381,9 @@ class SubscriberEngine:
     # Answers
 
     def _answered(self, event: Fetched | FetchFailed) -> None:
-        if self._history is not None and self._history.owns(event.fetch_id):
+        if isinstance(event, Fetched):
+            event = replace(event, answer=whole_answer(event.answer))
+        if self._history.owns(event.fetch_id):
             self._history.explained(event)
             self._after_history(event.now)
             return
@@ -389,14 +400,14 @@ class SubscriberEngine:
         cut, before, now_ns = None, numbering.next_sn, event.now.monotonic_ns
         if isinstance(event, Fetched):
             cut, whole = event.answer.cut_after, whole and event.answer.whole
-            self._take_answer(followed, numbering, fetch, event, whole=whole)
+            self._take_answer(followed, numbering, fetch, event, whole=whole and cut is None)
         following: Fetch | None = None
         if cut is not None and cut != fetch.after and numbering.dropped_from is None:
             following = replace(fetch, fetch_id=next(self._ids), after=cut)
             self._put(numbering, following, whole=whole)
         if numbering.fetch is fetch:
             numbering.fetch = following
-            numbering.advance(self._outputs, now_ns)
+            followed.advance(numbering, self._outputs, now_ns)
             if following is None:
                 more = cut is not None and numbering.next_sn != before
                 numbering.pause(self._options, now_ns, at_once=more)
@@ -417,7 +428,6 @@ class SubscriberEngine:
         `whole`: so it was, and those before it where it is one of several.
         """
         answer, now_ns = event.answer, event.now.monotonic_ns
-        whole = whole and answer.cut_after is None
         self._answerers_known |= answer.answerers > 0
         reach = max(numbering.top, fetch.first) + self._options.window_size_samples
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
@@ -429,13 +439,13 @@ class SubscriberEngine:
         for part, ours in zip(answer.parts, parts, strict=True):
             names = part.names()
             followed.learn_names(part)
-            followed.put_right(part, self._options.pending_samples_max)
+            followed.put_right(part, self._options.pending_samples_max, self._outputs)
             for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
                     self._hold(numbering, sample, asked=True)
                     taken += 1
                     if len(numbering.pending) >= self._options.pending_samples_max:
-                        numbering.advance(self._outputs, now_ns)
+                        followed.advance(numbering, self._outputs, now_ns)
         for part in parts:
             numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole)
         if fetch.last is None and numbering.ending and whole:
@@ -464,9 +474,9 @@ class SubscriberEngine:
             self._live(sample, now)
         if followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
             self._sources.steady.pop(source, None)
-            if self._history is not None and not self._history.active:
+            if not self._history.active:
                 self._history.ask_again(now.monotonic_ns)
-            begun = [*followed.take_early(self._options), *begun]
+            begun = [*followed.take_early(self._options, now.monotonic_ns), *begun]
             if unknown and self._options.recovery:  # an answer brings what is of this run
                 sns = [sample.sn for sample in unknown]
                 self._dropped += len(sns)
@@ -489,6 +499,7 @@ class SubscriberEngine:
         if followed is None or not followed.numberings:
             return
         numbering = followed.numberings[-1]
+        self._history.hear_of(numbering, event.source_sn, event.now.monotonic_ns)
         if numbering.next_sn is None or (self.reads_history and not followed.live):
             return
         followed.live = True
@@ -504,30 +515,20 @@ class SubscriberEngine:
     # History
 
     def _read_history(self, event: HistoryPage | HistoryFailed) -> None:
-        if self._history is None:
-            return
         if isinstance(event, HistoryPage):
             self._answerers_known |= event.answer.answerers > 0
-            self._history.take_page(event)
+            self._history.take_page(replace(event, answer=whole_answer(event.answer)))
         else:
             self._history.failed(event)
         self._after_history(event.now)
 
-    def _appeared(self, now: Moment) -> None:
-        self._answerers_known = True
-        self._tails.answerer_appeared(now.monotonic_ns)
-        if self._history is not None:
-            self._history.ask_again(now.monotonic_ns)
-
     def _after_history(self, now: Moment) -> None:
         """Follow the sources that history brought, and pass on what waited for it."""
         history = self._history
-        if history is None:
-            return
         lacking: dict[SourceId, Followed] = {}
         for sample in history.take_live():
             followed = self._sources.get(sample.source)
-            name = history.incarnations.get((sample.source, sample.epoch), "")
+            name = history.names.of((sample.source, sample.epoch))
             for numbering in () if followed is None else followed.numberings:
                 if numbering.is_called(sample.epoch, name):
                     self._hold(numbering, sample, asked=True)
@@ -541,10 +542,11 @@ class SubscriberEngine:
             followed = self._sources.follow(source) or self._sources.look(source)
             if reading.late and followed.is_past(epoch):
                 continue
-            name = history.incarnations.get((source, epoch), "")
-            numbering = followed.resume(epoch, name, history.called)
+            name = history.names.of((source, epoch))
+            last = self._held.has_begun(source, name)
+            numbering = followed.resume(epoch, name, history.names.called, declared_last=last)
             numbering.first_sn, numbering.next_sn = reading.first_sn, reading.next_sn
-            numbering.newest_ntp64 = reading.newest_ntp64
+            numbering.newest_ntp64, numbering.began = reading.newest_ntp64, reading.began
             if source in self._sources.followed:
                 self._settle(followed, now)
             else:
@@ -555,15 +557,14 @@ class SubscriberEngine:
             elif isinstance(one, TokenGone):
                 self._token_gone(one)
             else:
-                self._received((one,), now)
+                self._take(one, now)
 
     # Time and bounds
 
     def _tick(self, now: Moment) -> None:
         now_ns = now.monotonic_ns
-        if self._history is not None:
-            self._history.tick(now_ns)
-            self._after_history(now)
+        self._history.tick(now_ns)
+        self._after_history(now)
         for one in self._awaiting.over(self._sources, now.monotonic_ns):
             if isinstance(one, Sample):
                 self._live(one, now, late=True)
@@ -572,10 +573,11 @@ class SubscriberEngine:
         for followed in list(self._sources.waiting.values()):
             self._expire(followed, now)
         self._tails.tick(now_ns, reading=self.reads_history)
+        self._answerers.tick(now_ns)
 
     def _expire(self, followed: Followed, now: Moment) -> None:
         """Ask again for what is missing, or give it up where its time is over."""
-        timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
+        timeout_ns = round(self._options.gap_timeout_seconds * 1e9)
         head = followed.head
         if head is not None and head.opened_ns is not None:
             # A slow answer is not a loss: it is waited for at most twice the time.

@@ -1,7 +1,8 @@
 """What a reliable subscriber is told, what it answers, and within which bounds; frozen values.
 
 Every question is answered: a `Fetch` by `Fetched` or `FetchFailed`, an `AskHistory` by
-`HistoryPage` or `HistoryFailed`, each once, with the question's number.
+`HistoryPage` or `HistoryFailed`, an `AskBeginning` by `BeginningTold`, each once, with the
+question's number.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from dataclasses import dataclass
 
 from durable_cache.model.arguments import check_fields, check_number, refused
 from durable_cache.model.clock import Moment
+from durable_cache.model.quantities import bytes_of, seconds_of
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.modes import Passed
+from durable_cache.protocol.standings import Standing
 from durable_cache.protocol.wire import Absence, Incarnation
 
 __all__ = [
     "Answer",
     "AnswerPart",
     "AnswererAppeared",
+    "AnswerersGone",
+    "AskBeginning",
     "AskHistory",
+    "BeginningTold",
     "Declared",
     "Deliver",
     "DeliveryOptions",
@@ -35,6 +42,8 @@ __all__ = [
     "TimePassed",
     "TokenGone",
 ]
+
+_SECOND_NS = 1_000_000_000
 
 
 def _is_above_zero(value: object) -> bool:
@@ -76,6 +85,18 @@ class DeliveryOptions:
     history_page_samples: int = 20_000
     """Samples of a page of history, held until its holes are explained: about 20 MB of small
     ones, from each cache."""
+    sub_window_size: int | str = 4_000_000
+    """What the window of subject sequences may take in memory, in bytes or as "10 mb"."""
+    sub_window_time: float | str = 10.0
+    """How long a subject of which nothing comes stays in it at least, in seconds or as "60 sec"."""
+    convergence_seconds: float = 10.0
+    """How long a network takes until all that is published reaches us: a time frame that we join
+    and that is younger is perhaps incomplete."""
+    keeps_trailers: bool = False
+    """Leave what a publisher of subject sequences put behind attachments where it is, as whoever
+    carries samples on must."""
+    subject_losses_max: int = 1_000
+    """Subjects whose losses are remembered one by one; all are in the sum."""
     history_timeout_seconds: float = 10.0
     """How long live samples wait for history that nobody answers whole: a link comes up and a
     cache restarts within seconds. Each page that comes begins the wait anew."""
@@ -86,8 +107,16 @@ class DeliveryOptions:
         if period is not None and (isinstance(period, bool) or not _is_above_zero(period)):
             raise refused("periodic_queries", period, "a number of seconds above 0")
         check_fields(self)
-        for name in ("gap_timeout_seconds", "history_timeout_seconds"):
+        for name in ("gap_timeout_seconds", "history_timeout_seconds", "convergence_seconds"):
             check_number(name, getattr(self, name), 0, whole=False)
+        check_number("subject_losses_max", self.subject_losses_max, 1, whole=True)
+        self.sub_window  # noqa: B018  # raises where it is none
+
+    @property
+    def sub_window(self) -> tuple[int, int]:
+        """Bytes and nanoseconds of the window of subjects; ConfigError names what is none."""
+        seconds = seconds_of("sub_window_time", self.sub_window_time, 0)
+        return bytes_of("sub_window_size", self.sub_window_size, 1), round(seconds * _SECOND_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +196,17 @@ class AnswererAppeared:
     """A cache's token was seen: what nobody answered before may be answered now."""
 
     now: Moment
+    strange: bool = False
+    """It was never seen before: nothing that it alone holds was in reach so far."""
+    gone_ns: int | None = None
+    """Unix time at which its token had gone, where it had: the cache ended, or was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerersGone:
+    """The token of the last cache in reach went: it ended, or our own link is cut."""
+
+    now: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +254,19 @@ class HistoryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginningTold:
+    """An `AskBeginning` was answered, or could not be.
+
+    `ntp64` is the least time of what caches hold behind the standings: NTP64_MAX where they hold
+    nothing, FROM_THE_BEGINNING where that is not known.
+    """
+
+    question_id: int
+    ntp64: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time that `wake_ns` named has come."""
 
@@ -225,11 +278,13 @@ Event = (
     | Declared
     | TokenGone
     | AnswererAppeared
+    | AnswerersGone
     | HeartbeatReceived
     | Fetched
     | FetchFailed
     | HistoryPage
     | HistoryFailed
+    | BeginningTold
     | TimePassed
 )
 
@@ -241,6 +296,8 @@ class Deliver:
     samples: tuple[Sample, ...]
     unsure: bool = False
     """Nobody told where the run before the first of them ended: some of it may be missing."""
+    passed: Passed = Passed.FIRST
+    """What is not passed on for the first time comes so in modes that allow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +327,25 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class AskHistory:
-    """Ask every cache for a page in order of time, from behind `after` on."""
+    """Ask every cache for a page in order of time, from behind `after` on.
+
+    `since_ns`: of what bears a timestamp of that Unix time or a later one; None for all.
+    """
 
     question_id: int
     after: Sample | None
     samples_max: int
+    since_ns: int | None = None
+    as_wanted: bool = False
+    """Of each key only as much as history is wanted of, whatever `since_ns` says."""
 
 
-Output = Deliver | Missed | Fetch | AskHistory
+@dataclass(frozen=True, slots=True)
+class AskBeginning:
+    """Ask every cache since when it holds something behind `standings`."""
+
+    question_id: int
+    standings: tuple[Standing, ...]
+
+
+Output = Deliver | Missed | Fetch | AskHistory | AskBeginning

@@ -6,19 +6,24 @@ known by its name, whatever each answerer calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
+from durable_cache.protocol.subscriber.naming import is_of_a_later, is_of_an_earlier
+from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.wire import incarnation_after
 
 __all__ = ["Followed"]
 
 _INCARNATIONS_MAX = 16
 """Incarnations of a source that are remembered, so that a token that comes again is known."""
+_NAMED_NS = 1 << 63
+"""Somebody named the run of an early sample: it waits for that token, however long."""
 _EARLY_MAX = 1000
 """Samples kept that came before the token of their numbering; the rest is asked for."""
 
@@ -33,8 +38,9 @@ class Followed:
     """The numbering before the first, delivered to its end: what comes of it comes too late."""
     seen: dict[str, int] = field(default_factory=dict)
     """The incarnations its tokens named, and the epochs that we call them by."""
-    early: list[Sample] = field(default_factory=list)
-    """What looks like the beginning of a numbering whose token is not here yet."""
+    early: list[tuple[int, Sample]] = field(default_factory=list)
+    """What looks like the beginning of a numbering whose token is not here yet, and when it is none
+    any more: its publisher's clock went back then."""
     early_last: int = -1
     """The highest number that came so and for which there was no room; -1 where none did."""
     used: bool = True
@@ -57,7 +63,46 @@ class Followed:
     def is_past(self, epoch: int) -> bool:
         """Tell whether a later numbering is delivered already, so that nothing comes in order."""
         head = self.head
-        return self.live and head is not None and head.next_sn is not None and epoch < head.epoch
+        if head is None or head.next_sn is None or epoch >= head.epoch:
+            return False
+        given = head.next_sn > (head.first_sn or 0) and not head.resumed
+        return self.live or given
+
+    def may_have_forgotten(self, epoch: int) -> bool:
+        """Tell whether a run is so old that it may have been followed and be forgotten."""
+        full = len(self.seen) == _INCARNATIONS_MAX
+        return full and epoch < min(self.seen.values())
+
+    def advance(self, numbering: Numbering, outputs: Outputs, now_ns: int) -> None:
+        """Pass on what has its turn in a numbering, if that itself has: no earlier one waits."""
+        if numbering is self.head:
+            numbering.advance(outputs, now_ns)
+
+    def place(self, epoch: int, samples: Sequence[Sample]) -> tuple[int, bool]:
+        """Return by which epoch a run without a name goes here, and whether it is over.
+
+        Everybody calls such a run as it likes, and by 0 any. So where the runs that are passed on
+        have no name either, numbers and times tell which of them it is.
+        """
+        head = self.head
+        runs = (*reversed(self.numberings), *filter(None, (self.ended,)))
+        nameless = not any(run.incarnation or run.declared for run in runs)
+        if head is None or head.next_sn is None or not self.live or not nameless:
+            return epoch, False
+        if epoch and any(run.epoch == epoch for run in runs):
+            return epoch, False
+        for run in runs:
+            if run.next_sn == run.first_sn:  # nothing of it was passed on: what is held shows it
+                held = ((run.pending.get(one.sn), one) for one in samples)
+                if any(known is not None and is_one(known, one) for known, one in held):
+                    return run.epoch, False
+            elif is_of_a_later(run, samples):
+                break
+            elif not is_of_an_earlier(run, samples):
+                return run.epoch, False
+        over = not is_of_a_later(head, samples)
+        taken = any(run.epoch == epoch for run in runs)
+        return (frame(ntp64_to_ns(samples[0].ntp64)) if taken else epoch), over
 
     def end_first(self) -> None:
         """The first numbering is at its end: the next one is delivered."""
@@ -107,17 +152,24 @@ class Followed:
         return True
 
     def resume(
-        self, epoch: int, incarnation: str, called: Mapping[tuple[SourceId, str], int]
+        self,
+        epoch: int,
+        incarnation: str,
+        called: Mapping[tuple[SourceId, str], int],
+        *,
+        declared_last: bool = False,
     ) -> Numbering:
         """Follow a numbering whose history was read; what was declared since comes after it.
 
-        What caches call (`called`) by an earlier epoch was declared before, and is over.
+        What caches call (`called`) by an earlier epoch was declared before, and is over; and so is
+        everything here where its own token came after these, and waits (`declared_last`).
         """
         numbering = Numbering(self.source, epoch, incarnation)
         before = [
             known
             for known in self.numberings
-            if (known.next_sn and known.epoch < epoch)
+            if declared_last
+            or (known.next_sn and known.epoch < epoch)
             or called.get((self.source, known.incarnation), epoch) < epoch
         ]
         later = [known for known in self.numberings if known not in before]
@@ -131,7 +183,8 @@ class Followed:
         later = [known for known in later if known.declared]
         for known in later:
             known.epoch = max(known.epoch, epoch + 1)
-        self.ended = next((known for known in reversed(before) if known.next_sn), self.ended)
+        for known in before:
+            self.ended = known if known.next_sn is not None else self.ended
         numbering.epoch = epoch
         self.remember(incarnation, epoch)
         self.numberings = [numbering, *later]
@@ -151,7 +204,7 @@ class Followed:
                 numbering.incarnation = incarnation
                 self.remember(incarnation, epoch)
 
-    def put_right(self, part: AnswerPart, samples_max: int) -> None:
+    def put_right(self, part: AnswerPart, samples_max: int, outputs: Outputs) -> None:
         """Move what is held to the run that an answerer says it is of.
 
         A number that comes soon after a token may be the last of the run before, one that comes
@@ -161,20 +214,22 @@ class Followed:
         doubtful = [n for n in self.numberings if n.incarnation and (n.pending or n.parked)]
         if not self.early and not any(n.incarnation != x for n in doubtful for x in named.values()):
             return
-        for sample in (*part.samples, *part.oversized):
+        for sample in part.samples:
             name = named.get(sample.epoch, "") if sample.source == self.source else ""
             if not name:
                 continue
             held = [n.let_go(sample) for n in doubtful if n.incarnation != name]
             if name in self.seen:
-                held += [one for one in self.early if is_one(one, sample)]
-                self.early = [one for one in self.early if not is_one(one, sample)]
+                held += [one for _, one in self.early if is_one(one, sample)]
+                self.early = [early for early in self.early if not is_one(early[1], sample)]
             right = next((n for n in self.numberings if n.incarnation == name), None)
             for one in filter(None, held):
                 if right is not None:
                     right.hold(one, samples_max)
                 elif name not in self.seen:
-                    self.keep_early(one)
+                    self._keep(one, _NAMED_NS)
+                elif self.ended is not None and self.ended.incarnation == name:
+                    self.ended.report_late(one, outputs)
 
     def polled(self) -> Iterator[Numbering]:
         """Yield what is asked for now and then: the head, and runs that were declared since.
@@ -187,23 +242,33 @@ class Followed:
                 yield numbering
 
     def until_ntp64(self, numbering: Numbering) -> int:
-        """Return when the run after a numbering began, as far as its samples' times show it."""
+        """Return when the run after a numbering began, as far as its samples' times show it.
+
+        Behind a wrap a publisher goes on at once, and the times of its threads overlap; but then
+        numbers tell the runs apart.
+        """
+        if numbering.reached == SOURCE_SN_MODULUS - 1:
+            return 1 << 64
         later = self.numberings[self.numberings.index(numbering) + 1 :]
         held = (s for n in later if not n.incarnation for s in n.pending.values() if not s.stamped)
         until = min((sample.ntp64 for sample in held), default=1 << 64)
         return until if until > numbering.newest_ntp64 else 1 << 64
 
-    def keep_early(self, sample: Sample) -> bool:
-        """Keep a sample until its numbering's token comes; False where there is no room."""
+    def keep_early(self, sample: Sample, options: DeliveryOptions, now_ns: int) -> bool:
+        """Keep a sample until its numbering's token comes, soon; False where there is no room."""
+        return self._keep(sample, now_ns + round(options.token_wait_seconds * 1e9))
+
+    def _keep(self, sample: Sample, until_ns: int) -> bool:
         if len(self.early) >= _EARLY_MAX:
             self.early_last = max(self.early_last, sample.sn)
             return False
-        self.early.append(sample)
+        self.early.append((until_ns, sample))
         return True
 
-    def take_early(self, options: DeliveryOptions) -> list[Sample]:
+    def take_early(self, options: DeliveryOptions, now_ns: int) -> list[Sample]:
         """Return what came before the token that is here now; its run reaches what was not kept."""
-        early, last, newest = self.early, self.early_last, self.numberings[-1]
+        early = [sample for until_ns, sample in self.early if now_ns < until_ns]
+        last, newest = self.early_last, self.numberings[-1]
         self.early, self.early_last = [], -1
         if newest.next_sn is not None and last <= newest.reached + options.window_size_samples:
             newest.top = max(newest.top, last)
@@ -224,16 +289,6 @@ class Followed:
         if far and abs(sample.sn - before.reached) <= window:
             return before  # as after a wrap: near the one, far from the other
         return newest
-
-    def leave_out(self, sample: Sample, options: DeliveryOptions, *, may_begin: bool) -> None:
-        """Count a number as lost whose sample came and is too large; `may_begin`: as the first."""
-        self.used = self.live = True
-        if not self.numberings:
-            self.numberings.append(Numbering(self.source, EPOCH_UNKNOWN))
-        numbering = self.numbering_of(sample, options)
-        alone = self.ended is None and numbering is self.head
-        if may_begin or numbering.next_sn is not None:
-            numbering.leave_out(sample, options, alone=alone)
 
     def wraps(self, options: DeliveryOptions) -> bool:
         """Tell whether the second numbering goes on where the numbers of the first ended."""

@@ -22,6 +22,7 @@ from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions, Fetch
 from durable_cache.protocol.subscriber.naming import Owns, called_by
 from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.too_large import TooLarge
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
 __all__ = ["RESTART_NTP64", "Numbering", "is_one"]
@@ -51,8 +52,6 @@ class Numbering:
     pending: dict[int, Sample] = field(default_factory=dict)
     passed: RangeSet = field(default_factory=RangeSet)
     lost: RangeSet = field(default_factory=RangeSet)
-    too_large: RangeSet = field(default_factory=RangeSet)
-    """Those of them that came and are too large for us."""
     parked: Sample | None = None
     opened_ns: int | None = None
     due_ns: int = 0
@@ -77,6 +76,12 @@ class Numbering:
     """It was followed in an earlier life: what caches removed since then is a loss."""
     called: int | None = None
     """The epoch that its samples bear, whatever it is called by later; None: as they came."""
+    sequences: dict[int, int] | None = None
+    """Of one key alone: which subject sequence is which number, of what was held back."""
+    gone_from: int | None = None
+    """The first of the numbers just before the next one that were not passed on; None: none was."""
+    began: tuple[int, int] | None = None
+    """The number and the time of the first sample that was passed on."""
     used: bool = True
     duplicates: int = 0
     dropped: int = 0
@@ -88,13 +93,18 @@ class Numbering:
     @property
     def steady(self) -> bool:
         """Whether the next number can be passed on without another look."""
-        waits = self.pending or self.ending or self.unsure
+        waits = self.pending or self.ending or self.unsure or self.gone_from is not None
         return self.next_sn is not None and self.top < self.next_sn and not waits
 
     @property
     def reached(self) -> int:
         """The highest number that is known; -1 where none is."""
         return max(self.top, (self.next_sn or 0) - 1)
+
+    @property
+    def is_at_its_first(self) -> bool:
+        """Whether nothing of it was passed on, reported or passed over."""
+        return self.next_sn == self.first_sn
 
     def is_beyond(self, sample: Sample, options: DeliveryOptions) -> bool:
         """Tell whether a number is so far ahead that it is confirmed first."""
@@ -157,13 +167,17 @@ class Numbering:
         epoch = self.epoch if self.called is None else self.called
         outputs.report(self.source, epoch, first, last)
 
-    def report_late(self, sn: int, outputs: Outputs) -> bool:
-        """Report what was not known to belong to it, now at its end; False for a repeat."""
+    def report_late(self, sample: Sample, outputs: Outputs) -> bool:
+        """Report what was not known to belong to it, now at its end; False for a repeat.
+
+        Those before the sample may still come: they are known by its time then.
+        """
         following = self.next_sn or 0
-        if sn < following:
+        if sample.sn < following:
             return False
-        self.report(outputs, following, sn)
-        self.next_sn = sn + 1
+        self.report(outputs, following, sample.sn)
+        self.next_sn = sample.sn + 1
+        self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
         return True
 
     def hold(self, sample: Sample, samples_max: int) -> None:
@@ -209,31 +223,15 @@ class Numbering:
         """Pass on everything whose turn has come, and open or close the gap."""
         if self.next_sn is None:
             return
-        before = sn = self.next_sn
-        ready, pending = outputs.ready, self.pending
-        while True:
-            sample = pending.pop(sn, None)
-            if sample is not None:
-                if self.unsure:
-                    outputs.begin_unsure()
-                    self.unsure = False
-                ready.append(self.name(sample))
-                self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
-                sn += 1
-            elif (run := self.passed.run_at(sn)) is not None:
-                sn = run.last + 1
-            elif (run := self.lost.run_at(sn)) is not None:
-                self.report(outputs, sn, run.last)
-                sn = run.last + 1
-            else:
-                break
+        before = self.next_sn
+        sn = self._pass_on(before, outputs)
         self.next_sn = sn
         if self.dropped_from is not None and sn > self.dropped_from:
             self.dropped_from = None
         waits = self.top >= sn or (self.ending and not self.end_known)
         if sn == before and self.opened_ns is not None and waits:
             return
-        for gone in (self.passed, self.lost, self.too_large):
+        for gone in (self.passed, self.lost):
             if gone and sn:
                 gone.remove(0, sn - 1)
         if waits:
@@ -244,6 +242,31 @@ class Numbering:
         else:
             self.opened_ns = None
             self.pause_ns = 0
+
+    def _pass_on(self, sn: int, outputs: Outputs) -> int:
+        """Pass on what is held from a number on, and report what is not; return the next number."""
+        while True:
+            sample = self.pending.pop(sn, None)
+            if sample is not None:
+                if self.unsure:
+                    outputs.begin_unsure()
+                    self.unsure = False
+                if isinstance(sample, TooLarge):
+                    self.report(outputs, sn, sn)
+                else:
+                    outputs.ready.append(self.name(sample))
+                self.began = self.began or (sn, sample.ntp64)
+                self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
+                self.gone_from = None
+                sn += 1
+                continue
+            if (run := self.passed.run_at(sn)) is None:
+                if (run := self.lost.run_at(sn)) is None:
+                    return sn
+                self.report(outputs, sn, run.last)
+            if self.gone_from is None:
+                self.gone_from = sn
+            sn = run.last + 1
 
     def pause(self, options: DeliveryOptions, now_ns: int, *, at_once: bool) -> None:
         """Choose when to ask again: later each time, unless there is more to be had at once."""
@@ -270,23 +293,6 @@ class Numbering:
         self.end_known = self.ending
         self.due_ns = now_ns
         self.give_up(outputs, max(last, self.next_sn or 0), now_ns)
-
-    def leave_out(self, sample: Sample, options: DeliveryOptions, *, alone: bool) -> None:
-        """Count a number as lost whose sample came and is too large.
-
-        Unless `alone`, the first that come may be of the run before, and where runs are declared of
-        the next, whose token is not here yet: then somebody else tells.
-        """
-        begins = self.next_sn is None or self.next_sn == self.first_sn
-        if (begins and (self.declared or not alone)) or self.is_beyond(sample, options):
-            return
-        if self.next_sn is None:
-            self.begin(sample.sn)
-        if sample.sn == self.next_sn:  # those before it that are missing are compared by time
-            self.newest_ntp64 = max(self.newest_ntp64, sample.ntp64)
-        if sample.sn >= (self.next_sn or 0):
-            self.too_large.add(sample.sn, sample.sn)
-            self.note_absent(RangeSet(), RangeSet([(sample.sn, sample.sn)]))
 
     def owns(
         self,
@@ -346,14 +352,12 @@ class Numbering:
 
         `owns` tells, given an answerer's names, whether a sample is of this numbering. What is held
         is not absent. Removed and skipped numbers count only where everybody was heard: another may
-        have them. What is too large is so everywhere.
+        have them.
         """
         names = part.names()
         called = called_by(self, part, first, last, owns)
         first = max(first, self.next_sn or 0)
-        oversized = (sample for sample in part.oversized if owns(sample, names))
-        passed, lost = RangeSet(), RangeSet.of(s.sn for s in oversized if first <= s.sn <= last)
-        self.too_large.update(lost)
+        passed, lost = RangeSet(), RangeSet()
         for absence in part.absent:
             name = names.get((absence.source, absence.epoch), "")
             known = bool(name and self.incarnation)

@@ -6,17 +6,29 @@ began while we looked, history is ours from its first number on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.losses import Losses
+from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
 from durable_cache.protocol.subscriber.followed import Followed
-from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.reading import Reading
 
 __all__ = ["Held"]
+
+
+@dataclass(slots=True)
+class _Came:
+    """What waits of one source."""
+
+    begun: dict[str, bool] = field(default_factory=dict)
+    """The incarnations that its tokens name, and whether each began while we looked."""
+    samples: list[Sample] = field(default_factory=list)
 
 
 class Held:
@@ -25,9 +37,7 @@ class Held:
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
         self._waiting: list[Sample | Declared | TokenGone] = []
-        self._begun: dict[SourceId, dict[str, bool]] = {}
-        """The sources that wait, with the incarnations that their tokens name, and whether each
-        began while we looked."""
+        self._came: dict[SourceId, _Came] = {}
         self.repeats = 0
         """How many samples history delivered as well."""
 
@@ -35,12 +45,12 @@ class Held:
         return len(self._waiting)
 
     def __contains__(self, source: SourceId) -> bool:
-        return source in self._begun
+        return source in self._came
 
     def add(self, sample: Sample) -> None:
         """Keep a sample."""
         self._waiting.append(sample)
-        self._begun.setdefault(sample.source, {})
+        self._came.setdefault(sample.source, _Came()).samples.append(sample)
 
     def follows_crowd(self, source: SourceId, crowd: Crowd) -> bool:
         """Keep what the crowd has of a source before a token does; tells whether anything waits.
@@ -49,7 +59,7 @@ class Held:
         """
         for sample in crowd.leave(source):
             self.add(sample)
-        return source in self._begun
+        return source in self
 
     def declare(
         self, token: Declared, followed: Followed | None, *, fresh: bool, stale: bool
@@ -62,7 +72,7 @@ class Held:
         before = self.has_tokens(token.source) or (bool(seen) and token.incarnation not in seen)
         self._waiting.append(token)
         begun = fresh or (before and not stale)
-        self._begun[token.source].setdefault(token.incarnation, begun)
+        self._came[token.source].begun.setdefault(token.incarnation, begun)
 
     def gone(self, token: TokenGone) -> None:
         """Keep that a token of a source that waits went."""
@@ -70,23 +80,48 @@ class Held:
 
     def has_tokens(self, source: SourceId) -> bool:
         """Tell whether a token of a source waits."""
-        return bool(self._begun.get(source))
+        came = self._came.get(source)
+        return came is not None and bool(came.begun)
 
     def has_begun(self, source: SourceId, incarnation: str) -> bool:
         """Tell whether the token of a run waits that began while we looked."""
-        return bool(incarnation) and self._begun.get(source, {}).get(incarnation, False)
+        came = self._came.get(source) if incarnation else None
+        return came is not None and came.begun.get(incarnation, False)
+
+    def came_with(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return what came of a foreign run while we looked and is missing among its `samples`.
+
+        These are on a page, in order of their numbers. What came is of their run if one of them
+        came with it, and if its time agrees with its number.
+        """
+        came = self._came.get(samples[0].source)
+        if came is None:
+            return []
+        sns = [sample.sn for sample in samples]
+        found: dict[int, Sample] = {}
+        shown = False
+        for one in came.samples:
+            at = bisect_left(sns, one.sn)
+            if at < len(sns) and sns[at] == one.sn:
+                shown |= is_one(samples[at], one)
+            elif at < len(sns) and not (
+                is_later(one, samples[at].ntp64) or (at and is_later(samples[at - 1], one.ntp64))
+            ):
+                found[one.sn] = one
+        return [*found.values()] if shown else []
 
     def reading_of(
         self, sources: Sources, source: SourceId, epoch: int, incarnation: str
     ) -> Reading | None:
         """Return from where on history of a numbering is ours that is followed, or began here."""
-        followed = sources.known(source)
+        followed = sources.stands(source)
         for numbering in () if followed is None else followed.numberings:
             if numbering.next_sn is not None and numbering.is_called(epoch, incarnation):
                 live = numbering if followed is not None and followed.live else None
                 return Reading(
                     numbering.first_sn or 0,
                     numbering.next_sn,
+                    began=numbering.began,
                     numbering=live,
                     resumed=numbering.resumed,
                 )
@@ -100,6 +135,20 @@ class Held:
         following = (ended.next_sn or 0) if ended is not None and known else 0
         return Reading(0, following, late=True)
 
+    def was_followed(
+        self, sources: Sources, source: SourceId, epoch: int, incarnation: str
+    ) -> bool:
+        """Tell whether a run was followed live, as far as its name says: no name says nothing new.
+
+        What it lacked was asked for when its token went, and is reported where nobody has it.
+        """
+        followed = sources.stands(source)
+        if followed is None or not incarnation or followed.may_have_forgotten(epoch):
+            return followed is not None
+        runs = (known for known in followed.numberings if known.is_called(epoch, incarnation))
+        awaited = any(known.next_sn is None for known in runs)
+        return incarnation in followed.seen and not awaited
+
     def take(
         self, sources: Sources, too_late: Callable[[Numbering, Sample], None]
     ) -> list[Sample | Declared | TokenGone]:
@@ -110,22 +159,23 @@ class Held:
         comes `too_late`. Of a publisher whose times go back one may be of the run that began: then
         its number is missing there, and is asked for.
         """
-        waiting, self._waiting, self._begun = self._waiting, [], {}
-        tokens = {
-            one.source: (at, one) for at, one in enumerate(waiting) if isinstance(one, Declared)
-        }
+        waiting, self._waiting, self._came = self._waiting, [], {}
+        tokens: dict[SourceId, int] = {}
+        """Where the last token of each waits whose run history brought; -1: none is of such."""
+        for at, one in enumerate(waiting):
+            if isinstance(one, Declared):
+                known = sources.known(one.source)
+                brought = known is not None and one.incarnation in known.seen
+                tokens[one.source] = at if brought else tokens.get(one.source, -1)
         kept: list[Sample | Declared | TokenGone] = []
         for at, one in enumerate(waiting):
-            behind, token = tokens.get(one.source, (0, None))
             known = sources.known(one.source) if isinstance(one, Sample) else None
             ended = None if known is None else known.ended
             if not isinstance(one, Sample) or known is None or ended is None:
                 kept.append(one)
                 continue
-            if token is None:
-                comes_before = _is_foreign(known)
-            else:
-                comes_before = at < behind and token.incarnation in known.seen
+            token = tokens.get(one.source)
+            comes_before = _is_foreign(known) if token is None else at < token
             if not comes_before:
                 kept.append(one)
             elif _goes_on(ended, known.head, one):
@@ -151,10 +201,15 @@ def _repeats(ended: Numbering, sample: Sample) -> bool:
 
 
 def _goes_on(ended: Numbering, head: Numbering | None, sample: Sample) -> bool:
-    """Tell whether it goes on with the run that ended, whose successor is delivered further."""
+    """Tell whether it goes on with the run that ended, whose successor is delivered further.
+
+    Under a number that the successor has come to, it is older than what was passed on of that.
+    """
+    if head is None or sample.stamped:
+        return False
+    older = head.began is not None and sample.ntp64 + RESTART_NTP64 < head.began[1]
     return (
-        head is not None
-        and sample.sn > max(head.reached, ended.reached)
+        sample.sn > ended.reached
+        and (older or sample.sn > head.reached)
         and ended.newest_ntp64 < sample.ntp64 < head.newest_ntp64
-        and not sample.stamped
     )

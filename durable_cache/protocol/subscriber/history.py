@@ -15,25 +15,28 @@ History is over when an answer was whole and not cut. Whatever fails is asked ag
 incomplete: it is asked again from its beginning when a cache or a publisher appears, and every few
 seconds where somebody answered at all. What then comes of sources that are not followed yet is
 delivered before what follows; what can no longer be delivered in order is reported.
+
+Who goes on where an earlier life stood begins at a `Seam`, a place in time (ADR 0155). It makes
+reading short and decides nothing: wherever a page contradicts it, all is read from the beginning.
+
+Where the link of the subscriber was cut, the same is done for what was published since the last
+sample that came (`cut_off`, ADR 0185): a publisher may have come, put and gone meanwhile. So it is
+where a cache that was never in reach holds more than what was read (`parted`, ADR 0187), with one
+difference: what caches removed of a run that began before us is no loss to who comes late.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
-from typing import TypeVar
-
-import msgspec
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.sample import Sample, SourceId, by_run
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.subscriber.events import (
     Answer,
-    AnswerPart,
     AskHistory,
     DeliveryOptions,
     Fetch,
@@ -42,10 +45,14 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
 )
-from durable_cache.protocol.subscriber.following import RESTART_NTP64
+from durable_cache.protocol.subscriber.following import RESTART_NTP64, Numbering
+from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.outputs import Outputs
-from durable_cache.protocol.subscriber.reading import Reading
-from durable_cache.protocol.subscriber.twins import Twins
+from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.subscriber.reading import Reading, Seam
+from durable_cache.protocol.subscriber.run_names import RunNames, shorten, under
+from durable_cache.protocol.subscriber.too_large import TooLarge
+from durable_cache.protocol.subscriber.twins import Twins, told_apart
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 from durable_cache.protocol.wire import AbsenceReason
 
@@ -55,6 +62,8 @@ _SECOND_NS = 1_000_000_000
 _RETRY_NS = _SECOND_NS // 10
 _RETRY_NS_MAX = _SECOND_NS
 """Pauses before history is asked again: soon after a cache's restart, once a second in the end."""
+_EARLIER_NS = 2 * _SECOND_NS
+"""How much earlier than the last sample that came the next may have been stamped elsewhere."""
 _LATER_NS = 5 * _SECOND_NS
 """The pause between questions once live samples go through: a page that errs may be large."""
 
@@ -62,8 +71,6 @@ _NTP64 = attrgetter("ntp64")
 _SN = attrgetter("sn")
 _FIRST = itemgetter(0)
 _Key = tuple[SourceId, int]
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 
 
 @dataclass(slots=True)
@@ -73,6 +80,8 @@ class _Group:
     reading: Reading
     samples: list[Sample]
     missing: RangeSet
+    given_as: _Key | None = None
+    """By which epoch the page calls it, where that is not by which it goes here."""
     passed: RangeSet = field(default_factory=RangeSet)
     """Missing for a reason that is no loss to who comes late."""
     fetch: Fetch | None = None
@@ -85,8 +94,8 @@ class _Group:
 class History:
     """Reads history page by page; part of the engine.
 
-    `followed(source, epoch, incarnation)` tells from where on a numbering is delivered that is
-    followed live.
+    `held` and `sources` tell from where on a numbering is delivered that is or was followed live;
+    without history `wanted`, it asks for nothing but what a cut made us miss.
     """
 
     def __init__(
@@ -94,28 +103,37 @@ class History:
         options: DeliveryOptions,
         ids: Iterator[int],
         outputs: Outputs,
-        followed: Callable[[SourceId, int, str], Reading | None],
+        held: Held,
+        sources: Sources,
         unnumbered: Unnumbered,
+        *,
+        wanted: bool,
     ) -> None:
         self._options = options
         self._ids = ids
         self._outputs = outputs
-        self._followed = followed
+        self._held, self._sources = held, sources
         self._unnumbered = unnumbered
-        unnumbered.has_history = True
         self._timeout_ns = round(options.history_timeout_seconds * _SECOND_NS)
-        self.active = True
+        self._wanted = self.active = wanted
         """Live samples of sources that are not followed yet wait."""
-        self.complete = False
-        self.incarnations: dict[_Key, str] = {}
+        self.complete = self._done = not wanted
+        """All that is wanted was read whole, once; so was what was asked for last."""
+        self._since_ns: int | None = None
+        self._ours_ns: int | None = None
+        """Of runs that were not followed, what caches removed is a loss from then on; None: it is
+        one of runs that began since `_since_ns`, and of what lies behind their first number."""
+        self.names = RunNames(options.places_max)
         self._readings: dict[_Key, Reading] = {}
         self._twins = Twins(options.places_max, self._readings.__contains__)
         self._reached: dict[SourceId, int] = {}
         """The latest epoch of each source of which something was delivered."""
-        self.called: dict[tuple[SourceId, str], int] = {}
-        """The epoch by which a named run goes here, whatever each answerer calls it."""
         self._question: int | None = None
         self._after: Sample | None = None
+        self.begin_at: Seam | None = None
+        """Where the first start begins."""
+        self.seam: Seam | None = None
+        """Where reading began; None: at the beginning."""
         self._due_ns: int | None = None
         self._pause_ns = _RETRY_NS
         self._deadline_ns = 0
@@ -130,15 +148,48 @@ class History:
         self._live: list[Sample] = []
 
     def start(self, now_ns: int) -> None:
-        """Ask from the beginning; what was delivered already is passed over."""
+        """Ask from the beginning, or at first from a seam; what was delivered is passed over."""
         self.active = True
-        self._after, self._lacking, self._again = None, False, False
+        self.seam, self.begin_at = self.begin_at, None
+        self._after = None if self.seam is None else self.seam.place
+        self._lacking = self._again = False
         self._deadline_ns = now_ns + self._timeout_ns
         self._ask()
 
+    def cut_off(self, heard_ns: int, began_ns: int) -> None:
+        """The last cache went: when one appears, want what was published since a sample came last.
+
+        What is older than our beginning is none of ours. Nothing changes where all is being asked
+        for anyway, for it was not had whole yet.
+        """
+        if not self.complete or not self._options.recovery:
+            return
+        since_ns = max(heard_ns - _EARLIER_NS, began_ns)
+        if self._since_ns is not None and not self._done:
+            since_ns = min(since_ns, self._since_ns)
+        else:
+            self._ours_ns = None
+        self._since_ns, self._done = since_ns, False
+
+    def parted(self, since_ns: int, began_ns: int) -> None:
+        """Want what caches hold of that time or later, as who comes late wants it.
+
+        Nothing changes where all is being asked for anyway.
+        """
+        if not (self._wanted and self.complete):
+            return
+        if self._since_ns is not None and not self._done:
+            since_ns = min(since_ns, self._since_ns)
+        self._since_ns, self._ours_ns, self._done = max(0, since_ns), began_ns, False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that is wanted was read whole: nothing is asked again of whoever appears."""
+        return self._wanted and self._done
+
     def ask_again(self, now_ns: int) -> None:
         """Somebody appeared: what was not answered so far may be answered now."""
-        if self.complete:
+        if self._done:
             return
         if not self.active:
             self.start(now_ns)
@@ -147,6 +198,18 @@ class History:
             self._ask()
         else:
             self._again = True  # it may hold what lies before the page that is read now
+
+    def hear_of(self, numbering: Numbering, last_sn: int, now_ns: int) -> None:
+        """Ask from the beginning for a run of which nothing came, and whose numbers reach so far.
+
+        So it is where caches were given it from another network since history was read. Of each
+        further number it is asked once.
+        """
+        nothing_came = numbering.next_sn is None and numbering.declared
+        if self._wanted and nothing_came and last_sn > numbering.asked_to:
+            numbering.asked_to = last_sn
+            self.complete, self._done, self._since_ns, self._ours_ns = False, False, None, None
+            self.ask_again(now_ns)
 
     def owns(self, fetch_id: int) -> bool:
         """Tell whether a fetch is one of history's."""
@@ -198,6 +261,8 @@ class History:
         self._heard |= answer.answerers > 0 or not answer.whole
         if not self.active:
             self.start(now_ns)  # a late answer: somebody is there now
+        elif self.seam is not None and answer.answerers > self.seam.answerers:
+            self._begin_anew()  # somebody was not asked from where on there is something
         elif answer.answerers and (answer.whole or self._lacking):
             self._take(answer, now_ns)
         else:
@@ -217,6 +282,12 @@ class History:
         group.fetch = None
         if isinstance(event, Fetched):
             self._fill(key, group, event.answer)
+            if (
+                self.seam is not None
+                and len(group.samples) > 2 * self._options.history_page_samples
+            ):
+                self._begin_anew()  # much was published before the seam: page by page it fits
+                return
             cut = event.answer.cut_after
             if cut is not None and cut != fetch.after and group.missing:
                 self._put(key, group, replace(fetch, fetch_id=next(self._ids), after=cut))
@@ -242,7 +313,18 @@ class History:
         self._due_ns = None
         self._question = next(self._ids)
         samples_max = self._options.history_page_samples
-        self._outputs.ask(AskHistory(self._question, self._after, samples_max))
+        if self._after is None:
+            self.seam = None
+        elif self.seam is not None:
+            samples_max = self.seam.page_samples(samples_max)
+        since_ns, as_wanted = self._since_ns, self._ours_ns is not None
+        self._outputs.ask(AskHistory(self._question, self._after, samples_max, since_ns, as_wanted))
+
+    def _begin_anew(self) -> None:
+        """Drop the page and read from the beginning."""
+        self._page, self._in_order, self._cut, self._after = None, None, None, None
+        self._fetches.clear()
+        self._ask()
 
     def _later(self, now_ns: int) -> None:
         self._due_ns = now_ns + self._pause_ns
@@ -256,76 +338,30 @@ class History:
         self._deadline_ns = now_ns + self._timeout_ns
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
-        self._agree(answer)
-        self._twins.learn(answer.parts)
-        every = [s for part in answer.parts for s in self._renamed(part, part.samples)]
+        answer = replace(answer, parts=told_apart(answer.parts))
+        self.names.agree(answer.parts)
+        shorten(self._reached, self._options.places_max)
+        self._twins.learn(answer.parts, self.names)
+        stand = self._twins.stand
+        every = [s for part in answer.parts for s in self.names.renamed(part, part.samples, stand)]
         samples = _merged(answer, every)
         self._in_order = samples
         self._page = {}
-        groups: dict[_Key, list[Sample]] = {}
-        for sample in samples:
-            key = (sample.source, sample.epoch)
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [sample]
-            else:
-                group.append(sample)
+        groups = by_run(samples)
+        if not all(map(self._fits_seam, groups)):
+            self._begin_anew()
+            return
         for key, group in groups.items():
-            self._take_group(key, group)
+            if self._since_ns is not None and self._was_followed(key):
+                self._in_order = None
+            else:
+                self._take_group(key, group)
         if len({source for source, _ in groups}) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
-        for part in answer.parts:
-            for sample in self._renamed(part, part.oversized):
-                read = self._page.get((sample.source, sample.epoch))
-                if read is not None:
-                    read.missing.remove(sample.sn, sample.sn)
         if self._options.recovery:
             self._explain(now_ns)
         else:
             self._deliver(now_ns)
-
-    def _agree(self, answer: Answer) -> None:
-        """Choose how runs are called: as whoever knows most calls them, and no two alike.
-
-        A publisher's own cache knows of no run before, and may call its run as a cache calls that.
-        """
-        fresh: dict[tuple[SourceId, str], int] = {}
-        told: Counter[tuple[SourceId, str]] = Counter()
-        for part in answer.parts:
-            runs = Counter(source for source, _, _ in part.incarnations)
-            for source, epoch, name in part.incarnations:
-                fresh[source, name] = max(epoch, fresh.get((source, name), epoch))
-                told[source, name] = max(runs[source], told[source, name])
-        for run in sorted(fresh, key=lambda run: -told[run]):
-            source, name = run
-            if run not in self.called:
-                epoch = fresh[run]
-                if self.incarnations.get((source, epoch), name) != name:
-                    epoch = 1 + max(taken for of, taken in self.incarnations if of == source)
-                self.called[run] = epoch
-            self.incarnations[source, self.called[run]] = name
-        self._shorten(self.called)
-        self._shorten(self._reached)
-        self._shorten(self.incarnations)
-
-    def _renamed(self, part: AnswerPart, samples: Sequence[Sample]) -> Iterable[Sample]:
-        """Return samples of a part under the epochs by which their runs go here."""
-        named = part.names()
-        epochs = {key: epoch for key, epoch in self._twins.stand.items() if key not in named}
-        for key, name in named.items():
-            epoch = self.called.get((key[0], name), key[1])
-            if epoch != key[1]:
-                epochs[key] = epoch
-        if not epochs:
-            return samples
-        return (
-            _under(sample, epochs.get((sample.source, sample.epoch), sample.epoch))
-            for sample in samples
-        )
-
-    def _shorten(self, table: dict[KeyT, ValueT]) -> None:
-        while len(table) > self._options.places_max:
-            del table[next(iter(table))]
 
     def _take_unnumbered(self, key: _Key, samples: list[Sample]) -> None:
         """Take samples that nothing is missing between; passes over what was read before."""
@@ -335,44 +371,86 @@ class History:
         if fresh and self._page is not None:
             self._page[key] = _Group(Reading(0, 0), fresh, RangeSet())
 
+    def _was_followed(self, key: _Key) -> bool:
+        name = self.names.of(key)
+        return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *key, name)
+
     def _take_group(self, key: _Key, samples: list[Sample]) -> None:
         if is_unnumbered(key[0]):
             self._take_unnumbered(key, samples)
             return
+        name = self.names.of(key)
         by_sn = {sample.sn: sample for sample in samples if sample.sn < SOURCE_SN_MODULUS}
         sns = sorted(by_sn)
         if not sns:
             return
-        reading = self._followed(*key, self.incarnations.get(key, ""))
+        catches_up, over, given_as = self._since_ns is not None, False, key
+        if not name:
+            key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns])
+            sns = [*by_sn]
+        reading = self._held.reading_of(self._sources, *key, name)
         if reading is None or reading.numbering is None:
-            late = reading is not None and reading.late
+            late = over or (reading is not None and reading.late)
             late |= self._reached.get(key[0], key[1]) > key[1]  # its successor has begun
-            default = reading or Reading(sns[0], sns[0])
+            default = reading or self._reading_from(key[1], sns[0])
             reading = self._readings.setdefault(key, default)
             reading.late = late
+            reading.handed_over |= over
             if late:
                 reading.next_sn = max(reading.next_sn, default.next_sn)
-            self._shorten(self._readings)
+            shorten(self._readings, self._options.places_max)
         ours = [sn for sn in sns if sn >= reading.next_sn]
         too_late = [sn for sn in sns if sn < reading.first_sn]
         if reading.late:
             too_late += ours
             reading.next_sn = max(reading.next_sn, sns[-1] + 1)
-        for run in RangeSet.of(too_late):
-            self._outputs.report(*key, run.first, run.last)
-        reading.first_sn = min(reading.first_sn, sns[0])
+        if reading.late or not catches_up:  # else: of before we came
+            for run in RangeSet.of(too_late):
+                self._outputs.report(*key, run.first, run.last)
+        if not catches_up:
+            reading.first_sn = min(reading.first_sn, sns[0])
         if reading.numbering is not None:
             reading.numbering.first_sn = reading.first_sn
             self._live += [by_sn[sn] for sn in ours]
         if reading.numbering is not None or reading.late:
             ours = []
-        if len(ours) != len(samples) or any(
-            sample.sn != sn for sample, sn in zip(samples, ours, strict=True)
+        if (
+            key != given_as
+            or len(ours) != len(samples)
+            or any(sample.sn != sn for sample, sn in zip(samples, ours, strict=True))
         ):
             self._in_order = None
         if ours and self._page is not None:
+            reading.handed_over = False
             missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
-            self._page[key] = _Group(reading, [by_sn[sn] for sn in ours], missing)
+            self._page[key] = _Group(reading, [by_sn[sn] for sn in ours], missing, given_as)
+
+    def _place(self, key: _Key, samples: list[Sample]) -> tuple[_Key, dict[int, Sample], bool]:
+        """Return by which epoch a run without a name goes here, its samples, whether it is over.
+
+        What came of it while we looked is among them, in order of numbers.
+        """
+        (source, epoch), over = key, False
+        samples = sorted([*samples, *self._held.came_with(samples)], key=_SN)
+        followed = self._sources.stands(source)
+        if followed is not None:
+            epoch, over = followed.place(epoch, samples)
+        return (source, epoch), {sample.sn: under(sample, epoch) for sample in samples}, over
+
+    def _fits_seam(self, key: _Key) -> bool:
+        """Tell whether a run is none of a source that an earlier life knew by other runs."""
+        if self.seam is None or key[0] not in self.seam.sources:
+            return True
+        reading = self._held.reading_of(self._sources, *key, self.names.of(key))
+        return reading is not None and reading.resumed and not reading.late
+
+    def _reading_from(self, epoch: int, first_sn: int) -> Reading:
+        """Begin to read a run: with what is there, or with all of it where it began since a cut."""
+        if self._since_ns is None:
+            return Reading(first_sn, first_sn)
+        if epoch > frame(self._since_ns if self._ours_ns is None else self._ours_ns):
+            return Reading(0, 0, resumed=True)
+        return Reading(first_sn, first_sn, resumed=self._ours_ns is None)
 
     def _explain(self, now_ns: int) -> None:
         """Ask for what is missing; deliver the page once nothing is."""
@@ -396,23 +474,21 @@ class History:
     def _fill(self, key: _Key, group: _Group, answer: Answer) -> None:
         group.whole &= answer.whole
         heard = group.whole and answer.cut_after is None
-        name = self.incarnations.get(key, "")
+        name = self.names.of(key)
         latest_ntp64 = RESTART_NTP64 + max(sample.ntp64 for sample in group.samples)
-        others = set() if name else self._twins.names(key)
+        others = set() if name else self._twins.names(key) | {group.given_as or key}
         for part in answer.parts:
             called = {part.called(key, name), *others}
-            for samples in (part.samples, part.oversized):
-                for sample in samples:
-                    known = (sample.source, sample.epoch) in called
-                    if not known or sample.sn not in group.missing:
-                        continue
-                    # A publisher's own cache names no run: what is later is of the one it has now.
-                    if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
-                        continue
-                    group.missing.remove(sample.sn, sample.sn)
-                    if samples is part.samples:
-                        group.samples.append(_under(sample, key[1]))
-                        self._in_order = None
+            for sample in part.samples:
+                known = (sample.source, sample.epoch) in called
+                if not known or sample.sn not in group.missing:
+                    continue
+                # A publisher's own cache names no run: what is later is of the one it has now.
+                if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
+                    continue
+                group.missing.remove(sample.sn, sample.sn)
+                group.samples.append(under(sample, key[1]))
+                self._in_order = None
         for part in answer.parts:
             called = {part.called(key, name), *others}
             for absence in part.absent:
@@ -452,9 +528,13 @@ class History:
                 for run in hole:
                     self._outputs.report(sample.source, sample.epoch, run.first, run.last)
             reading.next_sn = sample.sn + 1
+            reading.began = reading.began or (sample.sn, sample.ntp64)
             if sample.ntp64 > reading.newest_ntp64:
                 reading.newest_ntp64 = sample.ntp64
-            ready.append(sample)
+            if isinstance(sample, TooLarge):
+                self._outputs.report(sample.source, sample.epoch, sample.sn, sample.sn)
+            else:
+                ready.append(sample)
         self._in_order = None
         self._deadline_ns = now_ns + self._timeout_ns
         if self._cut is not None:
@@ -469,7 +549,8 @@ class History:
     def _end(self, now_ns: int) -> None:
         """Let live samples through; what is incomplete is asked again later."""
         self.active = False
-        self.complete = not self._lacking
+        self._done = not self._lacking
+        self.complete |= self._done
         self._due_ns = now_ns + _LATER_NS if self._heard and self._lacking else None
 
 
@@ -483,10 +564,6 @@ def _merged(answer: Answer, samples: list[Sample]) -> list[Sample]:
         return samples
     place = cut.time_order
     return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
-
-
-def _under(sample: Sample, epoch: int) -> Sample:
-    return sample if sample.epoch == epoch else msgspec.structs.replace(sample, epoch=epoch)
 
 
 def _in_source_order(groups: Mapping[_Key, _Group]) -> list[Sample]:

@@ -8,18 +8,24 @@ the number that was delivered before the hole is asked for with it the next time
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.wire import Absence
 
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["Owns", "called_by", "of_run"]
+__all__ = ["Owns", "called_by", "is_of_a_later", "is_of_an_earlier", "of_run"]
+
+
+_HALF = SOURCE_SN_MODULUS // 2
+"""Numbers so far apart lie on either side of a wrap (ADR 0110)."""
 
 
 class Owns(Protocol):
@@ -52,6 +58,26 @@ def called_by(
     return called
 
 
+def is_of_a_later(numbering: Numbering, samples: Iterable[Sample]) -> bool:
+    """Tell whether samples show a run that began after what was passed on of a nameless one."""
+    following, newest = numbering.next_sn or 0, numbering.newest_ntp64
+    return any(
+        following - sample.sn > _HALF or (sample.sn < following and is_later(sample, newest))
+        for sample in samples
+    )
+
+
+def is_of_an_earlier(numbering: Numbering, samples: Iterable[Sample]) -> bool:
+    """Tell whether samples show a run that ended before a nameless one was passed on."""
+    following = numbering.next_sn or 0
+    first, began = numbering.began or (SOURCE_SN_MODULUS, 0)
+    return any(
+        sample.sn - following > _HALF
+        or (sample.sn >= first and not sample.stamped and sample.ntp64 + RESTART_NTP64 < began)
+        for sample in samples
+    )
+
+
 def of_run(numbering: Numbering, part: AnswerPart) -> AnswerPart:
     """Return what of a part is of a run that begins, where the part shows how it is called there.
 
@@ -78,5 +104,4 @@ def of_run(numbering: Numbering, part: AnswerPart) -> AnswerPart:
         part,
         samples=[*filter(is_of_it, part.samples)],
         absent=tuple(filter(is_of_it, part.absent)),
-        oversized=[*filter(is_of_it, part.oversized)],
     )

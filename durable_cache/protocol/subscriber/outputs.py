@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.subscriber.events import Deliver, Missed, Output
+from durable_cache.protocol.subscriber.subjects import Subjects
 
 __all__ = ["Outputs"]
 
@@ -11,11 +13,21 @@ __all__ = ["Outputs"]
 class Outputs:
     """Collects what a subscriber is to do, samples in runs as long as they get."""
 
-    def __init__(self) -> None:
+    def __init__(self, subjects: Subjects, *, keeps_repeats: bool = False) -> None:
+        """`keeps_repeats`: what comes again, or late, is passed on as its mode has it."""
+        self._subjects, self._keeps_repeats = subjects, keeps_repeats
         self.ready: list[Sample] = []
         self.done: list[Output] = []
         self.delivered = self.missed = 0
         self._unsure = False
+        self._passed = Passed.FIRST
+
+    def pass_on(self, sample: Sample, passed: Passed = Passed.FIRST) -> None:
+        """Deliver a sample, in a run with its neighbours as which the same happens."""
+        if passed is not self._passed:
+            self._flush()
+            self._passed = passed
+        self.ready.append(sample)
 
     def report(self, source: SourceId, epoch: int, first: int, last: int) -> None:
         """Report numbers as missed, after everything that is ready."""
@@ -44,8 +56,11 @@ class Outputs:
         return done
 
     def _flush(self) -> None:
-        if self.ready:
-            self.delivered += len(self.ready)
-            self.done.append(Deliver(tuple(self.ready), self._unsure))
-            self.ready.clear()
+        if not self.ready:
+            return
+        samples = self._subjects.read(self.ready, keeps_repeats=self._keeps_repeats)
+        if samples:
+            self.delivered += len(samples)
+            self.done.append(Deliver(tuple(samples), self._unsure, self._passed))
             self._unsure = False
+        self.ready.clear()

@@ -9,6 +9,7 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
@@ -33,6 +34,7 @@ class _Stood:
     first_sn: int | None
     next_sn: int | None
     newest_ntp64: int
+    began: tuple[int, int] | None
     resumed: bool
     called: int | None
     unsure: bool
@@ -46,6 +48,7 @@ class _Stood:
             numbering.first_sn,
             numbering.next_sn,
             numbering.newest_ntp64,
+            numbering.began,
             numbering.resumed,
             numbering.called,
             numbering.unsure,
@@ -60,6 +63,7 @@ class _Stood:
             self.first_sn,
             self.next_sn,
             self.newest_ntp64,
+            began=self.began,
             resumed=self.resumed,
             called=self.called,
             unsure=self.unsure,
@@ -82,7 +86,7 @@ class _Place:
             tuple(map(_Stood.of, followed.numberings)),
             None if followed.ended is None else _Stood.of(followed.ended),
             tuple(followed.seen.items()),
-            max([followed.early_last, *(sample.sn for sample in followed.early)]),
+            max([followed.early_last, *(sample.sn for _, sample in followed.early)]),
             followed.live,
         )
 
@@ -149,6 +153,11 @@ class Sources:
             return self.follow(source)
         return None
 
+    def stands(self, source: SourceId) -> Followed | None:
+        """Return a source that is known: a copy of its place, where there is no room for it."""
+        followed, place = self.known(source), self._places.get(source)
+        return followed if place is None else place.followed(source)
+
     def follow(self, source: SourceId) -> Followed | None:
         """Return a source, followed from now on; None where all that are followed wait."""
         followed = self.followed.get(source)
@@ -161,6 +170,12 @@ class Sources:
         elif rested is not None:
             self._places[source] = rested
         return followed
+
+    def every(self) -> Iterator[Followed]:
+        """Yield every source that is known: copies of those that rest."""
+        yield from self.followed.values()
+        for source, place in self._places.items():
+            yield place.followed(source)
 
     def look(self, source: SourceId) -> Followed:
         """Return a source as it stands, not followed; to be put back with `rest`."""

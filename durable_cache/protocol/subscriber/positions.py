@@ -17,22 +17,28 @@ another epoch; every epoch under which samples of it are handed out leads to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.model.sample import Sample, SourceId, by_run
+from durable_cache.model.unnumbered import UNNUMBERED_EID, is_unnumbered
 from durable_cache.protocol.consumers import OPEN_RUNS_MAX, Position
+from durable_cache.protocol.standings import Standing
 
-__all__ = ["Point", "Positions", "join_positions", "resumed_from", "rewound"]
+__all__ = ["Point", "Positions", "join_positions", "resumed_from", "rewound", "standings_of"]
 
+_HANDLED_MAX = 1_000
+"""Samples whose handlers returned that may wait to be joined with the rest."""
 _LOOKED_AT_MAX = 1_000
 """Runs looked at for one that may be forgotten."""
+_SN = attrgetter("sn")
 _Key = tuple[SourceId, int]
 
 
@@ -60,8 +66,49 @@ class _Run:
     called: list[int] = field(default_factory=list)
     """The epochs under which its samples are handed out."""
     rewinds: int = 0
+    ntp64: int = 0
+    """When the highest number was published that was handed out; 0 where that is not known."""
+    left_ntp64: int = 0
+    """What an earlier life left was published then or later."""
+    open_ntp64: dict[int, int] = field(default_factory=dict)
+    """When each number was published that is open in this life."""
 
-    def position(self, key_expr: str) -> Position:
+    def hand_out(self, samples: Sequence[Sample]) -> int:
+        """Samples go to the consumer; they are open. Return how many were not before."""
+        sns, before = [sample.sn for sample in samples], len(self.open_ntp64)
+        self.open.update(RangeSet.of(sns))
+        self.open_ntp64.update(zip(sns, [sample.ntp64 for sample in samples], strict=True))
+        self.reach(samples)
+        return len(self.open_ntp64) - before
+
+    def reach(self, samples: Sequence[Sample]) -> None:
+        """Samples go to the consumer."""
+        if self.left:
+            for sample in samples:
+                self.left.remove(sample.sn, sample.sn)
+        last = samples[-1] if len(samples) == 1 else max(samples, key=_SN)
+        if last.sn >= self.reached:
+            self.reached, self.ntp64 = last.sn, last.ntp64
+
+    def has(self, sns: Sequence[int]) -> bool:
+        """Tell whether all these numbers were handed out, or confirmed in an earlier life."""
+        return max(sns) <= self.reached and not (self.left and any(sn in self.left for sn in sns))
+
+    def confirm(self, sns: Iterable[int]) -> int:
+        """Return how many were open."""
+        opened = self.open_ntp64
+        done = [sn for sn in sns if opened.pop(sn, None) is not None]
+        for first, last in RangeSet.of(done):
+            self.open.remove(first, last)
+        return len(done)
+
+    def since_ntp64(self, first_open: int | None) -> int:
+        """Return from when on what is not confirmed was published; 0 where that is not known."""
+        if first_open is None:
+            return self.ntp64
+        return self.open_ntp64.get(first_open, self.left_ntp64)
+
+    def position(self, key_expr: str, fence: int) -> Position:
         still_open = self.open.copy()
         still_open.update(self.left)
         runs = [(first, last) for first, last in still_open]
@@ -75,11 +122,13 @@ class _Run:
             self.reached,
             tuple(runs),
             self.rewinds,
+            self.since_ntp64(runs[0][0] if runs else None),
+            fence,
         )
 
 
 class Positions:
-    """A consumer's positions; owned by whoever holds its lock.
+    """A consumer's positions; owned by whoever holds its lock, but for `handled`.
 
     `runs_max` bounds the runs that are remembered. One that is forgotten has nothing open; what
     comes of it later begins a position that says no more than the one before.
@@ -93,8 +142,12 @@ class Positions:
         self._runs: dict[_Key, _Run] = {}
         self._named: dict[tuple[SourceId, str], _Run] = {}
         self._changed: dict[_Run, None] = {}
+        self.fence = 0
+        """What positions bear that are written from now on (ADR 0156)."""
         self.in_hand = 0
         """Samples that were handed out in this life and are not confirmed."""
+        self._handled: deque[Sample] = deque()
+        """Handed out and confirmed in one, and not joined with the rest yet."""
         for position in known:
             self._know(position)
 
@@ -103,15 +156,17 @@ class Positions:
         run.reached = run.resumed_to = position.reached
         run.left.update(RangeSet(position.open))
         run.rewinds = position.rewinds
+        run.ntp64 = run.left_ntp64 = position.ntp64
         return run
 
     @property
     def changed(self) -> int:
-        """How many runs stand elsewhere than was last taken to be written."""
-        return len(self._changed)
+        """How many runs stand elsewhere than was last taken to be written, as far as is known."""
+        return len(self._changed) or min(1, len(self._handled))
 
     def call(self, source: SourceId, epoch: int, named: tuple[int, str]) -> None:
         """Learn which run is meant by an epoch: by which epoch and incarnation it goes now."""
+        self.join()
         canonical, incarnation = named
         run = self._runs.get((source, epoch))
         if run is not None and run.incarnation in ("", incarnation):
@@ -127,63 +182,110 @@ class Positions:
         else:
             self._alias(run, epoch)
 
+    def unconfirmed(self, samples: Sequence[Sample], keys: Iterable[_Key]) -> Sequence[Sample]:
+        """Return those that were not confirmed in an earlier life; `keys` are their runs."""
+        self.join()
+        runs = map(self._runs.get, keys)
+        if all(run is None or run.resumed_to < 0 for run in runs):
+            return samples
+        return [sample for sample in samples if not self._is_confirmed(sample)]
+
     def is_confirmed(self, sample: Sample) -> bool:
         """Tell whether a sample was confirmed in an earlier life."""
+        self.join()
+        return self._is_confirmed(sample)
+
+    def _is_confirmed(self, sample: Sample) -> bool:
         run = self._runs.get((sample.source, sample.epoch))
         return run is not None and sample.sn <= run.resumed_to and sample.sn not in run.left
 
-    def hand_out(self, sample: Sample) -> None:
-        """A sample goes to the consumer; it is open until it is confirmed."""
-        if is_unnumbered(sample.source):
-            return
-        run = self._run(sample)
-        sn = sample.sn
-        if sn not in run.open:
-            run.open.add(sn, sn)
-            self.in_hand += 1
-        if run.left:
-            run.left.remove(sn, sn)
-        run.reached = max(run.reached, sn)
-        self._changed[run] = None
-
-    def handled(self, sample: Sample) -> None:
-        """A sample was handed out and confirmed in one."""
-        if is_unnumbered(sample.source):
-            return
-        run, sn = self._run(sample), sample.sn
-        if sn > run.reached:
-            run.reached = sn
-        if run.left:
-            run.left.remove(sn, sn)
-        self._changed[run] = None
-
-    def confirm(self, sample: Sample) -> bool:
-        """Confirm what was handed out; False where it was confirmed before.
-
-        LocalProtocolError where this consumer was never handed the sample.
+    def hand_out(self, *samples: Sample) -> Sequence[Sample]:
+        """Samples go to the consumer, those that were not confirmed in an earlier life: return
+        them. They are open until they are confirmed.
         """
-        if is_unnumbered(sample.source):
+        self.join()
+        runs = by_run(samples)
+        known = [run for run in map(self._runs.get, runs) if run is not None]
+        if len(samples) > 1 and any(run.left for run in known):
+            return [one for each in samples for one in self.hand_out(each)]  # each of these once
+        fresh = self.unconfirmed(samples, runs)
+        if len(fresh) < len(samples):
+            runs = by_run(fresh)
+        for key, some in runs.items():
+            if not is_unnumbered(key[0]):
+                run = self._run(key)
+                self.in_hand += run.hand_out(some)
+                self._changed[run] = None
+        return fresh
+
+    def handled(self, sample: Sample) -> bool:
+        """A sample was handed out and confirmed in one; of one thread, which needs no lock.
+
+        It counts from then on, and is joined with the rest by whoever asks. True where the owner
+        is to be told, for it is the first since, or there are many: `join_many`.
+        """
+        if sample.source.eid == UNNUMBERED_EID:
             return False
-        run, sn = self._delivered(sample), sample.sn
-        if sn not in run.open:
-            return False
-        run.open.remove(sn, sn)
-        self.in_hand -= 1
-        self._changed[run] = None
-        return True
+        handled = self._handled
+        handled.append(sample)
+        return len(handled) % _HANDLED_MAX == 1
+
+    def join_many(self) -> None:
+        """Take over what was handled since, where it is much."""
+        if len(self._handled) >= _HANDLED_MAX:
+            self.join()
+
+    def join(self) -> None:
+        """Take over what was handled since."""
+        handled = self._handled
+        if not handled:
+            return
+        # Whoever handles adds at the other end meanwhile: what comes now is joined the next time.
+        for key, some in by_run([handled.popleft() for _ in range(len(handled))]).items():
+            run = self._run(key)
+            run.reach(some)
+            self._changed[run] = None
+
+    def confirm(self, *samples: Sample) -> int:
+        """Confirm what was handed out, in this order; return how many were not confirmed before.
+
+        LocalProtocolError at the first that this consumer was never handed.
+        """
+        self.join()
+        runs = {
+            key: [sample.sn for sample in some]
+            for key, some in by_run(samples).items()
+            if not is_unnumbered(key[0])
+        }
+        known = [(self._runs.get(key), sns) for key, sns in runs.items()]
+        if not all(run is not None and run.has(sns) for run, sns in known):
+            numbered = [one for one in samples if not is_unnumbered(one.source)]
+            return sum([self._confirm(self._delivered(one), (one.sn,)) for one in numbered])
+        return sum([self._confirm(run, sns) for run, sns in known if run is not None])
+
+    def _confirm(self, run: _Run, sns: Sequence[int]) -> int:
+        done = run.confirm(sns)
+        if done:
+            self.in_hand -= done
+            self._changed[run] = None
+        return done
 
     def standing_with(self, sample: Sample) -> Position:
         """Return where a sample's run will stand once the sample is confirmed, too.
 
         Raises LocalProtocolError as `confirm`, and for a sample without a number.
         """
+        self.join()
         if is_unnumbered(sample.source):
             raise LocalProtocolError("a sample without a number has no position")
-        position = self._delivered(sample).position(self._key_expr)
+        run = self._delivered(sample)
+        position = run.position(self._key_expr, self.fence)
         still_open = RangeSet(position.open)
         still_open.remove(sample.sn, sample.sn)
         return msgspec.structs.replace(
-            position, open=tuple((first, last) for first, last in still_open)
+            position,
+            open=tuple((first, last) for first, last in still_open),
+            ntp64=run.since_ntp64(still_open.first),
         )
 
     def is_open(self, sample: Sample) -> bool:
@@ -193,6 +295,7 @@ class Positions:
         return sample.sn in self._delivered(sample).open
 
     def _delivered(self, sample: Sample) -> _Run:
+        self.join()
         run, sn = self._runs.get((sample.source, sample.epoch)), sample.sn
         if run is None or sn > run.reached or sn in run.left:
             raise LocalProtocolError(
@@ -203,6 +306,7 @@ class Positions:
 
     def pass_over(self, source: SourceId, epoch: int, first: int, last: int) -> list[_Range]:
         """Numbers will not come: return those of them that were not confirmed before, as runs."""
+        self.join()
         run = self._runs.get((source, epoch)) or self._add(source, epoch, "")
         fresh = RangeSet([(max(first, run.resumed_to + 1), last)])
         fresh.update(run.left.clip(first, last))
@@ -213,8 +317,9 @@ class Positions:
 
     def take(self) -> list[Position]:
         """Return where the runs stand that have moved since, to be written."""
+        self.join()
         changed, self._changed = self._changed, {}
-        return [run.position(self._key_expr) for run in changed]
+        return [run.position(self._key_expr, self.fence) for run in changed]
 
     def put_back(self, positions: Iterable[Position]) -> None:
         """Writing failed: these runs are to be written again, as they stand by then."""
@@ -224,13 +329,39 @@ class Positions:
             if run is not None:
                 self._changed[run] = None
 
+    def in_hand_of(self, concerns: Callable[[SourceId], bool]) -> int:
+        """Return how many samples of some sources were handed out and are not confirmed."""
+        runs = dict.fromkeys(self._runs.values())
+        return sum(len(run.open_ntp64) for run in runs if concerns(run.source))
+
+    def go_on(
+        self, owns: Callable[[SourceId], bool], gained: Iterable[Position] = ()
+    ) -> list[Position]:
+        """Forget what another member has now, and learn where it stood that is ours from now on.
+
+        What is in hand of the rest stays so, and is not handed out again. Returns where all stand.
+        """
+        self.join()
+        for run in dict.fromkeys(self._runs.values()):
+            if owns(run.source):
+                run.resumed_to = run.reached
+            else:
+                self.in_hand -= len(run.open_ntp64)
+                self._changed.pop(run, None)
+                self._forget(run)
+        for position in gained:
+            self._know(position)
+        return self.all()
+
     def epoch_of(self, sample: Sample) -> int | None:
         """Return the epoch by which a sample's run goes; None where the run is not known."""
+        self.join()
         run = self._runs.get((sample.source, sample.epoch))
         return None if run is None else run.epoch
 
     def rewind(self, points: Mapping[SourceId, Point] | None) -> list[Position]:
         """Go on as a later life that stood where `rewound` says; return where all runs stand."""
+        self.join()
         before = self.all()
         moved = rewound(before, points)
         self._runs, self._named, self.in_hand = {}, {}, 0
@@ -246,10 +377,12 @@ class Positions:
 
     def all(self) -> list[Position]:
         """Return where every run stands that is remembered."""
-        return [run.position(self._key_expr) for run in dict.fromkeys(self._runs.values())]
+        self.join()
+        return [
+            run.position(self._key_expr, self.fence) for run in dict.fromkeys(self._runs.values())
+        ]
 
-    def _run(self, sample: Sample) -> _Run:
-        key = sample.source, sample.epoch
+    def _run(self, key: _Key) -> _Run:
         return self._runs.get(key) or self._add(*key, "")
 
     def _add(self, source: SourceId, epoch: int, incarnation: str) -> _Run:
@@ -272,10 +405,13 @@ class Positions:
         """Forget the run that was met first, of those of which nothing is open or to be written."""
         for _, run in zip(range(_LOOKED_AT_MAX), self._runs.values(), strict=False):
             if not (run.open or run.left or run in self._changed):
-                for epoch in run.called:
-                    del self._runs[run.source, epoch]
-                self._named.pop((run.source, run.incarnation), None)
+                self._forget(run)
                 return
+
+    def _forget(self, run: _Run) -> None:
+        for epoch in run.called:
+            del self._runs[run.source, epoch]
+        self._named.pop((run.source, run.incarnation), None)
 
 
 _Range = tuple[int, int]
@@ -308,7 +444,8 @@ def _joined(one: Position, other: Position) -> Position:
     runs = tuple((first, last) for first, last in both)
     if len(runs) > OPEN_RUNS_MAX:
         runs = (*runs[: OPEN_RUNS_MAX - 1], (runs[OPEN_RUNS_MAX - 1][0], runs[-1][1]))
-    return msgspec.structs.replace(further, open=runs)
+    ntp64, fence = max(one.ntp64, other.ntp64), max(one.fence, other.fence)
+    return msgspec.structs.replace(further, open=runs, ntp64=ntp64, fence=fence)
 
 
 def _open_within(position: Position, reached: int) -> RangeSet:
@@ -333,6 +470,14 @@ def resumed_from(positions: Sequence[Position]) -> Mapping[SourceId, list[Positi
     return sources
 
 
+def standings_of(positions: Iterable[Position]) -> list[Standing]:
+    """Return where positions stand, for who asks what lies behind."""
+    return [
+        Standing(one.source, one.epoch, one.incarnation, one.confirmed_to + 1, one.ntp64)
+        for one in positions
+    ]
+
+
 def rewound(
     positions: Iterable[Position], points: Mapping[SourceId, Point] | None
 ) -> list[Position]:
@@ -345,7 +490,8 @@ def rewound(
     for position in positions:
         rewinds = position.rewinds + 1
         if points is None:
-            moved.append(msgspec.structs.replace(position, reached=-1, open=(), rewinds=rewinds))
+            whole = msgspec.structs.replace(position, reached=-1, open=(), rewinds=rewinds, ntp64=0)
+            moved.append(whole)
             continue
         point = points.get(position.source)
         if point is None or position.epoch < point.epoch:
@@ -356,5 +502,5 @@ def rewound(
         still_open = RangeSet(position.open)
         still_open.add(first, position.reached)
         runs = tuple((begin, end) for begin, end in still_open)
-        moved.append(msgspec.structs.replace(position, open=runs, rewinds=rewinds))
+        moved.append(msgspec.structs.replace(position, open=runs, rewinds=rewinds, ntp64=0))
     return moved

@@ -1,12 +1,17 @@
-"""How far a run was read from what caches hold."""
+"""How far a run was read from what caches hold, and where reading began."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["Reading"]
+__all__ = ["Reading", "Seam"]
+
+_FIRST_PAGE_SAMPLES = 500
+"""A page that is there within a few milliseconds; each one after it may hold twice as many."""
 
 
 @dataclass(slots=True)
@@ -16,6 +21,8 @@ class Reading:
     first_sn: int
     next_sn: int
     newest_ntp64: int = 0
+    began: tuple[int, int] | None = None
+    """The number and the time of the first sample that was passed on."""
     numbering: Numbering | None = None
     """It is followed live: what it lacks goes through there."""
     late: bool = False
@@ -23,3 +30,24 @@ class Reading:
     resumed: bool = False
     """It goes on where an earlier life ended: what caches removed since then is a loss."""
     handed_over: bool = False
+
+
+@dataclass(slots=True)
+class Seam:
+    """A place in order of time from which on history is read.
+
+    Before it lies nothing that is still to be delivered, but samples of `sources`, whose clocks
+    went back: those are asked for by number.
+    """
+
+    place: Sample
+    sources: Collection[SourceId]
+    """Those that an earlier life knew: each goes on with the one run that it knew last."""
+    answerers: int
+    """How many said from when on there is something."""
+    page: int = _FIRST_PAGE_SAMPLES
+
+    def page_samples(self, samples_max: int) -> int:
+        """Return how much to ask for next: little at first, for somebody waits for it."""
+        page, self.page = self.page, min(2 * self.page, samples_max)
+        return min(page, samples_max)

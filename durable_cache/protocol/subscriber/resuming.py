@@ -5,6 +5,10 @@ history is passed over up to there, and what caches removed since is a loss that
 history brings nothing more of a source, its rest is asked for by number once history is read, so
 that a tail that was removed is noticed too.
 
+Caches say from when on they hold something behind the positions, and history is read from there on
+(ADR 0155). What a source published earlier by its clock, and numbered higher, is found by number:
+between others as every hole is, behind the last one because then each source's rest is asked for.
+
 All samples of a run bear one epoch, by which whoever confirms them names it; `run_of` tells by
 which epoch and incarnation the run goes now.
 """
@@ -14,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import SourceId
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position
+from durable_cache.protocol.standings import FROM_THE_BEGINNING
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.positions import resumed_from
+from durable_cache.protocol.subscriber.reading import Seam
 
 __all__ = ["ResumingEngine"]
 
@@ -41,9 +47,18 @@ class ResumingEngine(SubscriberEngine):
         self._earlier = None
         self._resumed: list[SourceId] = []
         """Whose rest is to be asked for once history is read."""
+        self.may_begin_later = True
+        """No source has two runs to go on with: reading everything tells the order of two."""
         for source, runs in resumed_from(positions).items():
             self._resumed.append(source)
             self._sources.rest(_standing(source, runs))
+            self.may_begin_later &= len(runs) == 1
+
+    def begin_at(self, ntp64: int, answerers: int) -> None:
+        """Before `start`: what so many answerers hold behind the positions is of then or later."""
+        if ntp64 != FROM_THE_BEGINNING and self.may_begin_later:
+            sources = frozenset(self._resumed)
+            self._history.begin_at = Seam(_place_before(ntp64), sources, answerers)
 
     def run_of(self, source: SourceId, epoch: int) -> tuple[int, str]:
         """Return by which epoch and incarnation a run goes whose samples bear an epoch."""
@@ -52,22 +67,27 @@ class ResumingEngine(SubscriberEngine):
             for numbering in (*reversed(followed.numberings), followed.ended):
                 if numbering is not None and numbering.called == epoch:
                     return numbering.epoch, numbering.incarnation
-        history = self._history
-        return epoch, "" if history is None else history.incarnations.get((source, epoch), "")
+        return epoch, self._history.names.of((source, epoch))
 
     def _after_history(self, now: Moment) -> None:
         super()._after_history(now)
         if self.reads_history:
             return
         resumed, self._resumed = self._resumed, []
+        from_seam = self._history.seam is not None
         for source in resumed:
             followed = self._sources.follow(source)
-            if followed is None or followed.live:
+            if followed is None or (followed.live and not from_seam):
                 continue
             for numbering in followed.numberings:
                 if numbering.fetch is None:
                     numbering.fetch = self._ask(numbering, numbering.next_sn or 0, None)
             self._settle(followed, now)
+
+
+def _place_before(ntp64: int) -> Sample:
+    """Return a place behind which there is all that was published at a time or later."""
+    return Sample("k", SourceId("1", 1), 0, 0, b"", ntp64=max(0, ntp64 - 1), timestamp_id="1")
 
 
 def _standing(source: SourceId, runs: Sequence[Position]) -> Followed:

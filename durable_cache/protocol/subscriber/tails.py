@@ -5,9 +5,15 @@ on while a link was cut, and have fallen silent or ended since. Its token tells 
 goes with the link. So a source is in doubt from the moment its token goes until everybody in reach
 was asked for all that follows its last number:
 
-- at once when the token is there again, for then publisher and caches are in reach;
+- at once when the token is there again, for then publisher and caches are in reach; and once more
+  `token_wait_seconds` later, for routers behind a link that healed know tokens before they know
+  whom to ask;
 - when `token_wait_seconds` passed without it, for then the publisher ended;
 - when a cache appears, for before nobody may have been there to answer.
+
+What answers while the token is away may be a cache on this side of a cut, that lacks the tail as
+well. So where nothing follows by such an answer, the source is remembered: it is asked for once
+more when its token is there again, or a cache is.
 
 A question spans a thousand numbers, for what it brings of earlier runs of the source is thrown
 away. The next thousand are asked for where the run it is about reaches as far as it asked. Where it
@@ -43,6 +49,8 @@ _SPAN = 1000
 _UNDER_WAY_MAX = 16
 """Questions under way: when a router restarts every source is in doubt, and gaps are not to wait
 behind all of them."""
+_AWAY_MAX = 256
+"""Sources without a token that are asked for again when a cache appears: the last that left."""
 
 
 @dataclass(slots=True)
@@ -57,10 +65,14 @@ class _Doubt:
     """Of which a question is under way."""
     last: int = -1
     """The last number that was asked for."""
+    sure_ns: int = 0
+    """From when on an answer is one of all that are in reach, now that the token is there again."""
+    away: bool = True
+    """The token is not there again."""
     again: bool = False
     """Something changed while the question was under way: its answer may be of before."""
     ended: list[Numbering] = field(default_factory=list)
-    """Nothing follows the last number of these."""
+    """Nothing follows the last number of these, as far as those know who could be asked."""
 
 
 class Tails:
@@ -82,6 +94,8 @@ class Tails:
         self._queue: list[tuple[int, int, SourceId]] = []
         """When each is due; an entry whose time is not its source's any more is passed over."""
         self._order = count()
+        self._away: dict[SourceId, None] = {}
+        """Sources of which nothing follows by what was answered while their token was away."""
         self._under_way = 0
 
     def gone(self, source: SourceId, now_ns: int) -> None:
@@ -92,7 +106,7 @@ class Tails:
         if doubt is None:
             doubt = _Doubt(now_ns, round(self._options.retry_seconds * _SECOND_NS))
         self._doubts[source] = doubt
-        doubt.since_ns = now_ns
+        doubt.since_ns, doubt.away = now_ns, True
         doubt.ended.clear()
         self._ask_at(source, now_ns + round(self._options.token_wait_seconds * _SECOND_NS))
         while len(self._doubts) > self._options.places_max:
@@ -100,12 +114,32 @@ class Tails:
 
     def shown(self, source: SourceId, now_ns: int) -> None:
         """Ask for a source in doubt now, for its token is there again."""
-        if source in self._doubts:
+        doubt = self._doubts.get(source)
+        if doubt is not None:
+            doubt.away = False
+            doubt.sure_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+            doubt.ended.clear()
             self._ask_at(source, now_ns)
+
+    def doubt_all(self, now_ns: int) -> None:
+        """Ask for every source that is known: of any the last numbers may have passed by."""
+        pause_ns = round(self._options.retry_seconds * _SECOND_NS)
+        sure_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+        for source in [followed.source for followed in self._sources.every()]:
+            doubt = self._doubts.get(source)
+            if doubt is None:
+                doubt = _Doubt(now_ns, pause_ns, sure_ns=sure_ns, away=False)
+                self._doubts[source] = doubt
+            doubt.ended.clear()
+            self._ask_at(source, now_ns)
+        while len(self._doubts) > self._options.places_max:
+            self._drop(next(iter(self._doubts)))
 
     def answerer_appeared(self, now_ns: int) -> None:
         """Ask for all that are in doubt, for a cache is there."""
-        for source in self._doubts:
+        for source, doubt in self._doubts.items():
+            if doubt.away:
+                doubt.ended.clear()
             self._ask_at(source, now_ns)
 
     def wake_times(self) -> list[int]:
@@ -130,7 +164,15 @@ class Tails:
         runs = () if followed is None else followed.polled()
         begun = (run for run in runs if run.next_sn is not None and run not in doubt.ended)
         numbering = next(begun, None)
-        if numbering is None:
+        if numbering is None and doubt.away and doubt.ended:
+            doubt.due_ns = None
+            self._away[source] = None
+            if len(self._away) > _AWAY_MAX:
+                self._drop(next(iter(self._away)))
+        elif numbering is None and now_ns < doubt.sure_ns and doubt.ended:
+            doubt.ended.clear()
+            self._ask_at(source, doubt.sure_ns)
+        elif numbering is None:
             self._drop(source)
         elif reading or numbering.fetch is not None or numbering.opened_ns is not None:
             self._ask_at(source, now_ns + doubt.pause_ns)
@@ -172,6 +214,7 @@ class Tails:
         if doubt.asked is not None:
             doubt.again = True
             return
+        self._away.pop(source, None)
         doubt.due_ns = due_ns
         heappush(self._queue, (due_ns, next(self._order), source))
 
@@ -180,5 +223,6 @@ class Tails:
         return doubt is not None and doubt.due_ns == due_ns
 
     def _drop(self, source: SourceId) -> None:
+        self._away.pop(source, None)
         if self._doubts.pop(source).asked is not None:
             self._under_way -= 1

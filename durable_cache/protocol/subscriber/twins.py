@@ -1,22 +1,101 @@
-"""Which runs that an answer calls by different epochs are one, where no token names them.
+"""Which runs that an answer calls by different epochs are one, where a token names one at most.
 
 Caches name the runs of a foreign source themselves, and agree on one name a while after they meet.
 Until then one sample may come under two epochs. It was published once: the same key, number and
-time show that its runs are one, unless another number has two. They go by the epoch under which
-something was delivered already, else by the lower one; 0 says nothing and never stands.
+time show that its runs are one, unless another number has two. They go by the epoch of the one that
+a token names: a cache that saw that token late may have some of its run under another epoch. Else
+they go by the epoch under which something was delivered already, else by the lower one; 0 says
+nothing and never stands.
+
+Nor does 0 say that two answerers mean one run: one may have been down when the other heard the
+run before. A number with two times shows that; the later run goes by the name that it has in the
+same answer, else by its time, as caches call it when they meet (ADR 0112).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
-from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.subscriber.events import AnswerPart
+import msgspec
 
-__all__ = ["Key", "Twins"]
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
+from durable_cache.model.timestamp import ntp64_to_ns
+from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.protocol.subscriber.run_names import RunNames
+
+__all__ = ["Key", "Twins", "told_apart"]
 
 Key = tuple[SourceId, int]
+_Run = dict[int, tuple[str, int]]
+"""What was published under each number: its key and its time."""
+
+
+def told_apart(parts: Sequence[AnswerPart]) -> tuple[AnswerPart, ...]:
+    """Return the parts of an answer; of two runs without an epoch the later has one now."""
+    nameless: dict[SourceId, dict[int, _Run]] = {}
+    for at, part in enumerate(parts):
+        for sample in part.samples if len(parts) > 1 else ():
+            if sample.epoch == EPOCH_UNKNOWN and sample.ntp64 and not sample.stamped:
+                run = nameless.setdefault(sample.source, {}).setdefault(at, {})
+                run[sample.sn] = sample.key, sample.ntp64
+    told = list(parts)
+    for source, runs in nameless.items():
+        for at, epoch in _later(source, runs, parts).items():
+            told[at] = _called(told[at], source, epoch)
+    return tuple(told)
+
+
+def _later(source: SourceId, runs: dict[int, _Run], parts: Sequence[AnswerPart]) -> dict[int, int]:
+    """Return which parts' runs are not the first of these, and what each is to be called."""
+    first: _Run = {}
+    epochs: dict[int, int] = {}
+    named = [_named_runs(source, part) for part in parts]
+    for at, run in sorted(runs.items(), key=lambda one: min(ntp64 for _, ntp64 in one[1].values())):
+        same = [run[sn] == first[sn] for sn in run.keys() & first]
+        # Who has a run without an epoch, and this one under an epoch, parts the two.
+        by_others = (other for by in runs.keys() - {at} for other in named[by].values())
+        parted = any(_is_one(run, other) for other in by_others)
+        if any(same) or not (same or parted):  # what errs here and there is of one run all the same
+            first |= run
+            continue
+        others: dict[int, _Run] = {}
+        for epoch, other in (one for part in named for one in part.items()):
+            others[epoch] = others.get(epoch, {}) | other
+        begun = frame(ntp64_to_ns(run[min(run)][1]))
+        while begun in others:  # by another run within the same time
+            begun -= 1
+        epochs[at] = next((epoch for epoch in sorted(others) if _is_one(run, others[epoch])), begun)
+    return epochs
+
+
+def _named_runs(source: SourceId, part: AnswerPart) -> dict[int, _Run]:
+    """Return the runs of a source that an answerer has under epochs."""
+    runs: dict[int, _Run] = {}
+    for sample in part.samples:
+        if sample.source == source and sample.epoch != EPOCH_UNKNOWN:
+            runs.setdefault(sample.epoch, {})[sample.sn] = sample.key, sample.ntp64
+    return runs
+
+
+def _is_one(run: _Run, other: _Run) -> bool:
+    """Tell whether two runs have numbers in common, and the same under all of these."""
+    same = [run[sn] == other[sn] for sn in run.keys() & other]
+    return bool(same) and all(same)
+
+
+def _called(part: AnswerPart, source: SourceId, epoch: int) -> AnswerPart:
+    def name(samples: Iterable[Sample]) -> list[Sample]:
+        return [
+            msgspec.structs.replace(one, epoch=epoch)
+            if one.source == source and one.epoch == EPOCH_UNKNOWN
+            else one
+            for one in samples
+        ]
+
+    return replace(part, samples=name(part.samples))
 
 
 class Twins:
@@ -31,40 +110,43 @@ class Twins:
         """Return what else a run is called that goes by a name."""
         return {other for other, epoch in self.stand.items() if (other[0], epoch) == key}
 
-    def learn(self, parts: Sequence[AnswerPart]) -> None:
-        """Look for samples that came under two epochs."""
+    def learn(self, parts: Sequence[AnswerPart], names: RunNames) -> None:
+        """Look for samples that came under two epochs, of which one at least is not named."""
         called: dict[SourceId, set[int]] = {}
+        nameless: set[SourceId] = set()
         for part in parts:
             named = part.names()
-            for key in {(sample.source, sample.epoch) for sample in part.samples}:
-                if key not in named:
-                    called.setdefault(key[0], set()).add(key[1])
-        doubtful = {source for source, epochs in called.items() if len(epochs) > 1}
-        if doubtful:
-            self._compare(s for part in parts for s in part.samples if s.source in doubtful)
-
-    def _compare(self, samples: Iterable[Sample]) -> None:
-        published: dict[SourceId, dict[int, dict[int, tuple[str, int]]]] = {}
-        for sample in samples:
-            if sample.ntp64 and not sample.stamped:
-                source = sample.source
-                epoch = self.stand.get((source, sample.epoch), sample.epoch)
-                run = published.setdefault(source, {}).setdefault(epoch, {})
-                run[sample.sn] = sample.key, sample.ntp64
+            for source, epoch in {(sample.source, sample.epoch) for sample in part.samples}:
+                name = named.get((source, epoch), "")
+                called.setdefault(source, set()).add(names.called.get((source, name), epoch))
+                if not name:
+                    nameless.add(source)
+        doubtful = {source for source in nameless if len(called[source]) > 1}
+        if not doubtful:
+            return
+        published: dict[SourceId, dict[int, _Run]] = {}
+        for part in parts:
+            samples = [sample for sample in part.samples if sample.source in doubtful]
+            for sample in names.renamed(part, samples, self.stand):
+                if sample.ntp64 and not sample.stamped:
+                    runs = published.setdefault(sample.source, {})
+                    runs.setdefault(sample.epoch, {})[sample.sn] = sample.key, sample.ntp64
         for source, runs in published.items():
             for one, two in combinations([*runs], 2):
-                same = [runs[one][sn] == runs[two][sn] for sn in runs[one].keys() & runs[two]]
-                if same and all(same):  # a number with two times is of two runs, of which one errs
-                    self._unite(source, one, two)
+                if _is_one(
+                    runs[one], runs[two]
+                ):  # a number with two times is of two runs, of which one errs
+                    self._unite(source, one, two, names)
 
-    def _unite(self, source: SourceId, one: int, two: int) -> None:
-        """Let two epochs of a source be one."""
+    def _unite(self, source: SourceId, one: int, two: int, names: RunNames) -> None:
+        """Let two epochs of a source be one, unless each is that of a run with a name."""
 
-        def rank(epoch: int) -> tuple[bool, bool, int]:
-            return not self._is_delivered((source, epoch)), epoch == 0, epoch
+        def rank(epoch: int) -> tuple[bool, bool, bool, int]:
+            key = source, epoch
+            return not names.of(key), not self._is_delivered(key), epoch == 0, epoch
 
         one, two = self.stand.get((source, one), one), self.stand.get((source, two), two)
-        if one == two:
+        if one == two or (names.of((source, one)) and names.of((source, two))):
             return
         stands, falls = sorted((one, two), key=rank)
         for key in [key for key, epoch in self.stand.items() if key[0] == source]:

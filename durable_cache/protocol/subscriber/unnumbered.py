@@ -52,7 +52,12 @@ class Unnumbered:
             self._outputs.ready.append(named or sample)
 
     def unread(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Return what of a page of history lies behind what was read before."""
+        """Return what of a page of history lies behind what was read before.
+
+        Nothing where no history is wanted: nothing remembers what came live.
+        """
+        if not self.has_history:
+            return []
         return [sample for sample in samples if sample.time_order > self._read_up_to]
 
     def read(self, sample: Sample) -> bool:

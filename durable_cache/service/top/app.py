@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from durable_cache.errors import DurableCacheError
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.service.output import cell_text
+from durable_cache.service.output import cell_text, counted
 from durable_cache.service.top.levels import (
     COLUMNS,
     Level,
@@ -169,7 +169,7 @@ class Top(App[int]):
         level = self._level
         parts = [f"durable-cache top: {level.title}"]
         if level.view is not View.SAMPLE:
-            parts.append(f"{len(self._rows)} rows" + (", n: more" if self._next else ""))
+            parts.append(counted(len(self._rows), "row") + (", n: more" if self._next else ""))
         if level.sort:
             parts.append(f"by {level.sort} {'↓' if level.reverse else '↑'}")
         if self._paused:

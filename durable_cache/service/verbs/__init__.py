@@ -39,6 +39,9 @@ VERBS = {
     "put": Verb(_ASK, f"{_HERE}.put", "publish values and wait until a cache has them on its disk"),
     "query": Verb(_ASK, f"{_HERE}.query", "print what the caches hold, and follow what comes"),
     "replay": Verb(_ASK, f"{_HERE}.replay", "publish stored history once more, in time order"),
+    "pipe": Verb(
+        _ASK, f"{_HERE}.pipe", "carry samples to the caches of another network until stopped"
+    ),
     "status": Verb(_KEEP, f"{_HERE}.observe", "what each service stores, and how well"),
     "top": Verb(
         _KEEP, f"{_HERE}.observe", "storages, keys, sources and samples, live on the terminal"

@@ -6,13 +6,7 @@ import argparse
 from pathlib import Path
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.building import check_all, effective_limits
-from durable_cache.service.config import read_settings
-from durable_cache.service.document import read_document
-from durable_cache.service.from_zenohd import translate_zenohd
-from durable_cache.service.layers import Overrides, load_settings
 from durable_cache.service.output import say, write_json
-from durable_cache.service.strict import Mistakes
 from durable_cache.service.verbs.options import add_config_options, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
@@ -52,14 +46,19 @@ def _check(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.from_zenohd:
         return _translate(Path(arguments.from_zenohd))
+    from durable_cache.service.building import check_all, effective_limits, note_mistakes
+    from durable_cache.service.layers import Overrides, load_settings
+
     named = Overrides(config=arguments.file)
-    settings = load_settings(named.over(overrides_of(arguments)))
+    settings = load_settings(named.over(overrides_of(arguments)), note_mistakes)
     volumes, options = check_all(settings)
     limits = {name: effective_limits(chosen) for name, chosen in options.items()}
     write_json(settings.effective(limits))
     for storage, chosen in settings.cache.storages.items():
         volume = volumes[chosen.volume]
         say(f"{storage}: {', '.join(chosen.key_exprs)} -> {volume.backend.name}: {volume.place}")
+    for name, pipe in settings.cache.pipes.items():
+        say(f"pipe {name}: {pipe.key_expr}, {pipe.is_between}")
     for note in settings.notes():
         say(f"note: {note}")
     say("the configuration is good")
@@ -68,6 +67,11 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _translate(path: Path) -> int:
     """Print zenohd's file as one of ours; exit code 1 where a storage is not in it."""
+    from durable_cache.service.config import read_settings
+    from durable_cache.service.document import read_document
+    from durable_cache.service.from_zenohd import translate_zenohd
+    from durable_cache.service.strict import Mistakes
+
     document = read_document(path)
     try:
         made = translate_zenohd(document)

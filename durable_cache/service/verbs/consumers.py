@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_verbs"]
 
-_COLUMNS = ("consumer", "key_expr", "runs", "behind", "open", "dead_letters", "members")
-_RUNS = ("source", "epoch", "confirmed_to", "reached", "open", "newest", "behind")
+_COLUMNS = (
+    *("consumer", "key_expr", "runs", "behind", "open", "dead_letters", "members"),
+    *("exclusive", "processed_twice"),
+)
+_RUNS = ("source", "epoch", "confirmed_to", "reached", "open", "newest", "behind", "member")
 _LETTERS = ("key", "source", "epoch", "sn", "attempts", "reason", "payload")
 _PREDECESSOR_SECONDS = 1.0
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,7 +51,10 @@ def add_verbs(verbs: Verbs) -> None:
         ),
         description=(
             "How far durable consumers have come. `behind` counts numbers of their sources that "
-            "are not confirmed, those of keys that are not consumed among them."
+            "are not confirmed, those of keys that are not consumed among them. `member` is which "
+            "of those that live processes the source. `processed_twice` counts samples that were "
+            "processed on both sides of a network that was cut; it is empty where a member does "
+            "not answer, or none lives."
         ),
     )
     consumers.add_argument("consumer", metavar="NAME", nargs="?", default="", help="one, in detail")
@@ -184,7 +190,9 @@ def _show(session: Session, arguments: argparse.Namespace) -> int:
         write_json([_object(status) for status in found])
     elif arguments.consumer:
         write_table([_run(run) for run in found[0].runs], _RUNS)
-        say(f"{found[0].key_expr}, {counted(len(found[0].members), 'member')}")
+        about = f"{found[0].key_expr}, {counted(len(found[0].members), 'member')}"
+        twice = found[0].processed_twice
+        say(about + (f", {counted(twice, 'sample')} processed twice" if twice else ""))
     else:
         rows = [
             {**_object(one), "runs": len(one.runs), "members": len(one.members)} for one in found
@@ -204,7 +212,9 @@ def _object(status: ConsumerStatus) -> dict[str, object]:
         "behind": status.behind,
         "open": status.open,
         "dead_letters": status.dead_letters,
+        "exclusive": status.exclusive,
         "members": list(status.members),
+        "processed_twice": status.processed_twice,
         "runs": [_run(run) for run in status.runs],
     }
 
@@ -218,4 +228,6 @@ def _run(run: RunStatus) -> dict[str, object]:
         "open": run.open,
         "newest": run.newest,
         "behind": run.behind,
+        "member": run.member,
+        "fence": run.fence,
     }

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,11 @@ _COUNTS = (
     *("repeat", "rep time", "not sub", "not time"),
     *("msg loss", "loss time", "ibx loss", "ibx time"),
 )
-_COLUMNS = ("at", "user", *_COUNTS, "R", "UR")
+_COLUMNS = ("at", "user", *_COUNTS, "R", "UR", "mode")
+_SUBJECTS = (
+    *("at", "key_expr", "subjects", "perhaps_incomplete", "starts", "joined", "repeats"),
+    *("skips", "lost", "unsubscribed", "rotated", "bytes"),
+)
 _SKIPS = ("storage", "source", "epoch", "first", "last", "samples")
 _ASK_SECONDS = 5.0
 
@@ -48,11 +53,13 @@ def add_verbs(verbs: Verbs) -> None:
             "counted: repeat, samples that came again; not sub, that came when the subscriber was "
             "closed; msg loss, that were given up; ibx loss, questions without a whole answer; "
             "each with the time of the last; R and UR, the reliability and the uniqueness rate "
-            "from the publisher to the subscriber's program. With --skips the numbers that caches "
-            "gave up."
+            "from the publisher to the subscriber's program; its delivery mode. With --skips the "
+            "numbers that caches gave up, with --subjects what subscribers counted of subject "
+            "sequences."
         ),
     )
     loss.add_argument("--skips", action="store_true", help="the numbers that caches gave up")
+    loss.add_argument("--subjects", action="store_true", help="what subscribers counted key by key")
     loss.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
     loss.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
     loss.add_argument("--rounds", type=int, default=0, help="stop after so many; 0: until Ctrl-C")
@@ -70,8 +77,8 @@ def _loss(arguments: argparse.Namespace) -> int:
         raise ConfigError("--limit: expected a number above 0")
     if not arguments.interval > 0 or arguments.rounds < 0:
         raise ConfigError("--interval: expected seconds above 0")
-    if arguments.watch and arguments.skips:
-        raise ConfigError("--watch shows the table: leave --skips out")
+    if arguments.watch + arguments.skips + arguments.subjects > 1:
+        raise ConfigError("--watch, --skips and --subjects each show something else: take one")
     storage = storage_name(arguments.storage)
     with client_session(arguments) as session:
         if arguments.skips:
@@ -79,6 +86,8 @@ def _loss(arguments: argparse.Namespace) -> int:
         if arguments.watch:
             return _watch(session, storage, arguments)
         found = _tables(session, storage)
+        if arguments.subjects:
+            return _subjects(found, arguments)
         rows = _rows(found, arguments.limit, people=arguments.format != "json")
     if arguments.format == "json":
         write_json(rows)
@@ -86,6 +95,25 @@ def _loss(arguments: argparse.Namespace) -> int:
         write_table(rows, _COLUMNS)
     if not any(row.lost for table in found for row in table.rows):
         say("no sample was lost")
+    return 0
+
+
+def _subjects(found: Sequence[LossTable], arguments: argparse.Namespace) -> int:
+    """Show what each subscriber counted of publishers that count each key by itself."""
+    from durable_cache.protocol.subjects import SubjectCounts
+
+    rows: list[Row] = [
+        {"at": table.name, "key_expr": table.key_expr, **asdict(table.subjects)}
+        for table in found
+        if table.subjects != SubjectCounts(bytes=table.subjects.bytes)
+    ]
+    rows = rows[: arguments.limit]
+    if arguments.format == "json":
+        write_json(rows)
+    else:
+        write_table(rows, _SUBJECTS)
+    if not rows:
+        say("no subscriber saw a subject sequence")
     return 0
 
 
@@ -132,17 +160,16 @@ def _watch(session: Session, storage: str, arguments: argparse.Namespace) -> int
 
 def _tables(session: Session, storage: str) -> list[LossTable]:
     """Ask all subscribers and caches; sources of caches get the names that publishers show."""
-    from durable_cache.endpoints.session import Decoder, ask, tokens_now, zid_of
+    from durable_cache.endpoints.session import tokens_now
+    from durable_cache.endpoints.subscriber.tables import ask_tables
     from durable_cache.protocol.advisories import LOSS_TABLES, USER_TOKENS, parse_any_user_token
     from durable_cache.protocol.losses import decode_rows
     from durable_cache.service.client import admin_values
 
-    decoder = Decoder(zid_of(session), 64 << 20)
-    found = []
-    for answer in ask(session, LOSS_TABLES, timeout_seconds=_ASK_SECONDS, decoder=decoder):
-        if answer.sample is None:
-            raise DurableCacheError(answer.error)
-        found.append(decode_rows(answer.sample.payload))
+    answered, errors = ask_tables(session, LOSS_TABLES, timeout_seconds=_ASK_SECONDS)
+    if errors:
+        raise DurableCacheError(errors[0])
+    found = [*answered]
     services = admin_values(session, "status", {"events": "0"})
     if not services and not found:
         raise DurableCacheError(
@@ -176,11 +203,13 @@ def _row(table: LossTable, row: LossRow, *, people: bool) -> Row:
             "user": row.user,
             **dict(zip(_COUNTS, shown, strict=True)),
             **told,
+            "mode": table.mode,
         }
     names = [name.replace(" ", "_") for name in _COUNTS]
     source = None if row.source is None else str(row.source)
     about = {"at": table.name, "key_expr": table.key_expr, "user": row.user, "source": source}
-    measured = {"delivered": row.delivered, "reliability": None, "uniqueness": None}
+    measured: dict[str, object] = {"mode": table.mode or None, "delivered": row.delivered}
+    measured |= {"reliability": None, "uniqueness": None}
     if rates is not None:
         measured |= rates._asdict()
     return {**about, **dict(zip(names, shown, strict=True)), **measured}

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -55,6 +56,21 @@ _STATUS = (
     "journal_samples",
     "last_error",
 )
+_PIPES = (
+    "service",
+    "pipe",
+    "key_expr",
+    "mode",
+    "between",
+    "running",
+    "confirmed",
+    "under_way",
+    "given_up",
+    "lost",
+    "missed",
+    "failure",
+)
+_CONSUMERS = ("domain", "consumer", "members", "processed_twice")
 _STREAMS = ("storage", "key", "source", "epoch", "samples", "runs", "floor", "newest")
 _HTTP_SECONDS = 10.0
 _ROWS_MAX = 1000
@@ -124,6 +140,10 @@ def _status(arguments: argparse.Namespace) -> int:
         write_json(reports)
     else:
         write_table(_status_rows(reports), _STATUS)
+        if pipes := _pipe_rows(reports):
+            write_table(pipes, _PIPES)
+        if consumers := _consumer_rows(reports):
+            write_table(consumers, _CONSUMERS)
     return 0 if all(report.get("ready") for report in reports) else 1
 
 
@@ -141,7 +161,24 @@ def _reports(arguments: argparse.Namespace) -> list[Row]:
     from durable_cache.service.client import client_session
 
     with client_session(arguments) as session:
-        return _ask_reports(session)
+        return _with_told(session, _ask_reports(session))
+
+
+def _with_told(session: Session, reports: Sequence[Row]) -> list[Row]:
+    """Return reports with what subscribers say now; services know what they said before."""
+    from durable_cache.service.measured import told_now
+
+    told: dict[str, Row] = {}
+    for domain in sorted({str(report["domain"]) for report in reports}):
+        answered, errors = told_now(session, domain)
+        for error in errors:
+            say(error)
+        told[domain] = {
+            "subscribers": [asdict(one) for one in answered.subscribers],
+            "consumers": [one._asdict() for one in answered.consumers],
+            "subjects": asdict(answered.subjects),
+        }
+    return [{**report, **told[str(report["domain"])]} for report in reports]
 
 
 def _ask_reports(session: Session) -> list[Row]:
@@ -162,6 +199,29 @@ def _status_rows(reports: Sequence[Row]) -> list[Row]:
         }
         for report in reports
         for status in cast("Sequence[Row]", report["storages"])
+    ]
+
+
+def _pipe_rows(reports: Sequence[Row]) -> list[Row]:
+    return [
+        {
+            **pipe,
+            "service": str(report["zid"])[:8],
+            "pipe": pipe["name"],
+            "running": pipe["is_running"],
+        }
+        for report in reports
+        for pipe in cast("Sequence[Row]", report.get("pipes", ()))  # an earlier service has none
+    ]
+
+
+def _consumer_rows(reports: Sequence[Row]) -> list[Row]:
+    """Return the durable consumers that run, once for each domain."""
+    by_domain = {str(report["domain"]): report.get("consumers", ()) for report in reports}
+    return [
+        {**one, "domain": domain}
+        for domain, found in sorted(by_domain.items())
+        for one in cast("Sequence[Row]", found)
     ]
 
 

@@ -19,6 +19,8 @@ else:
 __all__ = ["Parser", "Verbs", "add_verb", "nearest"]
 
 _USAGE = 2
+_NUMBERS = {"int": "whole number", "float": "number"}
+_NO_NUMBER = re.compile(r"invalid (int|float) value: (.*)")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -61,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         return chosen, left
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong on one line, and how the verb is used; exit code 2."""
+        """Say on one line what is wrong and where help is; exit code 2."""
         wrong = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if wrong is not None:
             choices = [choice.strip("' ") for choice in wrong[3].split(",")]
@@ -70,10 +72,22 @@ class Parser(argparse.ArgumentParser):
             message = f"{what}{wrong[2]!r} is none of {', '.join(choices)}" + nearest(
                 wrong[2], choices
             )
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: {message.removeprefix('argument ')}", file=sys.stderr)
-        print(f"{self.prog} --help shows every option and examples", file=sys.stderr)
+        message = self._missing(message.removeprefix("argument "))
+        message = _NO_NUMBER.sub(lambda found: f"{found[2]} is no {_NUMBERS[found[1]]}", message)
+        help_is = f"{self.prog} --help shows every option and examples"
+        print(f"{self.prog}: {message}; {help_is}", file=sys.stderr)
         raise SystemExit(_USAGE)
+
+    def _missing(self, message: str) -> str:
+        """Return the message with an example where an argument is missing."""
+        _, is_required, names = message.partition("the following arguments are required: ")
+        if not is_required:
+            return message
+        if self._subparsers is not None:
+            return f"name one of {', '.join(self._subparsers._group_actions[0].choices or ())}"
+        example = f", as in: {self.examples[0]}" if self.examples else ""
+        lacking = [name if name.startswith("-") else name.upper() for name in names.split(", ")]
+        return f"{', '.join(lacking)} missing{example}"
 
 
 def add_verb(verbs: Verbs, name: str, *, examples: Sequence[str], description: str = "") -> Parser:

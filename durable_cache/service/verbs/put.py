@@ -112,9 +112,9 @@ def _put(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     try:
         if not KeyExpression(arguments.key).is_key:
-            raise ValueError("name one key, without wildcards")
+            raise ValueError(f"{arguments.key[:80]!r}: name one key, without wildcards")
     except ValueError as error:
-        raise ConfigError(f"key {arguments.key[:80]!r}: {error}") from error
+        raise ConfigError(f"key {error}") from error
     if arguments.acknowledgements < 1:
         raise ConfigError("--acknowledgements: expected 1 or more; --no-wait waits for none")
     if arguments.rate < 0 or not arguments.timeout > 0:
@@ -243,6 +243,8 @@ def _show(
         return
     if arguments.no_wait:
         say(f"{counted(outcome.published, 'sample')} published; whether stored is not known")
+    elif not outcome.published:
+        say(f"{arguments.key}: nothing was published, standard input was empty")
     elif outcome.acknowledged == outcome.published:
         what = arguments.key
         if arguments.value == "-":

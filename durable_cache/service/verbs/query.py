@@ -110,7 +110,7 @@ def parse_selector(text: str) -> Asked:
     try:
         KeyExpression(key_expr)
     except ValueError as error:
-        raise ConfigError(f"selector {text[:80]!r}: {error}") from error
+        raise ConfigError(f"selector: {error}") from error
     # A ";" parts parameters only where a name follows: _time=[start;duration] holds one as well.
     for piece in filter(None, re.split(r";(?=[^;=\]]*=|$)", parameters)):
         name, _, value = piece.partition("=")

@@ -91,11 +91,12 @@ class _Signals:
 
 def _serve(arguments: argparse.Namespace) -> int:
     write_log(arguments.log, arguments.log_format)
-    settings = load_settings(overrides_of(arguments))
     signals = _Signals()
     from durable_cache.endpoints.session import log_as_environment_says
+    from durable_cache.service.building import note_mistakes
     from durable_cache.service.service import Service
 
+    settings = load_settings(overrides_of(arguments), note_mistakes)
     log_as_environment_says()
     tell = _tell_json if arguments.log_format == "json" else say
     service = Service(settings)
@@ -127,9 +128,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _read_again(service: Service, overrides: Overrides) -> None:
     """Let the service become what the configuration says now; it goes on where that is wrong."""
+    from durable_cache.service.building import note_mistakes
+
     log = logging.getLogger(CHANGES)
     try:
-        difference = service.change(lambda _: load_settings(overrides))
+        difference = service.change(lambda _: load_settings(overrides, note_mistakes))
     except DurableCacheError as error:
         log.warning(
             "the configuration was read again and nothing was changed",
@@ -154,6 +157,7 @@ def _introduce_json(service: Service) -> None:
             "mode": service.settings.zenoh.get("mode", "peer"),
             "listening": ", ".join(service.listening),
             "storages": ", ".join(cache.storages),
+            "pipes": ", ".join(cache.pipes),
             "state_dir": cache.state_dir,
             "status_url": "" if service.status is None else service.status.url,
         },
@@ -171,6 +175,8 @@ def _introduce(service: Service) -> None:
         level = service.caches[name].status().level
         say(f"  storing    {name}: {', '.join(storage.key_exprs)}, acknowledged at level {level}")
         say(f"             in {volume.backend.name}: {volume.place}")
+    for name, pipe in cache.pipes.items():
+        say(f"  pipe       {name}: {pipe.key_expr}, {pipe.is_between}")
     say(f"  journal    {cache.state_dir}")
     if service.status is not None:
         say(f"  status     {service.status.url}")

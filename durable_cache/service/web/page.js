@@ -26,7 +26,7 @@ const COLUMNS = {
 const PAGED = new Set(["keys", "sources", "samples"]);
 
 const state = { what: "keys", storage: "", key: "", source: "", keyExpr: "", pages: [""], next: null,
-  sort: "", down: true, paused: false, rows: [], before: new Map(), events: null, refreshes: 0, asked: 0 };
+  sort: "", down: true, paused: false, rows: null, before: new Map(), events: null, refreshes: 0, asked: 0 };
 
 const $ = (id) => document.getElementById(id);
 
@@ -287,8 +287,9 @@ function showRows() {
   const columns = COLUMNS[state.what];
   const focused = document.activeElement?.dataset?.focus;
   const holder = $("rows");
-  if (!state.rows.length) {
-    const reason = state.next ? "none of these keys is named; the next page goes on" : "nothing here";
+  if (!state.rows?.length) {
+    const none = state.next ? "none of these keys is named; the next page goes on" : "nothing here";
+    const reason = state.rows ? none : "asking …"; // no answer yet is not an empty one
     holder.replaceChildren(element("p", reason, "empty"));
   } else {
     const table = element("table");
@@ -325,7 +326,7 @@ async function refreshRows() {
 }
 
 function go(changes) {
-  Object.assign(state, { pages: [""], next: null, rows: [], sort: "", key: "", source: "" }, changes);
+  Object.assign(state, { pages: [""], next: null, rows: null, sort: "", key: "", source: "" }, changes);
   showRows();
   refreshRows().then(() => trouble(""), (error) => trouble(error.message));
 }

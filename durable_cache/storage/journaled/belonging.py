@@ -19,7 +19,7 @@ from durable_cache.storage.contract import Storage
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Journal
 
-__all__ = ["backend_finding", "journal_finding"]
+__all__ = ["backend_finding", "begin_anew", "journal_finding"]
 
 Waiting = Callable[[], Iterator[Sample]]
 _WITNESSES = 4
@@ -53,8 +53,21 @@ def journal_finding(journal: Journal, index: StreamIndex) -> str:
             f"the stream index beside {journal.path} is new or an older copy: it is read anew "
             "from the backend"
         )
-    index.adopt(journal.identity, first - 1 if finding else drained, doubted=bool(finding))
+    if finding:
+        begin_anew(journal, index)
+    else:
+        index.adopt(journal.identity, drained, doubted=False)
     return finding
+
+
+def begin_anew(journal: Journal, index: StreamIndex) -> None:
+    """Have every entry drained again, and the index read anew from the backend, durably.
+
+    The journal takes another identity: an index of before a finding, put back after it, fits
+    neither the journal nor the backend, and neither the entries nor a few samples need show that.
+    """
+    journal.renew()
+    index.adopt(journal.identity, journal.span()[0] - 1, doubted=True)
 
 
 def backend_finding(index: StreamIndex, backend: Storage, waiting: Waiting) -> str:

@@ -67,6 +67,7 @@ _REBUILD_STREAMS = 1_000
 _PUT_ALIAS = "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?)"
 _PUT_AGREEMENT = "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)"
 _PUT_INCARNATION = "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)"
+_DROP_INCARNATION = "DELETE FROM incarnations WHERE zid = ? AND eid = ? AND epoch = ?"
 _fact = msgspec.json.Decoder(list[str | int])
 _marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
 _NOTHING = SampleBatch()
@@ -249,17 +250,16 @@ class StreamIndex:
     def declare(
         self, source: SourceId, epoch: int, incarnation: str, instead_of: int | None = None
     ) -> None:
-        """Keep durably which incarnation an epoch is, and what was stored before its token came.
-
-        Idempotent.
-        """
+        """Keep durably which run an epoch is, and instead of which other one; idempotent."""
         declared = (*source, epoch, incarnation)
         with self._transaction() as database:
             database.execute(_PUT_INCARNATION, declared)
             if instead_of is not None:
                 database.execute(_PUT_AGREEMENT, (*source, instead_of, epoch))
+                database.execute(_DROP_INCARNATION, (*source, instead_of))
         if self._keeper is not None:
-            self._keeper.keep("incarnation", {json_text(declared[:3]): json_text(declared)})
+            gone = [] if instead_of is None else [json_text((*source, instead_of))]
+            self._keeper.keep("incarnation", {json_text(declared[:3]): json_text(declared)}, gone)
             if instead_of is not None:
                 name, value = agreement_fact(Alias(source, instead_of, 0, epoch))
                 self._keeper.keep("agreement", {name: value})
@@ -466,16 +466,13 @@ class StreamIndex:
         agreements: what is claimed afterwards can be read or was removed on purpose.
         """
         with self._transaction() as database:
-            removed = self._removed(database)
+            numberings = self._removed(database)
             self._cache.clear()
             database.execute("DELETE FROM streams WHERE floor = 0 AND purged = 0")
             database.execute("UPDATE streams SET held = '[]'")
             database.execute("DELETE FROM numberings")
             database.execute("DELETE FROM timestamps")
             database.execute("DELETE FROM meta WHERE name IN ('marks', 'doubted')")
-            numberings = {
-                numbering: NumberingRuns(runs, RangeSet(), 0) for numbering, runs in removed.items()
-            }
             every = storage.held()
             while page := [*islice(every, _REBUILD_STREAMS)]:
                 known = self._infos([held.stream for held in page])
@@ -504,17 +501,20 @@ class StreamIndex:
             set_meta(database, "generation", self.generation)
             self.streams = int(database.execute("SELECT count(*) FROM streams").fetchone()[0])
 
-    def _removed(self, database: sqlite3.Connection) -> dict[NumberingKey, RangeSet]:
-        """Return the numbers that were held once and that no stream holds: they were removed."""
+    def _removed(self, database: sqlite3.Connection) -> dict[NumberingKey, NumberingRuns]:
+        """Return numbers that were held and that no stream holds, for they were removed.
+
+        The newest time of their run tells the next one from it.
+        """
         rows = database.execute("SELECT zid, eid, epoch, held FROM streams ORDER BY 1, 2, 3")
-        removed: dict[NumberingKey, RangeSet] = {}
+        removed: dict[NumberingKey, NumberingRuns] = {}
         for (zid, eid, epoch), group in groupby(rows, key=lambda row: row[:3]):
             numbering = NumberingKey(SourceId(zid, eid), epoch)
-            left = self._numberings([numbering])[numbering].held
+            known = self._numberings([numbering])[numbering]
             for *_, held in group:
-                left = left.difference(unpack(held))
-            if left:
-                removed[numbering] = left
+                known.held = known.held.difference(unpack(held))
+            if known.held:
+                removed[numbering] = NumberingRuns(known.held, RangeSet(), known.newest)
         return removed
 
     def close(self) -> None:

@@ -84,9 +84,15 @@ class Journal:
         """Return what tells this file from one that is put in its place; made with the file."""
         found = self.kept("journal").get("identity")
         if found is None:
-            found = secrets.token_hex(8)
-            self.keep("journal", {"identity": found})
+            self.renew()
+            return self.identity
         return found
+
+    def renew(self) -> None:
+        """Take another identity: what was written beside this file until now is older."""
+        identity = secrets.token_hex(8)
+        self.keep("journal", {"identity": identity})
+        self.identity = identity
 
     def span(self) -> tuple[int, int]:
         """Return the ids of the first entry that is left and of the last one ever written.

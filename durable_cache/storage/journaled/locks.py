@@ -24,8 +24,15 @@ class DirectoryLock:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StorageUnavailable(
+                f"state directory {directory}: it is, or lies in, a file; choose another state_dir"
+            ) from error
         except OSError as error:
-            raise StorageUnavailable(f"state directory {directory}: {error.strerror}") from error
+            raise StorageUnavailable(
+                f"state directory {directory}: {error.strerror}; choose a state_dir where this "
+                "user may write"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -42,7 +42,11 @@ from durable_cache.storage.contract import (
 )
 from durable_cache.storage.journaled.absences import HeldStream, absences
 from durable_cache.storage.journaled.backlog import Backlog
-from durable_cache.storage.journaled.belonging import backend_finding, journal_finding
+from durable_cache.storage.journaled.belonging import (
+    backend_finding,
+    begin_anew,
+    journal_finding,
+)
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
@@ -190,7 +194,7 @@ class JournaledStorage:
         if finding and self.journal is not None:
             self._report(finding)
             # What the journal still has of drained entries may be what the backend lost.
-            self.index.adopt(self.journal.identity, self.journal.span()[0] - 1, doubted=True)
+            begin_anew(self.journal, self.index)
         if finding or doubted:
             self.index.rebuild(self.backend)
             self._purge_again()

@@ -34,9 +34,11 @@ def _at(
     source: SourceId = LOW,
     epoch: int = 1,
     sn: int | None = None,
+    clock: str = "c10c",
 ) -> Sample:
     made = sample(time if sn is None else sn, key, source, epoch, ntp64=stamp(time))
-    return msgspec.structs.replace(made, kind=kind, payload=b"" if kind is DELETE else made.payload)
+    payload = b"" if kind is DELETE else made.payload
+    return msgspec.structs.replace(made, kind=kind, payload=payload, timestamp_id=clock)
 
 
 class NewestCase(NamedTuple):
@@ -61,6 +63,9 @@ NEWEST_CASES = (
     _case("one time, two sources", _at(1, source=HIGH), _at(1, source=LOW), a=0),
     _case("one time, two numbers", _at(1, sn=4), _at(1, sn=5), _at(1, sn=3), a=1),
     _case("one time, two epochs", _at(1, epoch=2, sn=0), _at(1, epoch=1, sn=7), a=0),
+    _case("one time, two clocks", _at(1, sn=9, clock="9"), _at(1, sn=3, clock="10"), a=1),
+    _case("one time, two clocks and sources",
+          _at(1, source=HIGH, clock="9"), _at(1, source=LOW, clock="10"), a=1),
     _case("an older epoch with a later time", _at(2, epoch=1), _at(1, epoch=2), a=0),
     _case("a delete", _at(1), _at(2, kind=DELETE), a=1),
     _case("a late put before a delete", _at(2, kind=DELETE), _at(1), a=0),

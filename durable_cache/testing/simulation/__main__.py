@@ -7,7 +7,13 @@ import re
 import sys
 
 from durable_cache.testing.simulation.history import History
+from durable_cache.testing.simulation.member_history import MemberHistory
+from durable_cache.testing.simulation.mode_history import ModeHistory
+from durable_cache.testing.simulation.pipe_history import PipeHistory
 from durable_cache.testing.simulation.reader_history import ReaderHistory
+from durable_cache.testing.simulation.seeded import SeededHistory
+from durable_cache.testing.simulation.split_brain_history import SplitBrainHistory
+from durable_cache.testing.simulation.spool_history import SpoolHistory
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,13 +21,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m durable_cache.testing.simulation")
     parser.add_argument("--seed", type=int, required=True, help="which history")
     parser.add_argument("--readers", action="store_true", help="one of readers with profiles")
+    parser.add_argument("--pipes", action="store_true", help="one of a pipe and its consumer")
+    parser.add_argument("--split-brain", action="store_true", help="one of a partition")
+    parser.add_argument("--spools", action="store_true", help="one of a publisher with a spool")
+    parser.add_argument("--members", action="store_true", help="one of a consumer's members")
+    parser.add_argument("--modes", action="store_true", help="one of subscribers with modes")
     parser.add_argument("--without", default="", help="kinds of trouble to leave out, by commas")
     parser.add_argument("--only", default="", help="print lines that match this expression")
     chosen = parser.parse_args(arguments)
     without = tuple(filter(None, chosen.without.split(",")))
-    history: History | ReaderHistory
+    history: History | ReaderHistory | SplitBrainHistory | ModeHistory | SeededHistory
     if chosen.readers:
         history = ReaderHistory(chosen.seed, tracing=True)
+    elif chosen.pipes:
+        history = PipeHistory(chosen.seed, tracing=True)
+    elif chosen.split_brain:
+        history = SplitBrainHistory(chosen.seed, tracing=True)
+    elif chosen.spools:
+        history = SpoolHistory(chosen.seed, tracing=True)
+    elif chosen.members:
+        history = MemberHistory(chosen.seed, tracing=True)
+    elif chosen.modes:
+        history = ModeHistory(chosen.seed, tracing=True)
     else:
         history = History(chosen.seed, tracing=True, without=without)
     wrong = history.run()

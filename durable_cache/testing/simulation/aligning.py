@@ -28,6 +28,7 @@ from durable_cache.protocol.alignment import (
     ContentEnded,
     ContentRead,
     Forgotten,
+    LeftAsTheyAre,
     Loaded,
     LoadEnded,
     Offer,
@@ -51,6 +52,7 @@ from durable_cache.protocol.alignment import (
 )
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.simulation.network import Outcome, Token
 from durable_cache.testing.simulation.world import SECOND_NS
@@ -118,9 +120,11 @@ class SimAligning:
         """The table that names of epochs go through."""
         return self._process.core.epochs
 
-    def offer(self, samples: list[Sample], origin: Origin) -> None:
+    def offer(
+        self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+    ) -> None:
         """Hand samples of peers in at the door."""
-        self._cache.offer(samples, origin)
+        self._cache.offer(samples, origin, names)
 
     def start(self) -> None:
         """Begin on what is stored, and let peers see it; raises what reading the index raised."""
@@ -222,6 +226,9 @@ class SimAligning:
 
     def _tick(self) -> None:
         self._cache.later(_TICK_SECONDS, self._tick)
+        merging = self._process.merging
+        if merging is not None:
+            self._do(self._aligner.handle(LeftAsTheyAre(merging.ignored)))
         while self._changes:
             token, alive = self._changes.popleft()
             event = PeerSeen if alive else PeerGone
@@ -230,6 +237,8 @@ class SimAligning:
         for _ in range(len(self._comparisons)):
             self._compare(self._comparisons.popleft())
         self._take()  # what was too young to be told before
+        if merging is not None:
+            merging.tick(self._aligner.status())
 
     def _do(self, outputs: Iterable[AlignerOutput]) -> None:
         world = self._cache.world
@@ -297,16 +306,20 @@ class SimAligning:
     def _read(self, read: ReadSamples) -> bytes | DurableCacheError:
         wanted = ((stream, ranges(runs)) for stream, runs in read.wanted)
         try:
-            return pull_reply(read, self._store.stored(wanted))
+            names = self._store.names(stream.source for stream, _ in read.wanted)
+            return pull_reply(read, self._store.stored(wanted), names)
         except DurableCacheError as error:
             self._cache.reads_troubled_ns = self._cache.world.now_ns
             return error
 
     def _offer(self, offer: Offer) -> None:
         self._cache.world.occur("samples pulled")
-        self._store.offer(offer.batch)
-        if len(offer.held):
-            self._compare(offer.held)
+        try:
+            held = self._store.offer(offer.batch, offer.held, offer.names)
+        except DurableCacheError:
+            return  # it is pulled again
+        if len(held):
+            self._compare(held)
 
     def _compare(self, batch: SampleBatch) -> None:
         cache, before = self._cache, self._store.conflicts

@@ -12,11 +12,15 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from durable_cache.endpoints.alignment.corrected import Corrected
+from durable_cache.endpoints.behind import beginning_behind
 from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.alignment import SplitBrainToken
 from durable_cache.protocol.cache.events import EngineOptions, Origin, ReportMiss, SendAck
-from durable_cache.protocol.wire import Ack, Incarnation, PackedAnswer, decode_packed, encode_packed
+from durable_cache.protocol.standings import Standings, encode_beginning
+from durable_cache.protocol.wire import Ack, Incarnation, encode_packed
 from durable_cache.runtime.reading import OneState
 from durable_cache.storage.contract import Durability, Floor, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
@@ -28,6 +32,7 @@ from durable_cache.testing.simulation.media import (
     JournalState,
     Medium,
 )
+from durable_cache.testing.simulation.merging import SimMerging
 from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
 from durable_cache.testing.simulation.publishers import (
     ForeignPublisher,
@@ -37,7 +42,7 @@ from durable_cache.testing.simulation.publishers import (
     PublisherToken,
     SimPublisher,
 )
-from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.questions import Heard, Question
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.untold import Heard as HeardRuns
 from durable_cache.testing.simulation.world import START_NS, World
@@ -105,13 +110,19 @@ class SimCache(Listener):
         self.on_miss: list[Callable[[ReportMiss], None]] = []
         self.on_ack: list[Callable[[SendAck], None]] = []
         self.on_answer: list[Callable[[Question, list[Sample]], None]] = []
+        self.merges: Callable[[Composition], SimMerging] | None = None
+        """Makes the merge policy of each process; None where both sides merge."""
+        self.on_healing: list[Callable[[], None]] = []
+        self.on_corrected: list[Callable[[Corrected], None]] = []
         self.reads_troubled_ns = -1
         """When a read of the backend last failed."""
         self.troubled_ns = -1
         """When this cache last failed at something of its own."""
-        self._queue: deque[Sample | tuple[PublisherToken, bool] | Heartbeat] = deque()
+        self._queue: deque[Sample | list[Sample] | tuple[PublisherToken, bool] | Heartbeat] = (
+            deque()
+        )
+        """A list is of what found no room there."""
         self._events: deque[Callable[[], None]] = deque()
-        self._refused: list[Sample] = []
         self._stepping = self._draining = False
         self._wake_ns: int | None = None
         self._heard = HeardRuns()
@@ -150,6 +161,8 @@ class SimCache(Listener):
         self.network.show_all(self.name)
         self.network.declare(Token(self.name, HISTORY))
         process.begin()
+        if process.merging is not None:
+            process.merging.start()
         if process.aligning is not None:
             process.aligning.start()
         self._schedule_wake()
@@ -170,7 +183,6 @@ class SimCache(Listener):
         self.process = None
         self._queue.clear()
         self._events.clear()
-        self._refused.clear()
         self._stepping = self._draining = False
         self._wake_ns = None
         for medium in self.media:
@@ -227,7 +239,11 @@ class SimCache(Listener):
         assert publication is not None
         if len(self._queue) >= self.plan.queue_samples_max:
             self.world.occur("queue full")
-            self._refused.append(sample)
+            last = self._queue[-1]
+            if isinstance(last, list):
+                last.append(sample)
+            else:
+                self._queue.append([sample])
             self._hears(publication.numbering, sample.sn, 0)  # its number is kept, and no time
         else:
             self._queue.append(sample)
@@ -258,6 +274,8 @@ class SimCache(Listener):
             self._seen(value, alive)
         elif isinstance(value, CacheToken) and self._process.aligning is not None:
             self._process.aligning.seen(value, alive)
+        elif isinstance(value, SplitBrainToken) and self._process.merging is not None:
+            self._process.merging.seen(value, alive)
 
     def _seen(self, token: PublisherToken, alive: bool) -> None:
         if alive:
@@ -299,9 +317,6 @@ class SimCache(Listener):
             self._events.popleft()()
         elif self._queue and process.core.ready:
             self._take_oldest(process)
-        if self._refused:
-            refused, self._refused = self._refused, []
-            process.refused(refused)
         self._schedule_wake()
         if self._events or (self._queue and process.core.ready):
             self._step_soon()
@@ -321,7 +336,9 @@ class SimCache(Listener):
             process.received(batch, Origin.LIVE)
         else:
             heard = self._queue.popleft()
-            if isinstance(heard, tuple):
+            if isinstance(heard, list):
+                process.refused(heard)
+            elif isinstance(heard, tuple):
                 token, alive = heard
                 (process.declared if alive else process.gone)(token)
             elif isinstance(heard, Heartbeat):
@@ -494,6 +511,11 @@ class SimCache(Listener):
                 check(question, found)
         yield encode_packed(SampleBatch(waiting), more, absent, names)
 
+    def answer_beginning(self, key_expr: KeyExpression, standings: Standings) -> Iterator[bytes]:
+        """Say since when there is something behind standings; raises what the storage raised."""
+        if self.process is not None:
+            yield encode_beginning(beginning_behind(self.process.store, key_expr, standings))
+
     def peers(self) -> list[SimCache]:
         """Return the other caches, whether they run or not."""
         nodes = self.network.nodes.values()
@@ -544,30 +566,6 @@ class SimCache(Listener):
     def has_durably(self, publication: Publication) -> bool:
         """Tell whether a publication is here, or went by retention, a purge or a broken medium."""
         return any(publication in those for those in (self.held_ns, self.removed, self.gone))
-
-
-class Heard:
-    """What the answers to one question hold together."""
-
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self.parts: list[PackedAnswer] = []
-        self.cut_after: Sample | None = None
-
-    @property
-    def samples(self) -> list[Sample]:
-        return [sample for part in self.parts for sample in part.samples]
-
-    def hear(self, frame: bytes) -> None:
-        """Take one packed frame."""
-        answer = decode_packed(frame)
-        self.parts.append(answer)
-        if answer.more and answer.samples:
-            last = answer.samples.samples[-1]
-            last = msgspec.structs.replace(last, payload=b"", attachment=None)
-            place = self._question.selection.place
-            if self.cut_after is None or place(last) < place(self.cut_after):
-                self.cut_after = last
 
 
 def answerers_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from durable_cache.errors import DurableCacheError, StorageError
@@ -86,15 +87,19 @@ class Composition:
             CoreOptions(plan.engine, plan.resources_limit),
             aliases=self.index.aliases(),
             agreements=self.index.agreements(),
-            screen=self.store.admit,
+            screen=lambda batch, _: self.store.admit(batch),
             streams=[info.stream for info in self.index.all_infos()] if limited else (),
         )
+        self.before_commit: list[Callable[[SampleBatch], None]] = []
+        """Called with what is about to be stored; raises StorageError as a commit does."""
         self.aligning = SimAligning(cache, self) if plan.align else None
+        self.merging = None if cache.merges is None else cache.merges(self)
         self._began_ns = cache.unix_ns
         self._purging = False
         """Whether the backend may still hold something that was purged."""
         self._todo: deque[Effect] = deque()
         self._committing = False
+        self._given_refused = 0
         self.index.keep_by(plan.retention)
 
     @property
@@ -117,6 +122,7 @@ class Composition:
         room = max(0, self._cache.plan.given_samples_max - self.core.given_waiting)
         if origin is not Origin.LIVE and len(samples) > room:
             self._cache.failed("room for what others gave")
+            self._given_refused += len(samples) - room
             samples = samples[:room]
         if samples:
             self.handle(Arrived(SampleBatch(samples), origin, self.now, names))
@@ -176,6 +182,10 @@ class Composition:
         pause = cache.world.random.random() * cache.plan.commit_seconds
         cache.later(pause, lambda: cache.tell(commit))
 
+    def _inquired(self, inquiry_id: int, refused_before: int, failed: bool) -> None:
+        whole = self._given_refused == refused_before
+        self.handle(Inquired(inquiry_id, self.now, failed, whole))
+
     def _do(self, effect: Effect) -> CoreEvent | None:
         cache = self._cache
         match effect:
@@ -199,12 +209,8 @@ class Composition:
                 )
             case Inquire(inquiry_id, source, first, last):
                 cache.world.occur("cache asks for other names")
-                cache.fetch(
-                    source,
-                    first,
-                    last,
-                    lambda failed: self.handle(Inquired(inquiry_id, self.now, failed)),
-                )
+                ended = partial(self._inquired, inquiry_id, self._given_refused)
+                cache.fetch(source, first, last, ended)
             case AnswerResend():
                 cache.world.occur("resend answered")
             case ReportMiss():
@@ -259,6 +265,8 @@ class Composition:
 
     def _commit(self, append: Append) -> Appended | AppendFailed:
         try:
+            for hear in self.before_commit:
+                hear(append.batch)
             self.store.commit(append.batch, append.skips)
         except StorageError:
             self._cache.failed("commit")

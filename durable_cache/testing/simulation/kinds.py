@@ -31,6 +31,7 @@ KINDS: Mapping[str, str] = {
     "commit takes its time": "slow commits",
     **{f"crash after a call of the {medium}": "crash" for medium in _MEDIA},
     **{f"crash before a call of the {medium}": "crash" for medium in _MEDIA},
+    "cache that was never in reach": "join",
     "conflict": "pinned foreign",
     "drain failed": "medium",
     "epochs agreed": "pinned foreign",

@@ -197,6 +197,12 @@ class SimJournal(Journal):
         """Entries that the bound counts: those whose commit was not known to be done are none."""
         self._count()
 
+    def renew(self) -> None:
+        # Nothing is drawn: the rest of a history stays as it is.
+        identity = f"{self.identity[:16]}{self._medium.world.now_ns:x}"
+        self.keep("journal", {"identity": identity})
+        self.identity = identity
+
     def _count(self) -> None:
         entries = self._medium.state.entries.values()
         self._counted.intersection_update(self._medium.state.entries)

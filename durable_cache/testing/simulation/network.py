@@ -147,6 +147,24 @@ class Network:
             for token in self._tokens.get(source, ()):
                 self._show(token, target, alive=True)
 
+    def cut(self, ways: Iterable[tuple[str, str]], seconds: float) -> None:
+        """Cut some directions, and mend them after a while."""
+        ways = list(ways)
+        for way in ways:
+            self.block(*way)
+
+        def mend() -> None:
+            for way in ways:
+                self.unblock(*way)
+
+        self.world.at(seconds, mend)
+
+    def heal(self) -> None:
+        """Mend all links; from now on nothing goes wrong any more."""
+        self.world.healed = True
+        for way in sorted(self.blocked):
+            self.unblock(*way)
+
     def carry(self, source: str, target: str, deliver: Callable[[], None]) -> None:
         """Bring a sample over, or lose it, or bring it twice, or late."""
         world, conditions = self.world, self.conditions

@@ -134,7 +134,7 @@ class SubscriberPromise:
             if self._is_excused(publication.numbering):
                 continue
             held = [cache.held_ns.get(publication, 0) for cache in self._caches]
-            if max(held, default=0) > subscriber.since_ns:
+            if not 0 < max(held, default=0) <= subscriber.since_ns:
                 continue
             if sample.ntp64 < newest.get(sample.key, 0):
                 finding = Finding(publication.numbering, sample.sn)
@@ -245,7 +245,7 @@ class SubscriberPromise:
             if publication in self._delivered:
                 self._fail(f"was told to miss what it had: {Finding(numbering, sn)}")
             elif not holds(self._key_expr, publication.sample.key):
-                where = self._had_at(publication)
+                where = self._had_at(publication, self._shown_by(numbering))
                 if where:
                     self._fail(f"was told to miss another key, {where}: {Finding(numbering, sn)}")
             elif self._is_too_large(publication) or sn < self._begun.get(numbering, 0):
@@ -263,6 +263,8 @@ class SubscriberPromise:
         numbering = self._named.get((source, epoch))
         if numbering is None and newest is not None and epoch and newest.epoch == epoch:
             numbering = newest
+        if numbering is None and newest is None and not epoch:
+            return None  # of the run that it is given first under 0, or of one before
         if numbering is None:
             later = reversed(self._truth.numberings[source])
             numbering = next((one for one in later if _is_called(one, epoch)), None)
@@ -271,10 +273,11 @@ class SubscriberPromise:
     def _named_since(self, source: SourceId, epoch: int) -> Numbering | None:
         """Return the run that it came to know of after the newest it was given, if it names one.
 
-        Two runs that began within one time frame are called by that and by the next number.
+        Two runs that began within one time frame are called by that and by the next number, and so
+        is one whose publisher's clock was set back (ADR 0107).
         """
         newest = self._newest.get(source)
-        if newest is None or newest.epoch:
+        if newest is None:
             return None
         called = (name for (_, name), run in self._named.items() if run is newest)
         if epoch <= max(called, default=0):
@@ -282,12 +285,24 @@ class SubscriberPromise:
         later = self._truth.numberings[source][newest.at + 1 :]
         return next((run for run in later if self._heard.knows(run)), None)
 
-    def _had_at(self, publication: Publication) -> str:
+    def _shown_by(self, numbering: Numbering) -> list[SimCache]:
+        """Return the caches that can show which run they mean by what they say of its numbers.
+
+        By the epoch of a run without a name each means what it likes: a sample shows it that the
+        subscriber was given of the run (ADR 0120).
+        """
+        if numbering.incarnation:
+            return self._caches
+        given = [one for one in numbering.published.values() if one in self._delivered]
+        return [cache for cache in self._caches if any(one in cache.held_ns for one in given)]
+
+    def _had_at(self, publication: Publication, caches: list[SimCache] | None = None) -> str:
         subscriber = self._subscriber
         if subscriber is None or not self._recovers:
             return ""
         since_ns = self._world.now_ns - round(self.wait_seconds * SECOND_NS)
-        return available(subscriber.network, subscriber.name, self._caches, publication, since_ns)
+        asked = self._caches if caches is None else caches
+        return available(subscriber.network, subscriber.name, asked, publication, since_ns)
 
     def _switched(self, old: Numbering | None, new: Numbering) -> None:
         """Before the first of a later run, everything of the one before is settled."""
@@ -345,8 +360,12 @@ class SubscriberPromise:
         while wanted and self._is_too_large(wanted[-1]):
             wanted.pop()  # of a run that begins, nothing after it shows whose number it is
         if first is None:
-            # All that was published since this subscriber came may have been too large for it.
+            # All that was published since this subscriber came may have been too large for it. Then
+            # what it was told of first is what it begins with.
             since_ns = 0 if self._subscriber is None else self._subscriber.since_ns
+            unnamed = self._reported_unnamed[numbering.source]
+            told = self._reported[numbering].first or unnamed.first or 0
+            wanted = [one for one in wanted if one.sample.sn >= told and not self._is_told(one)]
             if not numbering.ended and wanted and wanted[-1].at_ns >= since_ns:
                 last = max(numbering.published)
                 self._fail(f"was given nothing of {Finding(numbering, last)}")
@@ -359,11 +378,16 @@ class SubscriberPromise:
             last = max(numbering.published)
         for publication in wanted:
             sn = publication.sample.sn
-            told = sn in reported or sn in self._reported_unnamed[numbering.source]
+            told = self._is_told(publication)
             if told or publication in self._delivered or self._went_before(publication):
                 continue
             if first <= sn <= last:
                 self._fail(f"was neither given nor told of {Finding(numbering, sn)}")
+
+    def _is_told(self, publication: Publication) -> bool:
+        """Tell whether it was reported as missed."""
+        numbering, sn = publication.numbering, publication.sample.sn
+        return sn in self._reported[numbering] or sn in self._reported_unnamed[numbering.source]
 
     def _went_before(self, publication: Publication) -> bool:
         """Tell whether a cache let a publication go that came before history was read.

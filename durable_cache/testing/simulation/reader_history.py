@@ -237,16 +237,8 @@ class ReaderHistory:
         pairs = [(left, right) for left in one for right in names if right not in one]
         if self.random.random() < 0.4:
             pairs = [self.random.choice(sorted(pairs))]
-        for left, right in sorted(pairs):
-            self.network.block(left, right)
-            self.network.block(right, left)
-
-        def mend() -> None:
-            for left, right in sorted(pairs):
-                self.network.unblock(left, right)
-                self.network.unblock(right, left)
-
-        self.world.at(self.random.choice((0.3, 2.0, 8.0)), mend)
+        ways = [way for left, right in sorted(pairs) for way in ((left, right), (right, left))]
+        self.network.cut(ways, self.random.choice((0.3, 2.0, 8.0)))
 
     def _kill_cache(self) -> None:
         cache = self.random.choice(self.caches)
@@ -276,9 +268,7 @@ class ReaderHistory:
             self._add_reader(eventually=self.random.random() < 0.6)
 
     def _heal(self) -> None:
-        self.world.healed = True
-        for one, two in sorted(self.network.blocked):
-            self.network.unblock(one, two)
+        self.network.heal()
         for cache in self.caches:
             cache.start()
         for writer in self.writers:

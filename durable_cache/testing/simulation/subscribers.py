@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -13,12 +13,16 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.standings import FROM_THE_BEGINNING, Standings, decode_beginning
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
     Answer,
     AnswererAppeared,
+    AnswerersGone,
     AnswerPart,
+    AskBeginning,
     AskHistory,
+    BeginningTold,
     Declared,
     Deliver,
     DeliveryOptions,
@@ -33,11 +37,11 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
     TokenGone,
 )
-from durable_cache.testing.simulation.caches import HISTORY, Heard, answerers_of
-from durable_cache.testing.simulation.network import Network, Outcome, Token
+from durable_cache.testing.simulation.caches import HISTORY, SimCache, answerers_of
+from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
 from durable_cache.testing.simulation.promises import SubscriberPromise
 from durable_cache.testing.simulation.publishers import Heartbeat, Listener, PublisherToken
-from durable_cache.testing.simulation.questions import Question
+from durable_cache.testing.simulation.questions import Heard, Question
 from durable_cache.testing.simulation.world import World
 
 __all__ = ["SimSubscriber", "SubscriberPlan"]
@@ -82,6 +86,10 @@ class SimSubscriber(Listener):
         self._waiting: deque[Callable[[], Event]] = deque()
         self._taking = self._working = False
         self._wake_ns: int | None = None
+        self._in_reach: set[Token] = set()
+        """The tokens of caches."""
+        self._met: dict[str, int | None] = {}
+        """The caches that were in reach at some time."""
         self._too_large: dict[tuple[SourceId, int], RangeSet] = {}
         """Numbers of which an answer said that they are too large, as they were asked for."""
 
@@ -90,6 +98,7 @@ class SimSubscriber(Listener):
         self.life += 1
         self.running, self.since_ns = True, self.world.now_ns
         self.promise.began(self)
+        self._met = {cache.name: None for cache in self.promise.caches_in_reach()}
         if self.plan.history is not None:
             self.world.occur("late joiner asks for history")
         self._do(
@@ -131,8 +140,18 @@ class SimSubscriber(Listener):
 
     def token_changed(self, token: Token, alive: bool) -> None:
         value = token.value
-        if value == HISTORY and alive:
-            self._handle_soon(lambda: AnswererAppeared(self._now))
+        if value == HISTORY:
+            if alive:
+                self._in_reach.add(token)
+                strange = token.owner not in self._met
+                gone_ns = self._met.get(token.owner)
+                self._met[token.owner] = None
+                self._handle_soon(lambda: AnswererAppeared(self._now, strange, gone_ns))
+            elif self._in_reach == {token}:
+                self._handle_soon(lambda: AnswerersGone(self._now))
+            if not alive:
+                self._in_reach.discard(token)
+                self._met[token.owner] = self._now.unix_ns
         elif isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
             if alive:
                 self.follows(value.source, value.run)
@@ -214,6 +233,8 @@ class SimSubscriber(Listener):
                     self._fetch(output)
                 case AskHistory():
                     self._ask_history(output)
+                case AskBeginning():
+                    self._ask_beginning(output)
                 case _:
                     assert_never(output)
 
@@ -239,13 +260,14 @@ class SimSubscriber(Listener):
         self._ask(question, heard, end)
 
     def _ask_history(self, ask: AskHistory) -> None:
-        if ask.after is None:
+        if ask.after is None and ask.since_ns is None:
             self.promise.history_begins()
         question = Question(
             self.key_expr,
-            newest=self.plan.history or None,
+            newest=(self.plan.history or None) if ask.since_ns is None or ask.as_wanted else None,
             after=ask.after,
             in_time=True,
+            since_ns=ask.since_ns,
             samples_max=ask.samples_max,
         )
         heard = Heard(question)
@@ -256,11 +278,37 @@ class SimSubscriber(Listener):
 
         self._ask(question, heard, end)
 
+    def _ask_beginning(self, ask: AskBeginning) -> None:
+        told: list[int] = []
+        standings = Standings(ask.standings)
+        asked: list[tuple[Node, Callable[[], Iterator[bytes]]]] = [
+            (cache, _telling_beginning(cache, self.key_expr, standings))
+            for cache in self.network.nodes.values()
+            if isinstance(cache, SimCache)
+        ]
+
+        def end(outcome: Outcome) -> None:
+            unknown = not outcome.whole or outcome.errors
+            ntp64 = FROM_THE_BEGINNING if unknown else min(told, default=FROM_THE_BEGINNING)
+            self.world.occur("cache that was never in reach")
+            self._handle_soon(lambda: BeginningTold(ask.question_id, ntp64, self._now))
+
+        def hear(frame: bytes) -> None:
+            told.append(decode_beginning(frame))
+
+        self.network.ask(self, asked, self.plan.query_timeout_seconds, hear, end)
+
     def _ask(self, question: Question, heard: Heard, end: Callable[[Outcome], None]) -> None:
         if self.world.tracing:
             self.world.say(f"{self.name} asks {question}")
         answerers = answerers_of(self.network, question)
         self.network.ask(self, answerers, self.plan.query_timeout_seconds, heard.hear, end)
+
+
+def _telling_beginning(
+    cache: SimCache, key_expr: KeyExpression, standings: Standings
+) -> Callable[[], Iterator[bytes]]:
+    return lambda: cache.answer_beginning(key_expr, standings)
 
 
 def _answer(plan: SubscriberPlan, heard: Heard, outcome: Outcome, *others: Heard) -> Answer:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from durable_cache.testing.proxy import TcpProxy, Traffic
+from tests.kit.proxy import TcpProxy, Traffic
 
 __all__ = ["ModuleProcess", "TcpProxy", "Traffic", "full_disk", "wait_until"]
 
@@ -106,7 +106,7 @@ class ModuleProcess:
             log = self._logs / name
             self._started_at[name] = log.stat().st_size if log.exists() else 0
         with (self._logs / "out").open("ab") as out, (self._logs / "err").open("ab") as err:
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
+            self._process = subprocess.Popen(
                 self._command,
                 cwd=self._folder,
                 env=self._environment,
@@ -218,7 +218,7 @@ def full_disk(folder: Path, size_bytes: int = 1024 * 1024) -> Iterator[Path]:
 
 def _mount(name: str, *arguments: str) -> None:
     program = shutil.which(name) or f"/usr/bin/{name}"
-    done = subprocess.run(  # noqa: S603 - system programs, no shell
+    done = subprocess.run(
         [program, *arguments],
         capture_output=True,
         text=True,

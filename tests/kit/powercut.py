@@ -142,7 +142,7 @@ class PowerCutDisk:
 
 def _run(name: str, *arguments: str) -> None:
     try:
-        done = subprocess.run(  # noqa: S603 - system programs, no shell
+        done = subprocess.run(
             [_find(name) or name, *arguments],
             capture_output=True,
             text=True,

@@ -1,0 +1,173 @@
+"""Which run of a source samples are of, as far as their numbers and their times show it.
+
+Runs of one source follow each other, and none begins before the one before it has ended (ADR 0115).
+A foreign publisher's time is its own to choose, so these rules decide only where nothing that is
+stored says otherwise. What is stored is asked for in conversations (`questions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, frame_start_ns
+from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
+from durable_cache.protocol.cache.numbering import KnownSource, Numbering
+from durable_cache.protocol.cache.questions import Conversation, Numbers, NumbersFound, answer_of
+from durable_cache.protocol.restarts import RESTART_NTP64, is_later
+
+__all__ = [
+    "adjoin",
+    "begun_between",
+    "by_time",
+    "is_out_of_order",
+    "is_unnamed",
+    "may_be_of",
+    "wrapped_between",
+]
+
+_APART_NTP64 = 1 << 32
+"""Threads of one publisher invert timestamps by less than a second."""
+_SN_END = 1 << 36
+_HALF = SOURCE_SN_MODULUS // 2
+_FIRST_MAX = 16
+"""So many of a run's first numbers tell when it began: threads of one publisher overlap."""
+_NEIGHBOURS_MAX = 16
+"""One number may be stored under several keys, where somebody forged it; a few tell enough."""
+
+
+def is_unnamed(numbering: Numbering) -> bool:
+    """Tell whether something is held without an epoch, of a run that nobody declared."""
+    unknown = numbering.epoch == EPOCH_UNKNOWN and not numbering.declared
+    return unknown and bool(numbering.window.held)
+
+
+def adjoin(
+    known: KnownSource, epoch: int, other: int, samples: Sequence[Sample] = ()
+) -> Conversation[bool]:
+    """Tell whether the later of two runs may be the rest of the earlier.
+
+    Who heard the one part of a run and who heard the other name it each for itself, and no number
+    in common shows that it is one. `samples` are of `epoch` and not here yet.
+    """
+    earlier, later = sorted((epoch, other))
+    if earlier == EPOCH_UNKNOWN or any(earlier < one < later for one in known.numberings):
+        return False
+    runs = [known.numberings.get(one) for one in (earlier, later)]
+    if any(one is not None and (one.named or one.declared) for one in runs):
+        return False
+    if any(sample.stamped or not sample.ntp64 for sample in samples):
+        return False
+    before, after = runs
+    sns = {epoch: [sample.sn for sample in samples], other: []}
+    ended = max([*sns[earlier], *_ends(before)], default=None)
+    began = min([*sns[later], *_ends(after)], default=None)
+    if ended is None or began is None or not 0 < began - ended <= known.window_size_samples:
+        return False
+    given = [sample.ntp64 for sample in samples]
+    ended_ntp64 = max(given if epoch == earlier else [], default=0)
+    times = given if epoch == later else []
+    if before is not None:
+        ended_ntp64 = max(ended_ntp64, before.newest_ntp64)
+    if after is not None and after.window.held:
+        times = [*times, (yield from _beginning(known.source, after))]
+    return ended_ntp64 < min(times) + RESTART_NTP64
+
+
+def _ends(numbering: Numbering | None) -> list[int]:
+    """Return the lowest and the highest number that is here of a run."""
+    if numbering is None or not numbering.window.held:
+        return []
+    return [numbering.window.held.first or 0, numbering.newest_held]
+
+
+def begun_between(
+    known: KnownSource, fitting: Iterable[Numbering], samples: Iterable[Sample]
+) -> Conversation[bool]:
+    """Tell whether a run began after what is here without an epoch, and before samples did.
+
+    Runs of one source follow each other: what is later than the beginning of one is of that
+    one, or of one after it.
+    """
+    ours = known.numberings.get(EPOCH_UNKNOWN)
+    if ours is None or not is_unnamed(ours) or any(sample.stamped for sample in samples):
+        return False
+    first = min(sample.ntp64 for sample in samples)
+    for other in fitting:
+        if ours.newest_ntp64 < (yield from _beginning(known.source, other)) <= first:
+            return True
+    return False
+
+
+def may_be_of(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[bool]:
+    """Tell whether the times of samples agree with their numbers, in a run that has a name."""
+    if numbering.named:
+        return False
+    begun = None
+    for sample in samples:
+        if not numbering.is_near(sample.sn):
+            return False
+        if sample.sn > numbering.newest_held:
+            if sample.ntp64 <= numbering.newest_ntp64:
+                return False
+            continue
+        if begun is None:
+            begun = yield from _beginning(sample.source, numbering)
+        before = sample.sn < (numbering.window.held.first or 0)
+        if sample.ntp64 > numbering.newest_ntp64 or not (before or sample.ntp64 >= begun):
+            return False
+    return True
+
+
+def _beginning(source: SourceId, numbering: Numbering) -> Conversation[int]:
+    """Return the earliest time known of a run; where nothing of it is stored, its name's."""
+    first = numbering.window.held.first or 0
+    question = Numbers(source, numbering.epoch, first, first + _FIRST_MAX - 1, _FIRST_MAX)
+    found = yield from answer_of(question, NumbersFound)
+    times = [sample.ntp64 for sample in found.samples if not sample.stamped]
+    return min(times, default=ntp64_from_ns(frame_start_ns(numbering.epoch)))
+
+
+def is_out_of_order(held: RangeSet, sample: Sample) -> Conversation[bool]:
+    """Tell whether a neighbour by number without an epoch is none by time."""
+    below, above = held.clip(0, sample.sn - 1).last, held.clip(sample.sn + 1, _SN_END).first
+    for sn in (below, above):
+        if sn is None:
+            continue
+        question = Numbers(sample.source, EPOCH_UNKNOWN, sn, sn, _NEIGHBOURS_MAX)
+        neighbours = yield from answer_of(question, NumbersFound)
+        for stored in neighbours.samples:
+            later = stored.ntp64 - sample.ntp64
+            apart = later if sn < sample.sn else -later
+            if apart > _APART_NTP64 and not (stored.stamped | sample.stamped):
+                return True
+    return False
+
+
+def wrapped_between(known: KnownSource, samples: Iterable[Sample]) -> bool:
+    """Tell whether the numbers wrapped between samples and what is here without an epoch."""
+    ours = known.numberings.get(EPOCH_UNKNOWN)
+    held = None if ours is None else ours.window.held
+    if held is None or held.first is None or held.last is None:
+        return False
+    sns = [sample.sn for sample in samples]
+    return max(sns) - held.first > _HALF or held.last - min(sns) > _HALF
+
+
+def by_time(known: KnownSource, fitting: Sequence[Numbering], samples: Sequence[Sample]) -> int:
+    """Return how to call samples of a run after the one that is here without an epoch.
+
+    0 where their times do not show that they came after it. It is the name that their run got here
+    before, else their own time, as where a live sample shows that a run began. Who gave them
+    without a name has a number in common then, and takes it over.
+    """
+    ours, first = known.numberings[EPOCH_UNKNOWN], min(samples, key=lambda sample: sample.sn)
+    if not all(is_later(sample, ours.newest_ntp64) for sample in samples):
+        return EPOCH_UNKNOWN
+    if fitting:
+        return fitting[0].epoch
+    epoch = frame(ntp64_to_ns(first.ntp64))
+    while known.is_taken(epoch):  # by another run within the same time, and later
+        epoch -= 1
+    return epoch

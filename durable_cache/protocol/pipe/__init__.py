@@ -1,0 +1,1 @@
+"""What a reliable pipe decides, as a pure engine (ADR 0161)."""

@@ -1,0 +1,130 @@
+"""What is asked when a cache appears that was not in reach (ADR 0187).
+
+A subscriber that begins while its side of the network is cut reads whole what the caches on this
+side hold, and takes that for all there is. Once the link is back, a cache appears that it never
+saw. Caches say then since when they hold something behind where each source stands here, which
+costs one question; where they do, the subscriber reads on from there.
+
+So it is where a cache appears again, though another stayed: behind the link that was cut, a
+publisher may have come and gone, of which no token ever told. There nothing is read that is older
+than the cut, whatever is answered; and sources that are known are not asked for, whose tokens went
+with the cut (ADR 0185).
+
+It asks at once, and again `token_wait_seconds` later, for a router behind a link that healed knows
+the token of a cache before it knows how to ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.timestamp import NTP64_MAX, ntp64_to_ns
+from durable_cache.protocol.standings import Standing
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AskBeginning,
+    BeginningTold,
+    DeliveryOptions,
+)
+from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.history import History
+from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.subscriber.tails import Tails
+
+__all__ = ["Answerers"]
+
+_SECOND_NS = 1_000_000_000
+_ROUNDED_NS = 1_000
+"""What a time may lose on its way from NTP64 to nanoseconds and back."""
+_UNNOTICED_NS = 15 * _SECOND_NS
+"""A link may have been cut for so long before its tokens went, whatever the clocks: Zenoh's lease
+is 10 s."""
+
+
+class Answerers:
+    """Those that answer questions, as they come into reach; part of the engine."""
+
+    def __init__(
+        self,
+        options: DeliveryOptions,
+        ids: Iterator[int],
+        outputs: Outputs,
+        sources: Sources,
+        history: History,
+        tails: Tails,
+    ) -> None:
+        self._recovery = options.recovery
+        self._wait_ns = round(options.token_wait_seconds * _SECOND_NS)
+        self._ids, self._outputs, self._sources = ids, outputs, sources
+        self._history, self._tails = history, tails
+        self._due_ns: list[int] = []
+        """When to ask: at most two times."""
+        self._question: int | None = None
+        self._strange = False
+        """One of those that appeared was never seen before."""
+        self._cut_ns: int | None = None
+        """Unix time of the earliest cut behind which one of the others was."""
+
+    def appeared(self, event: AnswererAppeared) -> None:
+        """Ask what nobody answered before; of one that was out of reach, what it alone holds."""
+        now_ns = event.now.monotonic_ns
+        self._tails.answerer_appeared(now_ns)
+        if self._recovery and self._history.is_whole and self._was_away(event):
+            self._due_ns = [now_ns, now_ns + self._wait_ns]
+            self.tick(now_ns)
+        self._history.ask_again(now_ns)
+
+    def _was_away(self, event: AnswererAppeared) -> bool:
+        """Remember how far back what it alone holds may go; False where it was in reach always."""
+        self._strange |= event.strange
+        if event.gone_ns is not None:
+            cut_ns = max(0, event.gone_ns - _UNNOTICED_NS)
+            self._cut_ns = cut_ns if self._cut_ns is None else min(cut_ns, self._cut_ns)
+        return event.strange or event.gone_ns is not None
+
+    def wake_times(self) -> list[int]:
+        """Return when to ask next, if at all."""
+        return self._due_ns[:1] if self._question is None else []
+
+    def tick(self, now_ns: int) -> None:
+        """Ask if it is time; one question at a time."""
+        if self._question is None and self._due_ns and self._due_ns[0] <= now_ns:
+            del self._due_ns[0]
+            self._question = next(self._ids)
+            standings = tuple(
+                standing for one in self._sources.every() for standing in _standings_of(one)
+            )
+            self._outputs.ask(AskBeginning(self._question, standings))
+
+    def told(self, event: BeginningTold, began_ns: int) -> None:
+        """Read on where somebody holds what is not known here; `began_ns`: when we began."""
+        if event.question_id != self._question:
+            return
+        self._question = None
+        if event.ntp64 != NTP64_MAX:
+            now_ns = event.now.monotonic_ns
+            since_ns = ntp64_to_ns(event.ntp64) - _ROUNDED_NS
+            if not self._strange and self._cut_ns is not None:
+                since_ns = max(since_ns, self._cut_ns)
+            self._history.parted(since_ns, began_ns)
+            self._history.ask_again(now_ns)
+            if self._strange:
+                self._tails.doubt_all(now_ns)
+        if not self._due_ns:
+            self._strange, self._cut_ns = False, None
+
+
+def _standings_of(followed: Followed) -> Iterator[Standing]:
+    """Yield where the runs of a source stand; those that ended stand behind their last number."""
+    source, named = followed.source, set()
+    for run in (followed.ended, *followed.numberings):
+        if run is None:
+            continue
+        named.add(run.incarnation)
+        if run.next_sn is not None:
+            yield Standing(source, run.epoch, run.incarnation, run.next_sn, run.newest_ntp64)
+    for incarnation, epoch in followed.seen.items():
+        if incarnation and incarnation not in named:
+            yield Standing(source, epoch, incarnation, SOURCE_SN_MODULUS)

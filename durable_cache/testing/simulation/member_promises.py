@@ -1,0 +1,273 @@
+"""What members of one consumer promise together, compared with the truth as it happens.
+
+Nothing is skipped: what a member passes over was confirmed, and no position says more. What caches
+are known to hold as confirmed is not processed again, unless a partition is the reason: somebody
+wrote later who did not know. Of an exclusive consumer it never is. Where two members confirmed the
+same who began with each other before, one of them says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.consumers import Position, decode_position, is_claim_key
+from durable_cache.protocol.takeovers import Twice
+from durable_cache.testing.simulation.keepers import DOMAIN, Receipt, SimKeeper
+from durable_cache.testing.simulation.members import SimMember
+from durable_cache.testing.simulation.truth import Publication, Truth
+from durable_cache.testing.simulation.world import World
+
+__all__ = ["MemberPromise"]
+
+
+class _Written(NamedTuple):
+    """A position that left: when, how it is stamped, what it says is confirmed."""
+
+    written_ns: int
+    ntp64: int
+    told: frozenset[Publication]
+
+
+class _Held(NamedTuple):
+    """A position that caches acknowledged to its writer."""
+
+    position: Position
+    ntp64: int
+    acked: frozenset[str]
+    held_ns: int
+
+
+class _Begun(NamedTuple):
+    """When and from which caches a member read where a source stood."""
+
+    read_ns: int
+    read_from: frozenset[str]
+
+
+class MemberPromise:
+    """What all members of a consumer have done, over all their lives."""
+
+    def __init__(self, world: World, truth: Truth, *, exclusive: bool) -> None:
+        self._world, self._truth, self._exclusive = world, truth, exclusive
+        self.members: Sequence[SimMember] = ()
+        self.keepers: Sequence[SimKeeper] = ()
+        self.rows: dict[SourceId, list[Publication]] = {}
+        """What each source published, run after run."""
+        self._places: dict[Publication, int] = {}
+        self.confirmed: set[Publication] = set()
+        """What a program was done with and said so."""
+        self._confirmed_by: dict[Publication, dict[SourceId, int]] = defaultdict(dict)
+        self._processed: dict[SourceId, set[Publication]] = defaultdict(set)
+        """By each life of a member."""
+        self._reached: dict[tuple[SourceId, SourceId], int] = {}
+        self._held: dict[tuple[SourceId, int], list[_Held]] = defaultdict(list)
+        self._begun: dict[SourceId, dict[SourceId, _Begun]] = defaultdict(dict)
+        self._fences: dict[SourceId, dict[SourceId, int]] = defaultdict(dict)
+        """Under which fence each life of a member began each source last."""
+        self._written: dict[tuple[SourceId, int], list[_Written]] = defaultdict(list)
+        """By run, all positions."""
+        self._shared: dict[tuple[SourceId, SourceId], int] = {}
+        """Who began with whom as a member, and when first."""
+        self._owed: dict[Publication, None] = {}
+        """What two members confirmed who began with each other before."""
+        self._reports: list[Twice] = []
+
+    def published(self, publication: Publication) -> None:
+        """Hear of a publication; those of a source come in their order, run after run."""
+        row = self.rows[publication.sample.source]
+        self._places[publication] = len(row)
+        row.append(publication)
+
+    # Members
+
+    def begun(self, member: SimMember, fence: int, read_ns: int) -> None:
+        """Hear that a member begins what is its own; under no new fence: it gained nothing."""
+        own = member.writer.source
+        for other in member.sharing.members:
+            self._shared.setdefault((own, other), self._world.now_ns)
+        for source in self.rows:
+            if member.owns(source) and source not in self._begun[own] and fence:
+                self._begun[own][source] = _Begun(read_ns, member.read_from)
+                self._fences[source][own] = fence
+                self._reached.pop((own, source), None)
+
+    def gave_up(self, member: SimMember) -> None:
+        """Hear that a member goes on with what is its own by now, and with nothing else."""
+        begun = self._begun[member.writer.source]
+        for source in list(begun):
+            if not member.owns(source):
+                del begun[source]
+
+    def passed_over(self, member: SimMember, publication: Publication) -> None:
+        """Judge what a member takes for confirmed."""
+        if publication not in self.confirmed | self._processed[member.writer.source]:
+            self._fail("is passed over, and nobody confirmed it", publication)
+
+    def processed(self, member: SimMember, publication: Publication) -> None:
+        """Judge what a member is given."""
+        own, source = member.writer.source, publication.sample.source
+        place, at = self._places[publication], (own, source)
+        if place <= self._reached.get(at, -1):
+            self._fail(f"comes to {member.name} out of order", publication)
+        self._reached[at] = place
+        for other in self.members:
+            if other is not member and other.owns(source):
+                self._world.occur("two members have a source")
+                since_ns = max(member.since_ns, other.since_ns)
+                never_parted = member.network.calm(member.name, other.name, since_ns)
+                if never_parted or (other.knows(member) and member.knows(other)):
+                    self._fail(f"comes to {member.name}, and {other.name} has it", publication)
+        if publication in self.confirmed:
+            self._world.occur("processed again")
+        self._judge_again(member, publication)
+        self._processed[own].add(publication)
+
+    def _judge_again(self, member: SimMember, publication: Publication) -> None:
+        source = publication.sample.source
+        held = [one for one in self._held[_run(publication)] if _confirms(one, publication)]
+        if held and self._exclusive:
+            self._fail(f"comes to {member.name}, and a majority held it", publication)
+            return
+        begun = self._begun[member.writer.source].get(source)
+        if begun is None:
+            return  # it is new, or what stood there was read at an earlier begin
+        known = [one for one in held if one.held_ns < begun.read_ns]
+        seen = [one for one in known if one.acked & begun.read_from]
+        hiding = (
+            one.ntp64
+            for one in self._written[_run(publication)]
+            if one.written_ns < begun.read_ns and publication not in one.told
+        )
+        late = max(hiding, default=-1)
+        if any(one.ntp64 > late for one in seen):
+            self._fail(f"comes to {member.name}, and was known to be held", publication)
+        elif seen:
+            self._world.occur("processed again after a partition")
+        elif known:
+            self._world.occur("processed again while a cache was away")
+
+    def confirms(self, member: SimMember, sample: Sample) -> None:
+        """Hear that a program confirmed a sample."""
+        publication = self._truth.of(sample)
+        assert publication is not None
+        own, before = member.writer.source, self._confirmed_by[publication]
+        others = (
+            one
+            for one, confirmed_ns in before.items()
+            if one != own and (self._shared_ns(own, one) < confirmed_ns)
+        )
+        if any(others):
+            self._owed[publication] = None
+        self.confirmed.add(publication)
+        before.setdefault(own, self._world.now_ns)
+
+    def _shared_ns(self, one: SourceId, other: SourceId) -> float:
+        """Return since when two began with each other."""
+        return max(self._shared.get(pair, inf) for pair in ((one, other), (other, one)))
+
+    def reported(self, twice: Twice) -> None:
+        """Hear what a member says may have been processed twice."""
+        self._reports.append(twice)
+
+    # Positions
+
+    def writes(self, member: SimMember, position: Position, ntp64: int) -> None:
+        """Judge a position that leaves: it says no more than was confirmed."""
+        told = frozenset(self._told(position))
+        for publication in told:
+            if publication not in self.confirmed:
+                self._fail(f"is confirmed by {member.name}'s position, never so", publication)
+        own, source = member.writer.source, position.source
+        written = _Written(self._world.now_ns, ntp64, told)
+        self._written[source, position.epoch].append(written)
+        others = (fence for one, fence in self._fences[source].items() if one != own)
+        if max(others, default=-1) >= position.fence:
+            self._world.occur("an earlier owner writes")
+
+    def held(self, receipt: Receipt) -> None:
+        """Hear that a writer knows that enough caches hold a position."""
+        if not is_claim_key(DOMAIN, receipt.sample.key):
+            position = decode_position(receipt.sample.payload)
+            held = _Held(
+                position, receipt.sample.ntp64, frozenset(receipt.acked), self._world.now_ns
+            )
+            self._held[position.source, position.epoch].append(held)
+
+    def _told(self, position: Position) -> Iterator[Publication]:
+        """Yield what a position says is confirmed."""
+        still_open = RangeSet(position.open)
+        for publication in self.rows[position.source]:
+            sn, at = publication.sample.sn, _run(publication)
+            if at[1] == position.epoch and sn <= position.reached and sn not in still_open:
+                yield publication
+
+    # The end
+
+    @property
+    def all_over(self) -> bool:
+        """Whether everything is confirmed, nobody wants anything, and caches are alike."""
+        return (
+            len(self.confirmed) == len(self._truth.publications)
+            and all(member.at_rest for member in self.members if member.running)
+            and all(
+                keeper.stored.keys() == self.keepers[0].stored.keys() for keeper in self.keepers
+            )
+        )
+
+    def check(self) -> None:
+        """Judge the end: everything was processed, and each cache knows it."""
+        for publication in self._truth.publications:
+            if publication not in self.confirmed:
+                self._fail("is not confirmed at the end", publication)
+        for member in self.members:
+            if member.running and not member.at_rest:
+                self._world.fail(f"{member.name} never comes to rest")
+        for keeper in self.keepers:
+            told = {one for position in keeper.positions() for one in self._told(position)}
+            for publication in self._truth.publications:
+                if publication not in told and self._is_hidden_by_a_clock(publication):
+                    self._world.occur("hidden by a clock that is ahead")
+                elif publication not in told:
+                    self._fail(f"is not confirmed in {keeper.name} at the end", publication)
+        self._check_reports()
+
+    def _is_hidden_by_a_clock(self, publication: Publication) -> bool:
+        """Tell whether what hides it was written before what says it, and is stamped later."""
+        written = self._written[_run(publication)]
+        says = [one for one in written if publication in one.told]
+        hides = [one for one in written if publication not in one.told]
+        if self._exclusive or not says or not hides:
+            return False
+        last = max(says, key=lambda one: one.written_ns)
+        hiding = max(hides, key=lambda one: one.ntp64)
+        return hiding.ntp64 > last.ntp64 and hiding.written_ns < last.written_ns
+
+    def _check_reports(self) -> None:
+        """Judge what several members confirmed who live on: one of them said so."""
+        lives = {member.writer.source for member in self.members if member.running}
+        for publication in () if self._exclusive else self._owed:
+            if lives.issuperset(self._confirmed_by[publication]):
+                self._world.occur("confirmed by two who live on")
+                sn, source = publication.sample.sn, publication.sample.source
+                if not any(
+                    one.source == source and one.first <= sn <= one.last for one in self._reports
+                ):
+                    self._fail("was confirmed twice, and nobody says so", publication)
+
+    def _fail(self, finding: str, publication: Publication) -> None:
+        run, sample = publication.numbering, publication.sample
+        self._world.fail(f"{sample.source} run {run.at} number {sample.sn} {finding}")
+
+
+def _run(publication: Publication) -> tuple[SourceId, int]:
+    return publication.sample.source, publication.sample.epoch
+
+
+def _confirms(held: _Held, publication: Publication) -> bool:
+    position, sn = held.position, publication.sample.sn
+    return sn <= position.reached and not any(first <= sn <= last for first, last in position.open)

@@ -1,0 +1,79 @@
+"""A core asks other caches how they call what it has without an epoch, until one tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.cache.events import Origin
+from durable_cache.runtime.effects import Inquired
+from tests.unit.driven import DrivenCache
+from tests.unit.test_core import ONE, of_run, run_of
+
+CALLED = 190_000_000
+"""What another cache calls the run."""
+
+
+def called(samples: list[Sample]) -> list[Sample]:
+    return [msgspec.structs.replace(sample, epoch=CALLED) for sample in samples]
+
+
+def asking() -> DrivenCache:
+    """Return a cache that was given some of its run under a name, and has asked for all of it."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 10, 15))
+    cache.take(called(run_of(ONE, 14, 16)), Origin.ALIGNED)
+    assert [(inquiry.first, inquiry.last) for inquiry in cache.inquiries()] == [(10, 15)]
+    return cache
+
+
+def learns_it(cache: DrivenCache, inquiry_id: int) -> None:
+    cache.take(called(run_of(ONE, 10, 16)), Origin.RECOVERED)
+    cache.give(Inquired(inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, 0) == {CALLED: RangeSet([(10, 16)])}
+    assert {sample.epoch for sample in cache.all()} == {CALLED}
+
+
+def test_who_failed_to_answer_is_asked_again() -> None:
+    cache = asking()
+    cache.give(Inquired(1, cache.now, failed=True))
+    assert cache.inquiries() == []
+    cache.wait(6)
+    (again,) = cache.inquiries()
+    assert (again.first, again.last) == (10, 15)
+    learns_it(cache, again.inquiry_id)
+
+
+def test_who_always_fails_is_not_asked_for_ever() -> None:
+    cache = asking()
+    failed = 1
+    for _ in range(50):
+        cache.give(Inquired(1, cache.now, failed=True))
+        cache.wait(6)
+        failed += len(cache.inquiries())
+    assert failed < 20
+
+
+def test_a_question_that_a_restart_forgot_is_asked_again() -> None:
+    cache = asking()
+    cache.start()
+    cache.take(run_of(ONE, 17, 17))
+    (again,) = cache.inquiries()
+    assert (again.first, again.last) == (10, 15)
+    cache.take(called(run_of(ONE, 10, 16)), Origin.RECOVERED)
+    cache.give(Inquired(again.inquiry_id, cache.now))
+    cache.wait(2)
+    assert EPOCH_UNKNOWN not in {sample.epoch for sample in cache.all()}
+
+
+def test_two_runs_that_have_numbers_in_common_are_not_asked_for() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 10, 15))
+    cache.take(called(run_of(ONE, 10, 15, seconds=100, run=1)), Origin.ALIGNED)
+    cache.inquiries()
+    cache.start()
+    cache.take(run_of(ONE, 16, 16, seconds=100, run=1))
+    assert cache.inquiries() == []

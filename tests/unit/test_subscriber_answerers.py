@@ -1,0 +1,182 @@
+"""What a subscriber asks when a cache appears that was never in reach (ADR 0187)."""
+
+from __future__ import annotations
+
+from durable_cache.model.timestamp import NTP64_MAX
+from durable_cache.protocol.standings import FROM_THE_BEGINNING
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AskBeginning,
+    BeginningTold,
+    DeliveryOptions,
+    Output,
+)
+from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import (
+    BEGAN_NS,
+    EPOCH,
+    FRESH,
+    OTHER,
+    SECOND,
+    SOURCE,
+    Reader,
+    sample,
+)
+
+NAME, NAMED = "0000000a", (Incarnation(SOURCE, EPOCH, "0000000a"),)
+WAIT_SECONDS = DeliveryOptions().token_wait_seconds
+
+
+class Late(Reader):
+    """A reader that was given the history of the caches in reach."""
+
+    def __init__(self, options: DeliveryOptions | None = None, *, history: bool = True) -> None:
+        self.probes: list[AskBeginning] = []
+        super().__init__(options, history=history)
+        if history:
+            self.page([sample(sn, EPOCH) for sn in range(3)], names=NAMED)
+        self.seconds = 60.0
+
+    def take(self, outputs: list[Output]) -> None:
+        self.probes += [one for one in outputs if isinstance(one, AskBeginning)]
+        super().take(outputs)
+
+    def appeared(self, *, strange: bool = True, gone_at: float | None = None) -> None:
+        gone_ns = None if gone_at is None else BEGAN_NS + round(gone_at * SECOND)
+        self.handle(AnswererAppeared(self.now, strange, gone_ns))
+
+    def told(self, ntp64: int) -> None:
+        self.handle(BeginningTold(self.probes.pop(0).question_id, ntp64, self.now))
+
+
+def test_caches_are_asked_what_they_hold_behind_where_each_source_stands_and_once_more() -> None:
+    reader = Late()
+    reader.appeared()
+    (probe,) = reader.probes
+    (standing,) = probe.standings
+    assert (standing.source, standing.epoch, standing.following) == (SOURCE, EPOCH, 3)
+    assert standing.incarnation == NAME
+    reader.told(NTP64_MAX)
+    assert not reader.asked
+    reader.wait(WAIT_SECONDS)
+    assert len(reader.probes) == 1, "a router may not have known how to ask the cache"
+    reader.told(NTP64_MAX)
+    reader.wait(60)
+    assert [*reader.probes, *reader.asked, *reader.fetches] == []
+
+
+def test_nothing_is_asked_of_a_cache_that_was_in_reach_before_nor_where_no_history_is_wanted() -> (
+    None
+):
+    reader = Late()
+    reader.appeared(strange=False)
+    assert not reader.probes, "it was there when we began"
+    reader = Late(history=False)
+    reader.appeared()
+    assert not reader.probes
+    reader = Late(DeliveryOptions(recovery=False))
+    reader.appeared()
+    assert not reader.probes
+
+
+def test_what_the_cache_alone_holds_is_read_and_the_rest_of_known_sources_asked_for() -> None:
+    reader = Late()
+    reader.appeared()
+    at = sample(0, at=30.0).ntp64
+    reader.told(at)
+    (asked,) = reader.asked
+    assert asked.as_wanted
+    assert asked.since_ns is not None
+    assert 0 < BEGAN_NS + 30 * SECOND - asked.since_ns < SECOND
+    late = [sample(sn, EPOCH, at=30.0 + sn, source=OTHER) for sn in (5, 6)]
+    reader.page([*late, sample(3, EPOCH, at=40.0)], names=NAMED)
+    assert [(one.source, one.sn) for one in reader.delivered_samples[3:]] == [
+        (OTHER, 5),
+        (OTHER, 6),
+    ]
+    reader.wait(1)
+    assert (SOURCE, 3) in [(fetch.source, fetch.first) for fetch in reader.fetches]
+    reader.fetches = [fetch for fetch in reader.fetches if fetch.source == SOURCE]
+    reader.answer(sample(3, EPOCH, at=40.0), names=NAMED)
+    assert reader.delivered[-1] == 3
+    assert reader.engine.missed == 0
+
+
+def test_what_came_and_went_behind_a_cut_is_read_from_a_cache_that_is_there_again() -> None:
+    reader = Late()
+    reader.appeared(strange=False, gone_at=40.0)
+    assert len(reader.probes) == 1
+    reader.told(sample(0, at=50.0).ntp64)
+    (asked,) = reader.asked
+    assert asked.since_ns is not None
+    assert 0 < BEGAN_NS + 50 * SECOND - asked.since_ns < SECOND
+    reader.page([sample(sn, FRESH, at=50.0 + sn, source=OTHER) for sn in range(2)], names=())
+    assert [(one.source, one.sn) for one in reader.delivered_samples[3:]] == [
+        (OTHER, 0),
+        (OTHER, 1),
+    ]
+    reader.wait(1)
+    assert not reader.fetches, "the tokens of known sources went with the cut, or stayed"
+
+
+def test_nothing_is_read_that_is_older_than_the_cut() -> None:
+    reader = Late()
+    reader.appeared(strange=False, gone_at=40.0)
+    reader.told(FROM_THE_BEGINNING)
+    (asked,) = reader.asked
+    assert asked.since_ns is not None
+    assert 10 < (BEGAN_NS + 40 * SECOND - asked.since_ns) / SECOND < 20
+
+
+def test_the_earliest_cut_counts_and_a_cache_that_was_never_seen_most() -> None:
+    reader = Late()
+    reader.appeared(strange=False, gone_at=50.0)
+    reader.appeared(strange=False, gone_at=30.0)
+    reader.told(FROM_THE_BEGINNING)
+    assert reader.asked[0].since_ns is not None
+    assert reader.asked[0].since_ns < BEGAN_NS + 30 * SECOND
+    reader = Late()
+    reader.appeared(strange=False, gone_at=50.0)
+    reader.appeared()
+    reader.told(FROM_THE_BEGINNING)
+    assert reader.asked[0].since_ns == 0
+
+
+def test_what_was_removed_of_a_run_that_began_before_us_is_no_loss() -> None:
+    reader = Late()
+    reader.appeared()
+    reader.told(FROM_THE_BEGINNING)
+    names = (Incarnation(OTHER, EPOCH, NAME),)
+    reader.page([sample(sn, EPOCH, at=sn, source=OTHER) for sn in (7, 9)], names=names)
+    assert reader.wanted == [(8, 8)], "it may be held somewhere else"
+    reader.answer(absent=(Absence(OTHER, EPOCH, 8, 8, AbsenceReason.TRIMMED),), names=names)
+    assert reader.story[3:] == [7, 9]
+
+
+def test_what_was_removed_of_a_run_that_began_after_us_is_missed() -> None:
+    reader = Late()
+    reader.appeared()
+    reader.told(FROM_THE_BEGINNING)
+    names = (Incarnation(OTHER, FRESH + 5, NAME),)
+    reader.page([sample(2, FRESH + 5, at=50.0, source=OTHER)], names=names)
+    assert reader.wanted == [(0, 1)]
+    reader.answer(absent=(Absence(OTHER, FRESH + 5, 0, 1, AbsenceReason.TRIMMED),), names=names)
+    assert reader.story[3:] == [(0, 1), 2]
+
+
+def test_runs_that_may_have_been_followed_and_forgotten_are_not_reported_as_missed() -> None:
+    reader = Late()
+    for at in range(1, 20):
+        reader.declared(EPOCH + at, f"000001{at:02x}")
+        reader.live(sample(0, at=60.0 + at))
+        for _ in range(3):
+            while reader.fetches:
+                reader.answer()
+            reader.wait(2)
+    assert reader.engine.missed == 0
+    reader.appeared()
+    reader.told(FROM_THE_BEGINNING)
+    names = (Incarnation(SOURCE, EPOCH + 1, "00000101"),)
+    reader.page([sample(0, EPOCH + 1, at=61.0)], names=names)
+    assert reader.engine.missed == 0
+    assert reader.delivered == [0, 1, 2, *[0] * 19]
