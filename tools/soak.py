@@ -25,6 +25,7 @@ SUITES = (
 LEFT_OUT = "not nightly and not postgres and not influxdb and not delta and not spark"
 BUSY = "while True: pass"
 OUT_OF_TIME = 124
+PROCESSES = 2
 
 
 @contextmanager
@@ -51,9 +52,9 @@ def suites(patterns: tuple[str, ...]) -> list[str]:
 
 
 def run_once(paths: list[str], seconds: float) -> int:
-    """Run the suites once; return pytest's exit code, or `OUT_OF_TIME`."""
+    """Run the suites once, in as many processes as CI; return pytest's exit code, or `OUT_OF_TIME`."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", LEFT_OUT, "-p", "no:cacheprovider"]
-    with subprocess.Popen([*command, *paths], cwd=ROOT) as tests:
+    with subprocess.Popen([*command, f"--numprocesses={PROCESSES}", *paths], cwd=ROOT) as tests:
         try:
             return tests.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
