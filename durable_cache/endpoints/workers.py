@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from threading import Condition, Thread, current_thread
+from threading import Condition, Lock, Thread, current_thread
 
 from durable_cache.endpoints.session import start_thread
 
@@ -46,12 +46,18 @@ class Lane:
 
         `within_bound=False` is for the next step of something that was let in already.
         """
-        with self._pool.changed:
+        with self._pool.lock:
             if self.closed or (within_bound and len(self.waiting) >= self.waiting_max):
                 return False
             self.waiting.append(task)
-            self._pool.changed.notify_all()
+            if self.runnable:
+                self._pool.wake_one()
         return True
+
+    @property
+    def runnable(self) -> bool:
+        """Whether a thread may take a task; the caller holds the pool's lock."""
+        return bool(self.waiting) and self.running < self.running_max
 
     def every(self, seconds: float, task: Task) -> None:
         """Run a task again and again, so long after each other, until the lane is closed."""
@@ -68,19 +74,30 @@ class Lane:
 
     def close(self, timeout_seconds: float) -> bool:
         """Forget what waits and wait for what runs; False when that takes longer. Idempotent."""
-        with self._pool.changed:
+        with self._pool.lock:
             self.closed = True
             self.waiting.clear()
-            ended = self._pool.changed.wait_for(lambda: not self.running, timeout_seconds)
+            ended = self._pool.ended.wait_for(lambda: not self.running, timeout_seconds)
             self._pool.forget(self)
         return ended
 
 
 class Pool:
-    """A few threads that run the tasks of all lanes, fairly."""
+    """A few threads that run the tasks of all lanes, fairly.
+
+    A task wakes one thread. Of those that wait, one keeps the time of regular tasks: it is woken
+    last, and wakes another to keep it when it leaves for a task.
+    """
 
     def __init__(self, name: str, *, threads: int) -> None:
-        self.changed = Condition()
+        self.lock = Lock()
+        self.ended = Condition(self.lock)
+        """A task of a closed lane ended."""
+        self._rest = Condition(self.lock)
+        self._resting = 0
+        """Threads that wait at `_rest` and that nobody has woken."""
+        self._clock = Condition(self.lock)
+        self._time_kept = False
         self._lanes: deque[Lane] = deque()
         self._later: list[tuple[float, int, float, Lane, Task]] = []
         self._ids = count()
@@ -97,19 +114,30 @@ class Pool:
     def lane(self, name: str, *, running_max: int, waiting_max: int) -> Lane:
         """Open a lane; `running_max` 1 makes its tasks run one after the other."""
         lane = Lane(self, name, running_max, waiting_max)
-        with self.changed:
+        with self.lock:
             self._lanes.append(lane)
         return lane
 
     def later(self, seconds: float, lane: Lane, task: Task) -> None:
         """Submit a task every so often."""
-        with self.changed:
+        with self.lock:
             due = time.monotonic() + seconds
             heapq.heappush(self._later, (due, next(self._ids), seconds, lane, task))
-            self.changed.notify_all()
+            if self._time_kept:
+                self._clock.notify()
+            else:
+                self.wake_one()
+
+    def wake_one(self) -> None:
+        """Have a thread look for what is to do, if one waits; the caller holds `lock`."""
+        if self._resting:
+            self._resting -= 1
+            self._rest.notify()
+        else:
+            self._clock.notify()
 
     def forget(self, lane: Lane) -> None:
-        """Drop a closed lane; the caller holds `changed`."""
+        """Drop a closed lane; the caller holds `lock`."""
         if lane in self._lanes:
             self._lanes.remove(lane)
         self._later = [waiting for waiting in self._later if waiting[3] is not lane]
@@ -118,9 +146,11 @@ class Pool:
     def close(self, timeout_seconds: float) -> list[str]:
         """End all threads; returns the names of those that did not end in time. Idempotent."""
         deadline = time.monotonic() + timeout_seconds
-        with self.changed:
+        with self.lock:
             self._stopped = True
-            self.changed.notify_all()
+            self._resting = 0
+            self._rest.notify_all()
+            self._clock.notify_all()
         return _join(self._threads, deadline)
 
     def _run(self) -> None:
@@ -129,23 +159,42 @@ class Pool:
             try:
                 lane.run(task)
             finally:
-                with self.changed:
+                with self.lock:
                     lane.running -= 1
-                    self.changed.notify_all()
+                    if lane.closed:
+                        self.ended.notify_all()
             del lane, task, taken  # a query kept by a reference here would keep its asker waiting
 
     def _next(self) -> tuple[Lane, Task] | None:
-        with self.changed:
+        with self.lock:
             while not self._stopped:
                 self._submit_due()
-                for _ in range(len(self._lanes)):
-                    lane = self._lanes[0]
-                    self._lanes.rotate(-1)
-                    if lane.waiting and lane.running < lane.running_max:
-                        lane.running += 1
-                        return lane, lane.waiting.popleft()
-                self.changed.wait(self._pause())
+                taken = self._take()
+                if taken is not None:
+                    unkept = bool(self._later) and not self._time_kept
+                    if unkept or any(lane.runnable for lane in self._lanes):
+                        self.wake_one()
+                    return taken
+                self._wait()
         return None
+
+    def _take(self) -> tuple[Lane, Task] | None:
+        for _ in range(len(self._lanes)):
+            lane = self._lanes[0]
+            self._lanes.rotate(-1)
+            if lane.runnable:
+                lane.running += 1
+                return lane, lane.waiting.popleft()
+        return None
+
+    def _wait(self) -> None:
+        if self._time_kept:
+            self._resting += 1
+            self._rest.wait()
+            return
+        self._time_kept = True
+        self._clock.wait(self._pause())
+        self._time_kept = False
 
     def _submit_due(self) -> None:
         now = time.monotonic()

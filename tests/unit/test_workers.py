@@ -165,3 +165,55 @@ def test_a_pool_names_the_threads_that_do_not_end() -> None:
     assert pool.close(0.01) == ["dc-stuck-pool-0"]
     busy[0].set()
     assert pool.close(WAIT_SECONDS) == []
+
+
+def test_the_time_of_regular_tasks_is_kept_while_one_of_them_takes_long() -> None:
+    pool = Pool("regular", threads=3)
+    regular = pool.lane("regular", running_max=1, waiting_max=1)
+    slow = pool.lane("slow", running_max=1, waiting_max=1)
+    runs = threading.Semaphore(0)
+    busy: list[Event] = []
+    regular.every(0.02, runs.release)
+    slow.every(0.005, kept_busy(busy))  # the thread that kept the time is busy with it
+    wait_until(lambda: slow.running, what="the slow task")
+    for _ in range(5):
+        assert runs.acquire(timeout=WAIT_SECONDS)
+    busy[0].set()
+    assert pool.close(WAIT_SECONDS) == []
+
+
+def test_a_regular_task_begins_while_every_other_thread_rests() -> None:
+    pool = Pool("rested", threads=3)
+    lane = pool.lane("tasks", running_max=3, waiting_max=3)
+    busy: list[Event] = []
+    for _ in range(3):
+        lane.submit(kept_busy(busy))
+    wait_until(lambda: lane.running == 3, what="all threads at work")
+    for event in busy:
+        event.set()
+    wait_until(lambda: not lane.running, what="their ends")
+    runs = threading.Semaphore(0)
+    lane.every(0.001, runs.release)
+    for _ in range(3):
+        assert runs.acquire(timeout=WAIT_SECONDS)
+    assert pool.close(WAIT_SECONDS) == []
+
+
+def test_tasks_from_many_threads_are_all_run() -> None:
+    pool = Pool("many", threads=3)
+    lanes = [pool.lane(f"lane {at}", running_max=1 + at, waiting_max=10_000) for at in range(3)]
+    ran = threading.Semaphore(0)
+    lanes[0].every(0.0005, lambda: None)
+
+    def submit() -> None:
+        for at in range(900):
+            assert lanes[at % 3].submit(ran.release)
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3600):
+        assert ran.acquire(timeout=WAIT_SECONDS)
+    for thread in threads:
+        thread.join()
+    assert pool.close(WAIT_SECONDS) == []
