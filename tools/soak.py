@@ -52,7 +52,7 @@ def suites(patterns: tuple[str, ...]) -> list[str]:
 
 
 def run_once(paths: list[str], seconds: float) -> int:
-    """Run the suites once, in as many processes as CI; return pytest's exit code, or `OUT_OF_TIME`."""
+    """Run the suites once; return pytest's exit code, or `OUT_OF_TIME`."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", LEFT_OUT, "-p", "no:cacheprovider"]
     with subprocess.Popen([*command, f"--numprocesses={PROCESSES}", *paths], cwd=ROOT) as tests:
         try:
