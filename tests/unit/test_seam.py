@@ -174,7 +174,7 @@ def sources(draw: st.DrawFn, source: SourceId) -> tuple[list[list[Sample]], list
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=max(60, settings().max_examples), deadline=None)
 def test_all_behind_the_positions_is_delivered_once_and_in_order(data: st.DataObject) -> None:
     every: list[Sample] = []
     positions: list[Position] = []
@@ -237,6 +237,18 @@ def test_a_run_that_began_meanwhile_comes_behind_the_rest_of_the_one_before() ->
         reader = Resuming(stores, [stood(*run[:5])])
     assert reader.story == [5, 6, 7, 8, 9, 0, 1, 2]
     assert not reader.began_later, "time does not tell the order of two runs"
+
+
+def test_what_was_confirmed_is_no_loss_where_history_is_read_anew() -> None:
+    ended, run = [sample(0, 0)], [sample(sn, 2 + sn / 2, epoch=9) for sn in range(8)]
+    other = [sample(sn, 6 + sn / 2, source=OTHER) for sn in range(2)]
+    others_run = [sample(0, 8, epoch=9, source=OTHER)]
+    positions = [stood(*ended), stood(run[0]), stood(*other), stood(*others_run)]
+    with caches([*ended, *run, *other, *others_run]) as stores:
+        reader = Resuming(stores, positions)
+    assert None in reader.places[1:], "a page from the seam showed another run of a known source"
+    assert [one for one in reader.story if isinstance(one, tuple)] == [], "nothing is lost"
+    assert reader.delivered_samples == run[1:]
 
 
 def test_a_run_that_begins_after_caches_answered_comes_behind_the_rest_too() -> None:

@@ -27,7 +27,7 @@ difference: what caches removed of a run that began before us is no loss to who 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
@@ -130,6 +130,8 @@ class History:
         """The latest epoch of each source of which something was delivered."""
         self._question: int | None = None
         self._after: Sample | None = None
+        self.finished: Mapping[SourceId, Sequence[Numbering]] = {}
+        """The runs of each source that an earlier life went past."""
         self.begin_at: Seam | None = None
         """Where the first start begins."""
         self.seam: Seam | None = None
@@ -392,7 +394,7 @@ class History:
         if reading is None or reading.numbering is None:
             late = over or (reading is not None and reading.late)
             late |= self._reached.get(key[0], key[1]) > key[1]  # its successor has begun
-            default = reading or self._reading_from(key[1], sns[0])
+            default = reading or self._reading_from(key, name, sns[0])
             reading = self._readings.setdefault(key, default)
             reading.late = late
             reading.handed_over |= over
@@ -444,8 +446,16 @@ class History:
         reading = self._held.reading_of(self._sources, *key, self.names.of(key))
         return reading is not None and reading.resumed and not reading.late
 
-    def _reading_from(self, epoch: int, first_sn: int) -> Reading:
-        """Begin to read a run: with what is there, or with all of it where it began since a cut."""
+    def _reading_from(self, key: _Key, name: str, first_sn: int) -> Reading:
+        """Begin to read a run: with what is there, or with all of it where it began since a cut.
+
+        Of a run that an earlier life went past, only what lies behind its position is new.
+        """
+        source, epoch = key
+        runs = self.finished.get(source, ())
+        finished = next((run for run in runs if run.is_called(epoch, name)), None)
+        if finished is not None:
+            return Reading(0, finished.next_sn or 0, resumed=True)
         if self._since_ns is None:
             return Reading(first_sn, first_sn)
         if epoch > frame(self._since_ns if self._ours_ns is None else self._ours_ns):

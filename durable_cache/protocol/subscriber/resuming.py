@@ -15,7 +15,7 @@ which epoch and incarnation the run goes now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
@@ -49,10 +49,12 @@ class ResumingEngine(SubscriberEngine):
         """Whose rest is to be asked for once history is read."""
         self.may_begin_later = True
         """No source has two runs to go on with: reading everything tells the order of two."""
-        for source, runs in resumed_from(positions).items():
+        gone_on_with = resumed_from(positions)
+        for source, runs in gone_on_with.items():
             self._resumed.append(source)
             self._sources.rest(_standing(source, runs))
             self.may_begin_later &= len(runs) == 1
+        self._history.finished = _finished(positions, gone_on_with)
 
     def begin_at(self, ntp64: int, answerers: int) -> None:
         """Before `start`: what so many answerers hold behind the positions is of then or later."""
@@ -94,17 +96,32 @@ def _standing(source: SourceId, runs: Sequence[Position]) -> Followed:
     """Return a source as an earlier life left it."""
     followed = Followed(source)
     for position in runs:
-        name = position.incarnation
-        numbering = Numbering(
-            source,
-            position.epoch,
-            name,
-            declared_epoch=position.epoch if name else None,
-            first_sn=0,
-            next_sn=position.confirmed_to + 1,
-            resumed=True,
-            called=position.epoch,
-        )
-        followed.numberings.append(numbering)
-        followed.remember(name, position.epoch)
+        followed.numberings.append(_numbering(position))
+        followed.remember(position.incarnation, position.epoch)
     return followed
+
+
+def _finished(
+    positions: Sequence[Position], gone_on_with: Mapping[SourceId, Sequence[Position]]
+) -> Mapping[SourceId, Sequence[Numbering]]:
+    """Return the runs before those that are gone on with: all of them was confirmed."""
+    finished: dict[SourceId, list[Numbering]] = {}
+    for position in positions:
+        runs = gone_on_with.get(position.source, ())
+        if position.reached >= 0 and position not in runs:
+            finished.setdefault(position.source, []).append(_numbering(position))
+    return finished
+
+
+def _numbering(position: Position) -> Numbering:
+    name = position.incarnation
+    return Numbering(
+        position.source,
+        position.epoch,
+        name,
+        declared_epoch=position.epoch if name else None,
+        first_sn=0,
+        next_sn=position.confirmed_to + 1,
+        resumed=True,
+        called=position.epoch,
+    )
