@@ -14,7 +14,7 @@ not acknowledge in time is lost, until they do after all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import assert_never
@@ -82,6 +82,8 @@ class PipeEngine:
         self._queues: dict[SourceId, deque[Run]] = {}
         """The runs of each source in their order; the first is on its way."""
         self._caches: dict[str, Cache] = {}
+        self._sent: dict[str, dict[Run, frozenset[int]]] = {}
+        """What was sent to caches that are gone, where nothing is sent again."""
         self._telling: dict[Run, _Telling] = {}
         """How far caches hold what was carried lately; who did not hear it is told again."""
         self._ids = count(1)
@@ -140,7 +142,7 @@ class PipeEngine:
             case CacheAppeared(cache_id):
                 return self._appeared(cache_id)
             case CacheGone(cache_id):
-                self._caches.pop(cache_id, None)
+                self._gone(cache_id)
                 return []
             case Resent() | ResendFailed():
                 return self._answered(event)
@@ -170,6 +172,7 @@ class PipeEngine:
             self.taken += len(sns)
             if not self._options.sends_again:
                 run.waits.append((self._now_ns, tuple(sns)))
+                outputs += self._held_already(run, sns)
             if queue[0] is not run:
                 self._next_run(run, outputs)
                 continue
@@ -199,6 +202,11 @@ class PipeEngine:
         if known:
             outputs.append(Confirm(tuple(known)))
         return [*fresh.values()]
+
+    def _held_already(self, run: Run, sns: Iterable[int]) -> list[Output]:
+        """Go on with what comes late: caches may hold it, from another pipe or an earlier life."""
+        enough = self._options.acknowledgements
+        return self._pass(run, [run.open.pop(sn) for sn in sns if run.holders(sn) >= enough])
 
     def _begin(self, source: SourceId, called: int, outputs: list[Output]) -> Run:
         if len(self._runs) >= self._options.runs_max:
@@ -275,14 +283,14 @@ class PipeEngine:
             lane = cache.lanes[run] = Lane(run, pause_ns=self._retry_ns)
         return lane
 
-    def _send_all(self, cache: Cache, run: Run) -> None:
-        """Send a cache all that it lacks of a run."""
+    def _send_all(self, cache: Cache, run: Run, sent: Container[int] = ()) -> None:
+        """Send a cache all that it lacks of a run, but for what was sent to it before."""
         lane = self._lane(cache, run)
         held = run.held.get(cache.cache_id, RangeSet())
         lane.unsent = deque(
             sn
             for sn in run.open
-            if sn not in held and sn not in lane.refused and sn not in lane.frame
+            if not (sn in held or sn in lane.refused or sn in lane.frame or sn in sent)
         )
         cache.make_ready(lane)
 
@@ -290,10 +298,19 @@ class PipeEngine:
         if cache_id not in self._caches and len(self._caches) >= self._options.caches_max:
             return []
         cache = self._caches[cache_id] = Cache(cache_id)
+        sent = self._sent.pop(cache_id, {})
         for queue in self._queues.values():
             if queue and queue[0].incarnation:
-                self._send_all(cache, queue[0])
+                self._send_all(cache, queue[0], sent.get(queue[0], frozenset()))
         return self._fill(0)
+
+    def _gone(self, cache_id: str) -> None:
+        cache = self._caches.pop(cache_id, None)
+        if cache is None or self._options.sends_again:
+            return
+        self._sent[cache_id] = {run: lane.sent for run, lane in cache.lanes.items() if run.open}
+        if len(self._sent) > self._options.caches_max:
+            del self._sent[next(iter(self._sent))]
 
     def _fill(self, now_ns: int) -> list[Output]:
         """Send what is ready, as far as there is room."""
@@ -330,9 +347,12 @@ class PipeEngine:
     def _send(self, cache: Cache, lane: Lane, samples: tuple[Sample, ...], now_ns: int) -> Resend:
         run, resend_id = lane.run, next(self._ids)
         lane.frame = tuple([sample.sn for sample in samples])
-        if lane.frame[0] <= lane.sent_to and self._options.sends_again:
-            self.repeated += sum(sn <= lane.sent_to for sn in lane.frame)
-        lane.sent_to = max(lane.sent_to, lane.frame[-1])
+        sent_to = run.sent_to.pop(cache.cache_id, -1)
+        if lane.frame[0] <= sent_to and self._options.sends_again:
+            self.repeated += sum(sn <= sent_to for sn in lane.frame)
+        run.sent_to[cache.cache_id] = max(sent_to, lane.frame[-1])
+        if len(run.sent_to) > self._options.caches_max:
+            del run.sent_to[next(iter(run.sent_to))]
         lane.asked_ns = max(lane.asked_ns, now_ns)
         cache.under_way[resend_id] = lane
         return Resend(resend_id, cache.cache_id, run.source, run.epoch, run.incarnation, samples)
@@ -437,6 +457,10 @@ class PipeEngine:
             for sn in _within(new, run.open)
             if enough == 1 or run.holders(sn) >= enough
         ]
+        return self._pass(run, settled)
+
+    def _pass(self, run: Run, settled: list[Sample]) -> list[Output]:
+        """Know that enough caches hold samples."""
         if not settled:
             return []
         self.passed += len(settled)

@@ -34,6 +34,8 @@ class Run:
     """What enough caches hold, and no consumer has processed yet."""
     held: OrderedDict[str, RangeSet] = field(default_factory=OrderedDict)
     """What each cache holds at the level wanted."""
+    sent_to: dict[str, int] = field(default_factory=dict)
+    """The highest number that was sent to each cache, in reach or not."""
     taken_to: int = -1
     """The highest number that was handed out."""
     taken: RangeSet = field(default_factory=RangeSet)
@@ -118,7 +120,6 @@ class Lane:
     unsent: deque[int] = field(default_factory=deque)
     frame: tuple[int, ...] = ()
     """The numbers that are under way."""
-    sent_to: int = -1
     refused: RangeSet = field(default_factory=RangeSet)
     """What this cache does not store."""
     due_ns: int = 0
@@ -129,6 +130,11 @@ class Lane:
     has_moved: bool = False
     """It acknowledged something since it was looked at."""
     is_ready: bool = False
+
+    @property
+    def sent(self) -> frozenset[int]:
+        """The open numbers of its run that were sent."""
+        return frozenset(self.run.open.keys() - set(self.unsent))
 
     def put_back(self, sns: Iterable[int]) -> None:
         """Send numbers again before all others."""

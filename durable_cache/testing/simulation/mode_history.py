@@ -12,14 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from durable_cache.model.delivery import DeliveryMode, DeliveryRates
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
-from durable_cache.protocol.losses import Losses
-from durable_cache.protocol.modes import Deduplication, Mode, ModeOptions
-from durable_cache.protocol.subscriber.arriving import ArrivingEngine
-from durable_cache.protocol.subscriber.events import Declared, Deliver, Event, Missed, Received
+from durable_cache.protocol.modes import Mode, ModeOptions
+from durable_cache.testing.simulation.listening import Listening
 from durable_cache.testing.simulation.network import Conditions, Network, Node, Token
 from durable_cache.testing.simulation.publishers import PublisherToken
 from durable_cache.testing.simulation.retrying import SimRetrying
@@ -62,106 +59,20 @@ _QUIET_SECONDS = 3.0
 
 
 class _Listener(Node):
-    """A subscriber in one mode, with the real engine, and what the network brought it."""
+    """A subscriber in one mode."""
 
     def __init__(self, world: World, network: Network, truth: Truth, name: str, mode: Mode) -> None:
         super().__init__(world, network, name)
-        self._truth, self.mode = truth, mode
-        self._engine = ArrivingEngine(mode)
-        self.came: list[Publication] = []
-        """What the network brought, in that order."""
-        self.passed: list[Publication] = []
-        """What the program got, in that order."""
-        self.reported: dict[tuple[SourceId, int], list[int]] = {}
+        self.heard = Listening(world, truth, name, mode)
         self.running = True
-        self._engine.start(world.moment())
 
     def token_changed(self, token: Token, alive: bool) -> None:
-        value = token.value
-        if alive and isinstance(value, PublisherToken):
-            named = value.source, value.epoch, value.incarnation
-            self._handle(Declared(*named, self.world.moment()))
+        if alive and isinstance(token.value, PublisherToken):
+            self.heard.declared(token.value)
 
     def arrived(self, publication: Publication) -> None:
         """Take a sample off the network."""
-        self.came.append(publication)
-        self._handle(Received([publication.sample], self.world.moment()))
-
-    def _handle(self, event: Event) -> None:
-        for output in self._engine.handle(event):
-            match output:
-                case Deliver(samples, _, passed):
-                    self._losses.passed_on(samples, passed)
-                    for sample in samples:
-                        self._pass(sample)
-                case Missed(source, epoch, first, last):
-                    self.world.occur("reported")
-                    self._losses.lost(source, last - first + 1)
-                    numbers = self.reported.setdefault((source, epoch), [])
-                    numbers += range(first, last + 1)
-                case _:
-                    self.world.fail(f"{self.name} asks somebody: {output}")
-
-    def _pass(self, sample: Sample) -> None:
-        publication = self._truth.of(sample)
-        if publication is None:
-            self.world.fail(f"{self.name} is given what nobody published: {sample}")
-            return
-        if sample.epoch != publication.numbering.epoch:
-            self.world.fail(f"{self.name} is given {sample.sn} of another run, {sample.epoch}")
-        if publication in self.passed:
-            self.world.occur("passed on again")
-        elif sample.sn in self.reported.get((sample.source, sample.epoch), ()):
-            self.world.occur("found after its report")
-        self.passed.append(publication)
-
-    @property
-    def _losses(self) -> Losses:
-        return self._engine.losses
-
-    def check(self, numberings: list[Numbering]) -> None:
-        """Judge what was passed on and reported of one source, and its R and UR."""
-        unique = lost = received = 0
-        for numbering in numberings:
-            came = [one for one in self.came if one.numbering is numbering]
-            wanted = self._wanted(came)
-            given = [one for one in self.passed if one.numbering is numbering]
-            run = f"{numbering.source} run {numbering.at}"
-            if given != wanted:
-                numbers = [[one.sample.sn for one in part] for part in (given, wanted)]
-                self.world.fail(f"{self.name} is given of {run} {numbers[0]}, not {numbers[1]}")
-            if len(given) < len(came):
-                self.world.occur("discarded")
-            top = max((one.sample.sn for one in came), default=-1)
-            missing = {*range(top + 1)} - {one.sample.sn for one in given}
-            reported = self.reported.get((numbering.source, numbering.epoch), [])
-            if len(reported) != len({*reported}):
-                self.world.fail(f"{self.name} reports numbers of {run} twice")
-            if not missing <= {*reported}:
-                self.world.fail(f"{self.name} says nothing of {run} {missing - {*reported}}")
-            unique, lost, received = (
-                unique + len({*given}),
-                lost + len(missing),
-                received + len(came),
-            )
-        rates = [row.rates for row in self._losses.rows() if row.source == numberings[0].source]
-        if unique and rates != [DeliveryRates.measured(unique + lost, received, unique)]:
-            self.world.fail(f"{self.name} has R and UR {rates}, not {(unique, lost, received)}")
-
-    def _wanted(self, came: list[Publication]) -> list[Publication]:
-        """Return what a mode passes on of what came of one run, as the page says it."""
-        if self.mode.delivery is DeliveryMode.UNRELIABLE:
-            return came
-        if self.mode.deduplication is Deduplication.ID:
-            return [*dict.fromkeys(came)]
-        wanted: list[Publication] = []
-        last = -1
-        for one in came:
-            sn = one.sample.sn
-            if sn == last + 1 or (sn > last and not self.mode.next_only):
-                last = sn
-                wanted.append(one)
-        return wanted
+        self.heard.arrived(publication)
 
 
 class ModeHistory:
@@ -209,7 +120,7 @@ class ModeHistory:
         self.retrying.check()
         for listener in self.listeners:
             for numberings in self.truth.numberings.values():
-                listener.check(numberings)
+                listener.heard.check(numberings)
         return self.world.wrong
 
     def _begin(self, publisher: str) -> None:

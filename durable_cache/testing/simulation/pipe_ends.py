@@ -123,6 +123,14 @@ class SimTarget(Node):
         pause = self.world.random.random() * _COMMIT_SECONDS
         self.later(pause, lambda: self._commit(resend, taken, acknowledge))
 
+    def bring(
+        self, publication: Publication, name: str, acknowledge: Callable[[Ack], None]
+    ) -> None:
+        """Take a sample that another pipe brings; all that carry the run hear of it."""
+        sample = publication.sample
+        brought = Resend(0, self.name, sample.source, sample.epoch, name, (sample,))
+        self._commit(brought, [(publication, sample)], acknowledge)
+
     def _genuine(self, resend: Resend, sample: Sample) -> Publication | None:
         publication = self._truth.of(sample)
         if publication is None or sample.epoch != publication.numbering.epoch:

@@ -7,10 +7,12 @@ given up or was lost before is reported, and nothing else is missing at the end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.pipe.engine import PipeEngine
 from durable_cache.protocol.pipe.tokens import name_of_unnamed
 from durable_cache.protocol.publisher.events import Resend
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
@@ -42,7 +44,10 @@ class PipePromise:
         self.confirmed: set[Publication] = set()
         """What was confirmed in some life."""
         self._handed_out: set[Publication] = set()
+        self._given_up_now: set[Publication] = set()
         self._confirmed_now: set[Publication] = set()
+        self._sent_now: Counter[tuple[str, Publication | None]] = Counter()
+        """How often each went to each cache in this life."""
         self._reached: dict[SourceId, int] = {}
         self._reached_now: dict[SourceId, int] = {}
 
@@ -64,12 +69,15 @@ class PipePromise:
 
     def began(self) -> None:
         """Hear that a life of the pipe begins."""
-        self._handed_out, self._confirmed_now = set(), set()
+        self._handed_out, self._confirmed_now, self._given_up_now = set(), set(), set()
+        self._sent_now = Counter()
 
     def handed_out(self, publication: Publication) -> None:
         """Hear that the pipe took a sample."""
         if publication in self._handed_out:
             self._fail("is handed to the pipe twice in one life", publication)
+        if publication in self.confirmed:
+            self._world.occur("carried again after a crash")
         self._handed_out.add(publication)
 
     def sent(self, resend: Resend) -> None:
@@ -80,6 +88,7 @@ class PipePromise:
         publication = self._truth.of(resend.samples[0])
         if publication is None:
             return  # the cache says so
+        self._sent_now.update((resend.cache_id, self._truth.of(one)) for one in resend.samples)
         if resend.incarnation != self.name_of(publication.numbering):
             self._fail(f"goes over under another name, {resend.incarnation}", publication)
         for earlier in self._truth.numberings[resend.source][: publication.numbering.at]:
@@ -103,6 +112,7 @@ class PipePromise:
         if not any(publication in target.conflicts for target in self.targets):
             self._fail("is given up, and every cache would take it", publication)
         self.given_up.add(publication)
+        self._given_up_now.add(publication)
 
     def confirms(self, samples: Iterable[Sample], kept: Kept | None) -> None:
         """Judge what the pipe confirms; `kept` is what it may know of its consumer."""
@@ -170,6 +180,17 @@ class PipePromise:
         due = (one for one in reversed(self._row(source)) if not self.will_never_come(one))
         last = next(due, None)
         return -1 if last is None else self._place(last)
+
+    def check_counts(self, engine: PipeEngine) -> None:
+        """Judge what the pipe says of itself in its last life, R and UR too."""
+        taken, given_up = self._handed_out, self._handed_out & self._given_up_now
+        again = sum(times - 1 for times in self._sent_now.values())
+        wanted = len(taken), len(taken - given_up), len(given_up), 0, again
+        said = engine.taken, engine.passed, engine.given_up, engine.lost, engine.repeated
+        if said != wanted:
+            self._world.fail(
+                f"the pipe took, passed on, gave up, lost and sent again {said}, not {wanted}"
+            )
 
     def check(self) -> None:
         """Judge the end: each publication is there once, confirmed and processed, or reported."""

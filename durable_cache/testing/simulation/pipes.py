@@ -23,6 +23,7 @@ from durable_cache.protocol.pipe.events import (
     Withdraw,
 )
 from durable_cache.protocol.publisher.events import (
+    AckReceived,
     CacheAppeared,
     CacheGone,
     HandedOver,
@@ -30,6 +31,7 @@ from durable_cache.protocol.publisher.events import (
     Tick,
 )
 from durable_cache.protocol.subscriber.positions import Positions
+from durable_cache.protocol.wire import Ack
 from durable_cache.testing.simulation.network import Network, Token
 from durable_cache.testing.simulation.pipe_ends import (
     Consuming,
@@ -52,7 +54,7 @@ _CLAIM_FAILS, _EARLY = 0.2, 0.1
 class SimPipe(Consuming):
     """One pipe; what it confirmed outlives its processes, as far as it was written."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all that stands around it
         self,
         world: World,
         network: Network,
@@ -62,12 +64,16 @@ class SimPipe(Consuming):
         targets: Sequence[SimTarget],
         consumer: SimConsumer | None,
         unconfirmed_max: int,
+        *,
+        remembers: bool = True,
     ) -> None:
         super().__init__(world, network, "pipe")
-        self._truth, self._options, self._promise = truth, options, promise
+        self._truth, self._options, self.promise = truth, options, promise
         self._frames = Frames(self, targets, self._handle)
         self._consumer = consumer
         self._unconfirmed_max = unconfirmed_max
+        self._remembers = remembers
+        """Whether it has positions, as exactly-once has; at-least-once begins at the beginning."""
         self._known = Kept()
         """What it has heard of its consumer's positions in this life."""
         self._engine = PipeEngine(options)
@@ -82,13 +88,14 @@ class SimPipe(Consuming):
         self.life += 1
         self.running, self.since_ns = True, self.world.now_ns
         self._engine = PipeEngine(self._options)
-        self._positions = Positions("**", self.kept.positions)
+        self._positions = Positions("**", self.kept.positions if self._remembers else ())
         self._known, self._next = Kept(), 0
-        self._promise.began()
+        self.promise.began()
         self.network.show_all(self.name)
         self._again(_TAKE_SECONDS, self._take)
         self._again(_TICK_SECONDS, lambda: self._handle(Tick(self._now)))
-        self._again(_WRITE_SECONDS, self._write)
+        if self._remembers:
+            self._again(_WRITE_SECONDS, self._write)
         if self._consumer is not None:
             self._again(_ASK_SECONDS, self._ask)
 
@@ -98,11 +105,20 @@ class SimPipe(Consuming):
         return self._positions.in_hand
 
     @property
+    def engine(self) -> PipeEngine:
+        """What decides in this life."""
+        return self._engine
+
+    @property
     def _now(self) -> Moment:
         return self.world.moment(self.skew_ns)
 
     def token_changed(self, token: Token, alive: bool) -> None:
         self._handle(CacheAppeared(token.owner) if alive else CacheGone(token.owner))
+
+    def hear_of(self, cache: str, ack: Ack) -> None:
+        """Hear, over the network, what a cache acknowledges to whoever carries a run."""
+        self.network.carry(cache, self.name, lambda: self._handle(AckReceived(ack)))
 
     # What the source network gives
 
@@ -122,13 +138,13 @@ class SimPipe(Consuming):
             positions.call(sample.source, sample.epoch, named)
             if positions.is_confirmed(sample):
                 continue
-            if publication in self._promise.lost:
+            if publication in self.promise.lost:
                 if positions.pass_over(sample.source, sample.epoch, sample.sn, sample.sn):
                     self.world.occur("lost before the pipe")
-                    self._promise.reported.add(publication)
+                    self.promise.reported.add(publication)
                 continue
             positions.hand_out(sample)
-            self._promise.handed_out(publication)
+            self.promise.handed_out(publication)
             batch.append(sample)
         if batch:
             self._handle(Taken(tuple(batch), self._now))
@@ -158,20 +174,27 @@ class SimPipe(Consuming):
                 case Claim(sample, _):
                     self._claim(output)
                 case Withdraw():
-                    self.world.occur("run withdrawn")
+                    self._withdraw(output)
                 case Resend():
-                    self._promise.sent(output)
+                    self.promise.sent(output)
                     self._frames.ask(output, confirmed_early=_EARLY)
                 case HandedOver():
                     self.world.occur("subscribers are told")
                 case Confirm(samples):
-                    self._promise.confirms(samples, self._known if self._consumer else None)
-                    for sample in samples:
-                        self._positions.confirm(sample)
+                    self.promise.confirms(samples, self._known if self._consumer else None)
+                    self._settle(samples)
                 case GaveUp(sample):
-                    self._promise.gave_up(sample)
+                    self.promise.gave_up(sample)
                 case _:
                     assert_never(output)
+
+    def _settle(self, samples: Sequence[Sample]) -> None:
+        """Be done with samples."""
+        for sample in samples:
+            self._positions.confirm(sample)
+
+    def _withdraw(self, withdraw: Withdraw) -> None:
+        self.world.occur("run withdrawn")
 
     def _claim(self, claim: Claim) -> None:
         sample = claim.sample
@@ -181,5 +204,6 @@ class SimPipe(Consuming):
             self.world.occur("claim failed")
             self._handle(ClaimFailed(sample.source, sample.epoch, self._now))
             return
-        name = self._promise.name_of(publication.numbering)
-        self._handle(Claimed(sample.source, sample.epoch, sample.epoch, name, self._now))
+        name = self.promise.name_of(publication.numbering)
+        epoch = publication.numbering.epoch
+        self._handle(Claimed(sample.source, sample.epoch, epoch, name, self._now))
