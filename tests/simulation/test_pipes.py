@@ -10,18 +10,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count
 from typing import cast
 
+import msgspec
 import pytest
 
+from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.modes import Arrivals
 from durable_cache.protocol.pipe.engine import PipeEngine
 from durable_cache.protocol.pipe.events import Event, Output
 from durable_cache.protocol.pipe.runs import Run
 from durable_cache.protocol.publisher.events import AckReceived, Resend, Resent
+from durable_cache.protocol.subscriber import positions
+from durable_cache.protocol.subscriber.positions import Point
 from durable_cache.protocol.wire import Ack
-from durable_cache.testing.simulation import pipes
+from durable_cache.testing.simulation import pipe_ends, pipes
+from durable_cache.testing.simulation.pipe_ends import SimTarget
 from durable_cache.testing.simulation.pipe_history import PIPE_KINDS, PipeHistory
 
 IN_CI = 2_000
@@ -155,18 +161,53 @@ def finds_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Run, "find", lambda *_: 0)
 
 
+def buries_without_a_letter(patch: pytest.MonkeyPatch) -> None:
+    """The position passes over a sample whose letter no cache holds yet."""
+
+    def keep(_: SimTarget, key: str, letter: bytes, acknowledge: Callable[[], None]) -> None:
+        acknowledge()
+
+    patch.setattr(SimTarget, "keep", keep)
+
+
+def writes_letters_under_other_keys(patch: pytest.MonkeyPatch) -> None:
+    """A second letter does not take the first one's place."""
+    serial = count()
+    patch.setattr(pipe_ends, "dead_letter_key", lambda *_: f"dead/{next(serial)}")
+
+
+def rewinds_too_little(patch: pytest.MonkeyPatch) -> None:
+    """A rewind leaves out the number it is to."""
+    later = lambda points: {of: Point(to.epoch, to.sn + 1) for of, to in (points or {}).items()}  # noqa: E731
+    rewound = positions.rewound
+    patch.setattr(positions, "rewound", lambda stands, points: rewound(stands, later(points)))
+
+
+def rewinds_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A rewind does not outweigh what was confirmed before it."""
+    patch.setattr(pipe_ends, "join_positions", ignoring_rewinds)
+
+
+def ignoring_rewinds(stands: Iterable[Position]) -> list[Position]:
+    return positions.join_positions(msgspec.structs.replace(one, rewinds=0) for one in stands)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
         asks_of_what_is_held,
+        buries_without_a_letter,
         counts_no_repeats,
         finds_nothing,
         forgets_what_it_sent,
         loses_at_once,
+        rewinds_for_nothing,
+        rewinds_too_little,
         takes_repeats,
+        writes_letters_under_other_keys,
     ],
 )
-def test_a_mode_of_a_pipe_that_is_wrong_is_found(
+def test_a_mode_a_rewind_or_a_dead_letter_that_is_wrong_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)

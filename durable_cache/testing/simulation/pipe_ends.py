@@ -6,29 +6,33 @@ something, acknowledges what it committed, and loses the rest when it is killed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.consumers import Position
+from durable_cache.protocol.consumers import (
+    DeadLetter,
+    Position,
+    dead_letter_key,
+    encode_dead_letter,
+)
 from durable_cache.protocol.publisher.events import AckReceived, Resend, ResendFailed, Resent
 from durable_cache.protocol.resends import RefusalReason, ResendRefusal
-from durable_cache.protocol.subscriber.positions import Positions, join_positions
+from durable_cache.protocol.subscriber.positions import Point, Positions, join_positions
 from durable_cache.protocol.wire import Ack
 from durable_cache.storage.contract import Durability
 from durable_cache.testing.simulation.network import Network, Node, Token
+from durable_cache.testing.simulation.pipe_promises import ATTEMPTS_MAX, PipePromise
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
-
-if TYPE_CHECKING:
-    from durable_cache.testing.simulation.pipe_promises import PipePromise
 
 __all__ = ["Consuming", "Frames", "Kept", "SimConsumer", "SimTarget"]
 
 _COMMIT_SECONDS, _ANSWER_SECONDS = 0.3, 1.5
 _POLL_SECONDS, _WRITE_SECONDS = 0.1, 0.3
-_LATER, _TRIM, _EARLY_ACKS = 0.1, 0.05, 0.1
+_ATTEMPT_SECONDS, _LETTER_SECONDS, _BURIED_DIES = 0.2, 1.0, 0.2
+_LATER, _TRIM, _EARLY_ACKS, _REWIND_FAILS = 0.1, 0.05, 0.1, 0.3
 
 
 class Kept:
@@ -73,6 +77,8 @@ class SimTarget(Node):
         self.held: dict[Publication, Sample] = {}
         """What it committed and did not remove, as it came."""
         self.removed: set[Publication] = set()
+        self.letters: dict[str, bytes] = {}
+        """The newest dead letter under each key that it committed."""
         self.conflicts: set[Publication] = set()
         """Under whose numbers it stores something else."""
 
@@ -122,6 +128,15 @@ class SimTarget(Node):
             acknowledge(self._ack(resend, taken, Durability.PROCESS))
         pause = self.world.random.random() * _COMMIT_SECONDS
         self.later(pause, lambda: self._commit(resend, taken, acknowledge))
+
+    def keep(self, key: str, letter: bytes, acknowledge: Callable[[], None]) -> None:
+        """Take a dead letter; acknowledge it when it is committed."""
+
+        def commit() -> None:
+            self.letters[key] = letter
+            acknowledge()
+
+        self.later(self.world.random.random() * _COMMIT_SECONDS, commit)
 
     def bring(
         self, publication: Publication, name: str, acknowledge: Callable[[Ack], None]
@@ -271,7 +286,8 @@ class SimConsumer(Consuming):
     """The durable consumer that must process what is carried, with the real `Positions`.
 
     It is given each run's numbers in their order, run after run, as a subscriber's engine delivers
-    them. One that keeps its position in its own transaction has an effect of each sample once.
+    them. One that keeps its position in its own transaction has an effect of each sample once. What
+    its handler cannot process goes to the dead letters; what follows waits until caches hold that.
     """
 
     def __init__(
@@ -292,24 +308,50 @@ class SimConsumer(Consuming):
         """The effects in its own database."""
         self._next: dict[SourceId, int] = {}
         self._unconfirmed: list[Sample] = []
+        self._failing = False
+        """Whether a handler raised, and delivery waits for its next attempt or a dead letter."""
+        self._turn = 0
+        """A rewind begins another one: what was tried before is tried anew."""
 
     def start(self) -> None:
         """Begin a process where the positions stand."""
+        if self.running:
+            return
         self.life += 1
         self.running, self.since_ns = True, self.world.now_ns
         known = join_positions([*self.kept.positions, *self._own.values()])
         self._positions = Positions("**", known)
         self._positions.put_back([one for one in known if one not in self.kept.positions])
-        self._next, self._unconfirmed = {}, []
+        self._next, self._unconfirmed, self._failing = {}, [], False
         self._promise.consumer_began()
         self._again(_POLL_SECONDS, self._read)
         self._again(_WRITE_SECONDS, self._write)
+
+    def rewind(self, first: Mapping[SourceId, Publication] | None) -> bool:
+        """Begin anew from these of their sources on, or from the beginning; caches hold it then.
+
+        False where it was killed before: the next life knows nothing of it.
+        """
+        points = None
+        if first is not None:
+            samples = [publication.sample for publication in first.values()]
+            points = {one.source: Point(one.epoch, one.sn) for one in samples}
+        self._positions.rewind(points)
+        if self.world.chance(_REWIND_FAILS):
+            self.world.occur("killed before a rewind is held")
+            self.died("killed")
+            return False
+        self._written(self._positions.take())
+        self._next, self._unconfirmed = {}, []
+        self._turn, self._failing = self._turn + 1, False
+        self._promise.rewound(first)
+        return True
 
     def _read(self) -> None:
         """Take what follows of each source, as far as a cache holds it."""
         for source, row in self._promise.rows.items():
             at = self._next.get(source, 0)
-            while at < len(row) and self._reached(row[at]):
+            while not self._failing and at < len(row) and self._reached(row[at]):
                 at += 1
             self._next[source] = at
         self._confirm_some()
@@ -328,6 +370,10 @@ class SimConsumer(Consuming):
         found = next((t.held[publication] for t in self._targets if publication in t.held), None)
         if found is None:
             return False
+        if publication in self._promise.poison:
+            self._failing = True
+            self._attempt(publication, found, 1, self._turn)
+            return False
         self._positions.hand_out(found)
         if self.transacts:
             position = self._positions.standing_with(found)
@@ -338,6 +384,50 @@ class SimConsumer(Consuming):
             self._unconfirmed.append(found)
         self._promise.processed(publication)
         return True
+
+    def _attempt(self, publication: Publication, sample: Sample, attempts: int, turn: int) -> None:
+        """Call a handler that raises, again and again; then see to a dead letter."""
+        if turn != self._turn:
+            return
+        self.world.occur("a handler raises")
+        self._promise.attempted(publication)
+        if attempts < ATTEMPTS_MAX:
+            again = partial(self._attempt, publication, sample, attempts + 1, turn)
+            self.later(_ATTEMPT_SECONDS, again)
+            return
+        letter = DeadLetter(f"number {sample.sn} is poison", attempts, sample)
+        key, payload = dead_letter_key("default", self.name, sample), encode_dead_letter(letter)
+        life = self.life
+
+        def waits() -> bool:
+            return self.life == life and turn == self._turn and self._failing
+
+        def acknowledged() -> None:
+            if waits():
+                self._buried(publication, sample)
+
+        def write() -> None:
+            for target in self._targets if waits() else ():
+                told = partial(self.network.carry, target.name, self.name, acknowledged)
+                keep = partial(target.keep, key, payload, told)
+                self.network.carry(self.name, target.name, keep)
+            if waits():
+                self.later(_LETTER_SECONDS, write)
+
+        write()
+
+    def _buried(self, publication: Publication, sample: Sample) -> None:
+        """Caches hold the letter: the position passes over its sample, or it comes again."""
+        if self.world.chance(_BURIED_DIES):
+            self.world.occur("killed between letter and position")
+            self.died("killed")
+            self.world.at(0.2, self.start)
+            return
+        self.world.occur("dead letter")
+        self._failing, self._turn = False, self._turn + 1
+        self._promise.buried(publication)
+        self._positions.handled(sample)
+        self._next[sample.source] = self._next.get(sample.source, 0) + 1
 
     def _confirm_some(self) -> None:
         """Confirm what was handed out, in any order, and not always all of it."""

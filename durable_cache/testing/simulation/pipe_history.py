@@ -3,8 +3,8 @@
 Publishers with several runs each publish in the source network. A seed draws the pipe's mode: what
 it remembers and sends again, or that it takes what arrives and sends it once. The middle to the
 target network loses, doubles and reorders frames, replies, acknowledgements and positions, and
-confirms too early; the pipe, the caches and the consumer behind it are killed and begin again,
-links are cut.
+confirms too early; the pipe, the caches and the consumer behind it are killed and begin again, the
+consumer goes back or cannot process a sample, links are cut.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ __all__ = ["PIPE_KINDS", "PipeHistory"]
 
 PIPE_KINDS = frozenset(
     {
+        "a handler raises",
         "a lost sample came again",
         "a repeat goes no further",
         "acknowledged before it is durable",
         "another pipe was faster",
-        "carried again after a crash",
         "cache killed",
+        "carried again after a crash",
         "claim failed",
         "consumer killed",
+        "dead letter",
         "discarded",
         "dropped before the pipe",
         "found after its report",
+        "killed before a rewind is held",
+        "killed between letter and position",
         "known is known",
         "link cut",
         "lost before the pipe",
@@ -55,11 +59,13 @@ PIPE_KINDS = frozenset(
         "pipe killed",
         "position lost",
         "processed again after a crash",
+        "processed again after a rewind",
         "publisher restarts",
         "refused for good",
         "refused for now",
         "removed before",
         "reported",
+        "rewind",
         "run withdrawn",
         "sample doubled",
         "sample late",
@@ -70,7 +76,7 @@ PIPE_KINDS = frozenset(
 """What histories must show, for nothing is known of what none does."""
 
 _SETTLE_SECONDS = 60.0
-_LOST, _CONFLICT, _OTHER_PIPE = 0.02, 0.02, 0.03
+_LOST, _CONFLICT, _OTHER_PIPE, _POISON = 0.02, 0.02, 0.03, 0.03
 _RETRY_SECONDS = 0.5
 _QUIET_SECONDS = 6.0
 """Longer than anything is on its way to a pipe that takes what arrives, or waits before it: a
@@ -176,6 +182,7 @@ class PipeHistory(SeededHistory):
                 (3, self._kill_pipe),
                 (3, self._kill_cache),
                 (3, self._kill_consumer),
+                (3, self._rewind),
                 (3, self._part),
             )
         )
@@ -246,6 +253,8 @@ class PipeHistory(SeededHistory):
             self._conflict(publication)
         elif world.chance(_OTHER_PIPE):
             self._bring(publication)
+        if self.consumer is not None and world.chance(_POISON):
+            self.promise.poison.add(publication)
         if self.passing is not None:
             came = partial(self.passing.arrived, publication)
             self.network.carry(numbering.publisher, self.pipe.name, came)
@@ -282,8 +291,23 @@ class PipeHistory(SeededHistory):
             consumer.died("killed")
             self.world.at(self.random.choice((0.1, 1.0)), self._start_consumer)
 
+    def _rewind(self) -> None:
+        """Let the consumer go back: to a sample, to a time, or to the beginning."""
+        consumer, reached = self.consumer, self.promise.processed_now
+        if consumer is None or consumer.transacts or not (consumer.running and reached):
+            return
+        self.world.occur("rewind")
+        since = self.random.choice(reached)
+        to = self.random.choice(("sample", "time", "all"))
+        first = {since.sample.source: since} if to == "sample" else {}
+        for one in reached:
+            if to == "time" and one.at_ns >= since.at_ns:
+                first.setdefault(one.sample.source, one)
+        if not consumer.rewind(None if to == "all" else first):
+            self.world.at(0.1, self._start_consumer)
+
     def _start_consumer(self) -> None:
-        if self.consumer is not None and not self.consumer.running:
+        if self.consumer is not None:
             self.consumer.start()
 
     def _part(self) -> None:

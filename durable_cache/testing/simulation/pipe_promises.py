@@ -2,16 +2,18 @@
 
 A sample is confirmed when enough caches of the target network hold it, and its consumer, where one
 is named, confirmed it; never before. The runs of a source go over one after the other. What is
-given up or was lost before is reported, and nothing else is missing at the end.
+given up or was lost before is reported, and nothing else is missing at the end. After a rewind
+everything from there on is processed again, in order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.consumers import DeadLetter, decode_dead_letter
 from durable_cache.protocol.pipe.engine import PipeEngine
 from durable_cache.protocol.pipe.tokens import name_of_unnamed
 from durable_cache.protocol.publisher.events import Resend
@@ -21,7 +23,10 @@ from durable_cache.testing.simulation.world import World
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.pipe_ends import Kept, SimConsumer, SimTarget
 
-__all__ = ["PipePromise"]
+__all__ = ["ATTEMPTS_MAX", "PipePromise"]
+
+ATTEMPTS_MAX = 3
+"""How often a handler is called before a sample becomes a dead letter."""
 
 
 class PipePromise:
@@ -50,6 +55,12 @@ class PipePromise:
         """How often each went to each cache in this life."""
         self._reached: dict[SourceId, int] = {}
         self._reached_now: dict[SourceId, int] = {}
+        self.poison: set[Publication] = set()
+        """What no handler can process."""
+        self._attempts_now: Counter[Publication] = Counter()
+        self._buried: set[Publication] = set()
+        self._due_again: set[Publication] = set()
+        """What was rewound and did not come again yet."""
 
     def name_of(self, numbering: Numbering) -> str:
         """Return by which incarnation a run goes in the target network."""
@@ -136,6 +147,26 @@ class PipePromise:
     def consumer_began(self) -> None:
         """Hear that a life of the consumer begins."""
         self._reached_now = {}
+        self._attempts_now.clear()
+
+    @property
+    def processed_now(self) -> list[Publication]:
+        """What the consumer came to, of any source, in the order of its publication."""
+        return [
+            one
+            for one in self._truth.publications
+            if self._place(one) <= self._reached.get(one.sample.source, -1)
+            and not self.will_never_come(one)
+        ]
+
+    def rewound(self, first: Mapping[SourceId, Publication] | None) -> None:
+        """Hear from where on samples come again; None: from the beginning, all of them."""
+        self._reached_now = {}
+        self._attempts_now.clear()
+        for one in self.processed_now:
+            begins = None if first is None else first.get(one.sample.source)
+            if first is None or (begins is not None and self._place(begins) <= self._place(one)):
+                self._due_again.add(one)
 
     def resumed_behind(self, publication: Publication) -> None:
         """Judge what the consumer takes for confirmed: it had it once."""
@@ -143,6 +174,8 @@ class PipePromise:
         place = self._place(publication)
         if place > self._reached.get(source, -1) and not self.will_never_come(publication):
             self._fail("is taken for processed and never was", publication)
+        if publication in self._due_again:
+            self._fail("was rewound, and does not come again", publication)
         self._reached_now[source] = place
 
     def processed(self, publication: Publication) -> None:
@@ -155,10 +188,49 @@ class PipePromise:
         for one in row[(-1 if before is None else before) + 1 : place]:
             if not self.will_never_come(one):
                 self._fail("is left out by the consumer", one)
-        if place <= self._reached.get(source, -1):
+        if publication in self._due_again:
+            self._due_again.remove(publication)
+            self._world.occur("processed again after a rewind")
+        elif place <= self._reached.get(source, -1):
             self._world.occur("processed again after a crash")
         self._reached[source] = max(place, self._reached.get(source, -1))
         self._reached_now[source] = place
+
+    def attempted(self, publication: Publication) -> None:
+        """Hear that a handler raised."""
+        self._attempts_now[publication] += 1
+
+    def buried(self, publication: Publication) -> None:
+        """Judge that a sample is passed over: it was tried, and some cache holds its letter."""
+        if self._attempts_now.pop(publication) != ATTEMPTS_MAX:
+            self._fail("became a dead letter after another number of attempts", publication)
+        if not any(self._letters(target, publication) for target in self.targets):
+            self._fail("is passed over, and no cache holds its letter", publication)
+        self._buried.add(publication)
+        self.processed(publication)
+
+    def _letters(self, target: SimTarget, publication: Publication) -> list[DeadLetter]:
+        letters = map(decode_dead_letter, target.letters.values())
+        return [one for one in letters if self._truth.of(one.sample) is publication]
+
+    def _check_letters(self) -> None:
+        """Judge the dead letters: one of each that no handler could process, and of nothing else.
+
+        Who was killed before it knew that its letter is held writes it once more, under its key.
+        """
+        for publication in self._truth.publications:
+            found = [self._letters(target, publication) for target in self.targets]
+            if any(len(letters) > 1 for letters in found):
+                self._fail("has two dead letters in one cache", publication)
+            if publication not in self._buried:
+                due = publication in self.poison and not self.will_never_come(publication)
+                if due or (publication not in self.poison and any(found)):
+                    self._fail("has a dead letter, or has none, and should not", publication)
+                continue
+            for letter in (one for letters in found for one in letters):
+                reason = f"number {publication.sample.sn} is poison"
+                if (letter.reason, letter.attempts) != (reason, ATTEMPTS_MAX):
+                    self._fail(f"has a dead letter that says {letter.reason}", publication)
 
     def _row(self, source: SourceId) -> list[Publication]:
         return self.rows.get(source, [])
@@ -173,7 +245,10 @@ class PipePromise:
         """Whether all is confirmed or reported, and processed: nothing is to come any more."""
         return len(self.confirmed | self.reported) == len(self._truth.publications) and (
             self.consumer is None
-            or all(self._reached.get(s, -1) >= self._last_due(s) for s in self.rows)
+            or (
+                (not self._due_again - self.reported - self.given_up)
+                and all(self._reached.get(s, -1) >= self._last_due(s) for s in self.rows)
+            )
         )
 
     def _last_due(self, source: SourceId) -> int:
@@ -206,6 +281,10 @@ class PipePromise:
         consumer = self.consumer
         if consumer is None:
             return
+        self._check_letters()
+        for publication in self._due_again:
+            if not self.will_never_come(publication):
+                self._fail("was rewound, and did not come again", publication)
         for source in self._truth.numberings:
             row = [one for one in self._row(source) if not self.will_never_come(one)]
             if row and self._reached.get(source, -1) < self._place(row[-1]):
@@ -219,7 +298,7 @@ class PipePromise:
         places = [self._place(one) for one in effects]
         if places != sorted(set(places)):
             self._world.fail(f"{source} has effects twice or out of order: {places}")
-        for one in {*self._row(source)} - {*effects}:
+        for one in {*self._row(source)} - {*effects} - self._buried:
             if not self.will_never_come(one):
                 self._fail("has no effect", one)
 

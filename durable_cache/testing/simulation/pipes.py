@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+import msgspec
+
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample
 from durable_cache.protocol.consumers import Position
@@ -160,7 +162,8 @@ class SimPipe(Consuming):
                 self._tell_of(position)
 
     def _positioned(self, position: Position) -> None:
-        self._known.put(position)
+        # What was processed once, was: a consumer that goes back takes nothing of that back.
+        self._known.put(msgspec.structs.replace(position, rewinds=0))
         self._handle(Positioned(position))
 
     # The engine
