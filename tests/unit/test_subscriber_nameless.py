@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import DeliveryOptions
@@ -115,3 +116,21 @@ def test_an_earlier_run_than_the_one_that_was_read_is_reported(called: int) -> N
     reader.page([sample(sn, called, at=4 + sn / 10) for sn in range(2)])
     reader.live(sample(3, at=9.3))
     assert reader.story == [0, 1, 2, (0, 1), 3]
+
+
+def test_what_came_of_the_run_before_is_not_given_again_as_the_first_of_the_next() -> None:
+    reader = Reader(history=True)
+    before, later = sample(0, 5, at=9), [sample(1, 6, at=20), sample(2, 6, at=20.1)]
+    reader.live(*(replace(one, epoch=0) for one in (before, *later)))
+    reader.page([before, *later])
+    assert [(one.epoch, one.sn) for one in reader.delivered_samples] == [(5, 0), (6, 1), (6, 2)]
+    assert reader.story == [0, 1, 2]
+
+
+def test_nor_where_the_run_before_was_on_another_page() -> None:
+    reader = Reader(DeliveryOptions(history_page_samples=2), history=True)
+    before, later = sample(0, 5, at=9), [sample(1, 6, at=20), sample(2, 6, at=20.1)]
+    reader.live(*(replace(one, epoch=0) for one in (before, *later)))
+    reader.page([before], cut_after=before)
+    reader.page(later)
+    assert reader.story == [0, 1, 2]

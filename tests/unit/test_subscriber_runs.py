@@ -232,6 +232,40 @@ def test_what_was_asked_for_of_a_later_run_waits_until_the_one_before_is_at_its_
     assert reader.story == [0, 1, 2, 0]
 
 
+def test_the_last_of_a_run_that_nobody_has_is_no_number_of_the_next() -> None:
+    """It came behind the next run's token, and no answer names its run."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(3))
+    reader.answer(sample(2, EPOCH), names=names)
+    reader.live(sample(0, at=9))
+    for _ in range(60):
+        reader.wait(1)
+        if reader.fetches:
+            reader.answer(names=names)
+    assert reader.story == [0, 1, 2, 0, (3, 3)]
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [0, 1, 2, 0, (3, 3), 1]
+
+
+def test_what_an_answer_names_is_of_its_run_though_all_before_it_is_lost() -> None:
+    """The publisher's clock was set back: it publishes as if it had not restarted."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(3))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(sample(3, FRESH), names=names)
+        reader.wait(1)
+    assert reader.story == [0, 1, (0, 2), 3]
+
+
 def test_the_last_of_a_run_that_waits_behind_a_hole_of_the_next_is_put_right() -> None:
     """It came behind the next run's token; what is missing before it is none of that run's."""
     names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))

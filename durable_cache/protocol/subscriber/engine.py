@@ -583,6 +583,7 @@ class SubscriberEngine:
             # A slow answer is not a loss: it is waited for at most twice the time.
             late = 1 if head.fetch is None else 2
             if now.monotonic_ns >= head.opened_ns + late * timeout_ns:
+                followed.report_left_over(self._options, self._outputs)
                 head.give_up_first(self._outputs, now.monotonic_ns)
         self._settle(followed, now)
 

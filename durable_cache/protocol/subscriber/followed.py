@@ -14,7 +14,11 @@ from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
-from durable_cache.protocol.subscriber.naming import is_of_a_later, is_of_an_earlier
+from durable_cache.protocol.subscriber.naming import (
+    is_left_over,
+    is_of_a_later,
+    is_of_an_earlier,
+)
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.wire import incarnation_after
 
@@ -103,6 +107,23 @@ class Followed:
         over = not is_of_a_later(head, samples)
         taken = any(run.epoch == epoch for run in runs)
         return (frame(ntp64_to_ns(samples[0].ntp64)) if taken else epoch), over
+
+    def report_left_over(self, options: DeliveryOptions, outputs: Outputs) -> None:
+        """The gap of the run that is delivered expires: what waits behind it may be none of it.
+
+        What came behind its token was taken for its own, and nobody has what comes before. If
+        nobody names its run either, and it was published together with the last of the run that
+        ended, it is of that: it comes too late, and the gap goes with it.
+        """
+        head, ended = self.head, self.ended
+        if head is None or ended is None or not head.incarnation:
+            return
+        for sn in sorted(head.pending):
+            sample = head.pending[sn]
+            if sample.epoch or not is_left_over(sample, ended, options.window_size_samples):
+                return
+            head.let_go(sample)
+            ended.report_late(sample, outputs)
 
     def end_first(self) -> None:
         """The first numbering is at its end: the next one is delivered."""

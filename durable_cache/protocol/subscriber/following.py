@@ -187,6 +187,9 @@ class Numbering:
             self.parked = None
         if (self.next_sn is not None and sn < self.next_sn) or sn in self.pending:
             self.duplicates += 1
+            held = self.pending.get(sn)
+            if sample.epoch and held is not None and is_one(held, sample):
+                self.pending[sn] = sample  # somebody knows of which run it is
             return
         self.top = max(self.top, sn)
         if len(self.pending) >= samples_max and sn != self.next_sn:

@@ -433,11 +433,21 @@ class History:
         What came of it while we looked is among them, in order of numbers.
         """
         (source, epoch), over = key, False
-        samples = sorted([*samples, *self._held.came_with(samples)], key=_SN)
+        came = self._held.came_with(samples)
+        samples = sorted([*samples, *(self._unread(came, key) if came else ())], key=_SN)
         followed = self._sources.stands(source)
         if followed is not None:
             epoch, over = followed.place(epoch, samples)
         return (source, epoch), {sample.sn: under(sample, epoch) for sample in samples}, over
+
+    def _unread(self, came: list[Sample], key: _Key) -> list[Sample]:
+        """Return, of what came while we looked, what is of no other run on a page so far."""
+        source, epoch = key
+        runs = [run for (of, at), run in self._readings.items() if of == source and at != epoch]
+        groups = [g for (of, at), g in (self._page or {}).items() if of == source and at != epoch]
+        known = {(one.sn, one.ntp64) for group in groups for one in group.samples}
+        unknown = (one for one in came if (one.sn, one.ntp64) not in known)
+        return [one for one in unknown if not any(run.has_read(one) for run in runs)]
 
     def _fits_seam(self, key: _Key) -> bool:
         """Tell whether a run is none of a source that an earlier life knew by other runs."""

@@ -21,7 +21,7 @@ from durable_cache.protocol.wire import Absence
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["Owns", "called_by", "is_of_a_later", "is_of_an_earlier", "of_run"]
+__all__ = ["Owns", "called_by", "is_left_over", "is_of_a_later", "is_of_an_earlier", "of_run"]
 
 
 _HALF = SOURCE_SN_MODULUS // 2
@@ -76,6 +76,13 @@ def is_of_an_earlier(numbering: Numbering, samples: Iterable[Sample]) -> bool:
         or (sample.sn >= first and not sample.stamped and sample.ntp64 + RESTART_NTP64 < began)
         for sample in samples
     )
+
+
+def is_left_over(sample: Sample, ended: Numbering, window: int) -> bool:
+    """Tell whether a number goes on where a run ended, published together with its last."""
+    ahead = sample.sn - (ended.next_sn or 0)
+    apart = abs(sample.ntp64 - ended.newest_ntp64)
+    return 0 <= ahead <= window and apart <= RESTART_NTP64 and not sample.stamped
 
 
 def of_run(numbering: Numbering, part: AnswerPart) -> AnswerPart:

@@ -31,6 +31,10 @@ class Reading:
     """It goes on where an earlier life ended: what caches removed since then is a loss."""
     handed_over: bool = False
 
+    def has_read(self, sample: Sample) -> bool:
+        """Tell whether a sample lies among the numbers and the times that were delivered."""
+        return self.first_sn <= sample.sn < self.next_sn and sample.ntp64 <= self.newest_ntp64
+
 
 @dataclass(slots=True)
 class Seam:
