@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -28,9 +28,6 @@ RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 NOT_YET = ("at once",)
 """Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
 OPEN = (pytest.param("at once", id="a run whose first samples overtake its token"),)
-NOT_MENDED: Mapping[int, str] = {}
-"""Seeds whose histories still break the promise, and why as far as it is known: each fails until it
-is mended, and its test fails from then on."""
 
 
 @dataclass
@@ -93,7 +90,7 @@ def play_many(seeds: range) -> Played:
 
 
 def test_histories_keep_the_promise() -> None:
-    played = play(seed for seed in range(SMOKE) if seed not in NOT_MENDED)
+    played = play(range(SMOKE))
     assert played.wrong == {}
     assert set(played.occurred) <= set(KINDS)
 
@@ -101,22 +98,9 @@ def test_histories_keep_the_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SMOKE, FIRST, EACH))
 def test_two_thousand_histories_keep_the_promise(first: int) -> None:
-    seeds = range(first, first + EACH)
-    played = play(seed for seed in seeds if seed not in NOT_MENDED)
+    played = play(range(first, first + EACH))
     assert played.wrong == {}
     assert set(played.occurred) <= set(KINDS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed, marks=pytest.mark.xfail(strict=True, reason=why))
-        for seed, why in NOT_MENDED.items()
-    ],
-)
-def test_a_history_that_is_not_mended_yet(seed: int) -> None:
-    assert play([seed]).wrong == {}
 
 
 @pytest.fixture(scope="module")
