@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import zenoh
 
+from benchmarks.pairs import interval
 from durable_cache import (
     CacheOptions,
     Durability,
@@ -226,13 +227,6 @@ def measured(reliable: bool, seconds: float, rate: int) -> Received:
     if received.samples != count:
         print(f"  published {count:,}, received {received.samples:,}")
     return received._replace(cpu_seconds_each=received.cpu_seconds_each + spent)
-
-
-def interval(found: list[float]) -> str:
-    """Return between which of ten the median lies with 98 % confidence: the 2nd and the 9th."""
-    aside = 1 if len(found) >= 10 else 0
-    ends = sorted(found)[aside : len(found) - aside]
-    return f"{statistics.median(found):.2f} ({ends[0]:.2f} to {ends[-1]:.2f})"
 
 
 def overhead(arguments: argparse.Namespace) -> None:

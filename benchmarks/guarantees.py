@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import multiprocessing as mp
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from benchmarks.pairs import interval
 from durable_cache import (
     declare_reliability_cache,
     declare_reliable_publisher,
@@ -174,13 +174,6 @@ def consumed(network: Network, samples: int, name: str | None) -> tuple[float, f
     return samples / seconds, spent / samples
 
 
-def interval(found: list[float]) -> str:
-    """Return what holds the median with at least 97 % confidence where ten were measured."""
-    without = 1 if len(found) >= 10 else 0
-    ends = sorted(found)[without : len(found) - without]
-    return f"{ends[0]:.2f} to {ends[-1]:.2f}"
-
-
 def consumer(arguments: argparse.Namespace) -> None:
     """Pairs in turn: with confirmations by itself, and a plain subscriber with history."""
     rates, cpu = [], []
@@ -197,10 +190,7 @@ def consumer(arguments: argparse.Namespace) -> None:
             flush=True,
         )
     network.close()
-    print(
-        f"consumer: {statistics.median(rates):.2f} of the throughput ({interval(rates)}), "
-        f"{statistics.median(cpu):.2f} by CPU ({interval(cpu)})"
-    )
+    print(f"consumer: {interval(rates)} of the throughput, {interval(cpu)} by CPU")
 
 
 def pipe(arguments: argparse.Namespace) -> None:

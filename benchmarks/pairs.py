@@ -5,12 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+__all__ = ["interval", "within"]
+
 TEN = 10
 """From so many on the two outermost are left out."""
 
 
-def interval(found: Sequence[float]) -> str:
-    """Return the median and, of ten, the 2nd and the 9th: they hold it with 98 % confidence."""
+def within(found: Sequence[float]) -> tuple[float, float]:
+    """Return between which two the median lies: of ten, the 2nd and the 9th, with 98 %."""
     aside = 1 if len(found) >= TEN else 0
     ends = sorted(found)[aside : len(found) - aside]
-    return f"{statistics.median(found):.2f} ({ends[0]:.2f} to {ends[-1]:.2f})"
+    return ends[0], ends[-1]
+
+
+def interval(found: Sequence[float]) -> str:
+    """Return the median, and between which two it lies."""
+    low, high = within(found)
+    return f"{statistics.median(found):.2f} ({low:.2f} to {high:.2f})"

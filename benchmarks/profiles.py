@@ -14,11 +14,11 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from benchmarks.pairs import within
 from durable_cache import (
     ReliableReader,
     ReliableSubscriber,
@@ -133,13 +133,6 @@ def measured(seconds: float, depth: int) -> Received:
     return received
 
 
-def interval(costs: Sequence[float]) -> tuple[float, float]:
-    """Return between which two of ten the median lies with 98 % confidence: the 2nd and the 9th."""
-    ordered = sorted(costs)
-    aside = max(0, len(ordered) // 5 - 1)
-    return ordered[aside], ordered[-1 - aside]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10)
@@ -160,7 +153,7 @@ def main() -> int:
             f"CPU each; with {profiled.samples_a_second:,.0f}/s, "
             f"{profiled.cpu_seconds_each * 1e6:.1f} us: {costs[-1]:+.1%}"
         )
-    low, high = interval(costs)
+    low, high = within(costs)
     median = statistics.median(costs)
     cpu = statistics.median(cpu_costs)
     print(

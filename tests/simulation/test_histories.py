@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from durable_cache.testing.histories import run_history
+from tests.simulation.playing import nightly_seeds
 
 SMOKE = 200
 IN_CI = 600
@@ -37,10 +38,7 @@ def test_histories_end_aligned_and_silent(first: int) -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_end_aligned_and_silent() -> None:
-    """`DURABLE_CACHE_HISTORIES` says how many (100,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
-    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "100000"))
-    assert failures(range(first, first + count)) == {}
+    assert failures(nightly_seeds(IN_CI, 100_000)) == {}
 
 
 def test_a_seed_is_one_history() -> None:

@@ -8,9 +8,9 @@ really came.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import cast
 
@@ -29,25 +29,14 @@ from durable_cache.protocol.wire import Ack
 from durable_cache.testing.simulation import pipe_ends, pipes
 from durable_cache.testing.simulation.pipe_ends import SimTarget
 from durable_cache.testing.simulation.pipe_history import PIPE_KINDS, PipeHistory
+from tests.simulation.playing import nightly_seeds, play_each
 
 IN_CI = 2_000
 """A history takes 15 ms of a core."""
 FOUND_BY = 200
 SHARE_MIN = 2.0
 """In percent of the histories."""
-
-
-def play(seeds: range, occurred: Counter[str] | None = None) -> dict[str, list[str]]:
-    """Play the histories of some seeds; say how to play those again that went wrong."""
-    wrong = {}
-    for seed in seeds:
-        history = PipeHistory(seed)
-        if found := history.run():
-            again = f"python -m durable_cache.testing.simulation --pipes --seed {seed}"
-            wrong[again] = found[:3]
-        if occurred is not None:
-            occurred.update(dict.fromkeys(history.world.occurred, 1))
-    return wrong
+play = partial(play_each, PipeHistory, "--pipes")
 
 
 def test_a_pipe_carries_each_sample_once_or_reports_it() -> None:
@@ -59,10 +48,7 @@ def test_a_pipe_carries_each_sample_once_or_reports_it() -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_of_pipes_keep_the_promise() -> None:
-    """`DURABLE_CACHE_HISTORIES` says how many (20,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
-    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "20000"))
-    assert play(range(first, first + count)) == {}
+    assert play(nightly_seeds(IN_CI, 20_000)) == {}
 
 
 def test_a_seed_is_one_history_of_a_pipe() -> None:

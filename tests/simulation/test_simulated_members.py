@@ -7,9 +7,9 @@ Some consumers are exclusive: nothing that a majority held is processed again.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import pytest
@@ -21,24 +21,14 @@ from durable_cache.protocol.subscriber.positions import Positions
 from durable_cache.protocol.takeovers import Takeovers, Twice
 from durable_cache.testing.simulation import members
 from durable_cache.testing.simulation.member_history import MEMBER_KINDS, MemberHistory
+from tests.simulation.playing import nightly_seeds, play_each
 
 IN_CI = 2_000
 """A history takes 25 ms of a core."""
 FOUND_BY = 150
 SHARE_MIN = 0.5
 """In percent of the histories."""
-
-
-def play(seeds: range, occurred: Counter[str] | None = None) -> dict[str, list[str]]:
-    """Play the histories of some seeds; say how to play those again that went wrong."""
-    wrong = {}
-    for seed in seeds:
-        history = MemberHistory(seed)
-        if found := history.run():
-            wrong[f"python -m durable_cache.testing.simulation --members --seed {seed}"] = found[:3]
-        if occurred is not None:
-            occurred.update(dict.fromkeys(history.world.occurred, 1))
-    return wrong
+play = partial(play_each, MemberHistory, "--members")
 
 
 def test_members_skip_nothing_and_repeat_nothing_that_is_held() -> None:
@@ -50,10 +40,7 @@ def test_members_skip_nothing_and_repeat_nothing_that_is_held() -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_of_members_keep_the_promise() -> None:
-    """`DURABLE_CACHE_HISTORIES` says how many (20,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
-    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "20000"))
-    assert play(range(first, first + count)) == {}
+    assert play(nightly_seeds(IN_CI, 20_000)) == {}
 
 
 def test_a_seed_is_one_history_of_members() -> None:

@@ -6,32 +6,21 @@ Seeded histories: one seed is one history.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from durable_cache.protocol.modes import Arrivals
 from durable_cache.protocol.retries import Due, Retries
 from durable_cache.testing.simulation.mode_history import MODE_KINDS, ModeHistory
+from tests.simulation.playing import nightly_seeds, play_each
 
 IN_CI = 2_000
 """A history takes 15 ms of a core."""
-NIGHTLY = 10_000
 FOUND_BY = 30
 SHARE_MIN = 5.0
 """In percent of the histories."""
-
-
-def play(seeds: range, occurred: Counter[str] | None = None) -> dict[str, list[str]]:
-    """Play the histories of some seeds; say how to play those again that went wrong."""
-    wrong = {}
-    for seed in seeds:
-        history = ModeHistory(seed)
-        if found := history.run():
-            again = f"python -m durable_cache.testing.simulation --modes --seed {seed}"
-            wrong[again] = found[:3]
-        if occurred is not None:
-            occurred.update(dict.fromkeys(history.world.occurred, 1))
-    return wrong
+play = partial(play_each, ModeHistory, "--modes")
 
 
 def test_modes_pass_on_what_they_say_and_count_it() -> None:
@@ -43,7 +32,7 @@ def test_modes_pass_on_what_they_say_and_count_it() -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_of_modes() -> None:
-    assert play(range(IN_CI, NIGHTLY)) == {}
+    assert play(nightly_seeds(IN_CI, 8_000)) == {}
 
 
 @pytest.mark.parametrize("passes", [True, False])

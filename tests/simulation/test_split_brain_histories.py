@@ -6,9 +6,8 @@ caches that are killed, also the master while it corrects. One seed is one histo
 
 from __future__ import annotations
 
-import logging
-import os
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -16,29 +15,14 @@ from durable_cache.testing.simulation.split_brain_history import (
     SPLIT_BRAIN_KINDS,
     SplitBrainHistory,
 )
+from tests.simulation.playing import nightly_seeds, play_each
 
 SMOKE = 40
 IN_CI = 120
 """A history takes a quarter of a second of a core."""
 SHARE_MIN = 5.0
 """In percent of the histories."""
-
-
-def play(seeds: range, occurred: Counter[str] | None = None) -> dict[str, list[str]]:
-    """Play the histories of some seeds; say how to play those again that went wrong."""
-    logging.disable(logging.CRITICAL)  # caches say that they were killed
-    try:
-        wrong = {}
-        for seed in seeds:
-            history = SplitBrainHistory(seed)
-            if found := history.run():
-                again = f"python -m durable_cache.testing.simulation --split-brain --seed {seed}"
-                wrong[again] = found[:3]
-            if occurred is not None:
-                occurred.update(dict.fromkeys(history.world.occurred, 1))
-        return wrong
-    finally:
-        logging.disable(logging.NOTSET)
+play = partial(play_each, SplitBrainHistory, "--split-brain")
 
 
 def test_all_agree_after_a_partition() -> None:
@@ -55,10 +39,7 @@ def test_all_agree_after_a_hundred_partitions() -> None:
 
 @pytest.mark.nightly
 def test_nightly_partitions() -> None:
-    """`DURABLE_CACHE_HISTORIES` says how many (2,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
-    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "2000"))
-    assert play(range(first, first + count)) == {}
+    assert play(nightly_seeds(IN_CI, 2_000)) == {}
 
 
 def test_a_seed_is_one_history_of_a_partition() -> None:

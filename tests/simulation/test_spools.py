@@ -6,9 +6,9 @@ that die, refuse and are cut off. What was put keeps its number, and nobody is t
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import pytest
 
@@ -30,24 +30,14 @@ from durable_cache.testing.simulation import spools
 from durable_cache.testing.simulation.spool_history import SPOOL_KINDS, SpoolHistory
 from durable_cache.testing.simulation.spools import SimSpool
 from durable_cache.testing.simulation.world import World
+from tests.simulation.playing import nightly_seeds, play_each
 
 IN_CI = 2_000
 """A history takes 5 ms of a core."""
 FOUND_BY = 100
 SHARE_MIN = 5.0
 """In percent of the histories."""
-
-
-def play(seeds: range, occurred: Counter[str] | None = None) -> dict[str, list[str]]:
-    """Play the histories of some seeds; say how to play those again that went wrong."""
-    wrong = {}
-    for seed in seeds:
-        history = SpoolHistory(seed)
-        if found := history.run():
-            wrong[f"python -m durable_cache.testing.simulation --spools --seed {seed}"] = found[:3]
-        if occurred is not None:
-            occurred.update(dict.fromkeys(history.world.occurred, 1))
-    return wrong
+play = partial(play_each, SpoolHistory, "--spools")
 
 
 def test_what_a_spool_was_given_reaches_the_caches() -> None:
@@ -59,10 +49,7 @@ def test_what_a_spool_was_given_reaches_the_caches() -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_of_spools_keep_the_promise() -> None:
-    """`DURABLE_CACHE_HISTORIES` says how many (100,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(IN_CI)))
-    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "100000"))
-    assert play(range(first, first + count)) == {}
+    assert play(nightly_seeds(IN_CI, 100_000)) == {}
 
 
 def test_a_seed_is_one_history_of_a_spool() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -14,6 +13,7 @@ import pytest
 
 from durable_cache.testing.simulation.history import History
 from durable_cache.testing.simulation.kinds import KINDS, expected
+from tests.simulation.playing import nightly_seeds
 
 SMOKE = 40
 FIRST = 2_000
@@ -127,10 +127,7 @@ def test_each_kind_of_fault_and_event_is_no_rarity(the_first: Played) -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_keep_the_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    """`DURABLE_CACHE_HISTORIES` says how many (100,000), `DURABLE_CACHE_FIRST_SEED` from where."""
-    first = int(os.environ.get("DURABLE_CACHE_FIRST_SEED", str(FIRST)))
-    count = int(os.environ.get("DURABLE_CACHE_HISTORIES", "100000"))
-    played = play_many(range(first, first + count))
+    played = play_many(nightly_seeds(FIRST, 100_000))
     with capsys.disabled():
         print(f"\n{played.table()}")
     assert played.wrong == {}
