@@ -89,6 +89,11 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether it counts only where more than half of the caches hold it."""
 
     @property
+    def run(self) -> tuple[SourceId, str | int]:
+        """Which run this is about: the incarnation names it where there is one."""
+        return self.source, self.incarnation or self.epoch
+
+    @property
     def outweighs(self) -> tuple[int, int]:
         """Rewinds, then fence: of two positions of a run the lesser one is of an earlier owner."""
         return self.rewinds, self.fence

@@ -52,7 +52,7 @@ class _Taken(NamedTuple):
 
     def first_of(self, position: Position) -> int:
         """Return the first number that was not confirmed when it was taken over."""
-        return self.confirmed.get(_run_of(position), -1) + 1
+        return self.confirmed.get(position.run, -1) + 1
 
 
 class Takeovers:
@@ -70,7 +70,7 @@ class Takeovers:
         """Before sources are begun: this is where those stand that are gained."""
         taken = _Taken(
             (sharing.began_with, sharing.contenders),
-            {_run_of(one): one.confirmed_to for one in gained},
+            {one.run: one.confirmed_to for one in gained},
         )
         for member in frozenset().union(*taken.among) - sharing.members:
             self._taken[member] = taken
@@ -102,13 +102,13 @@ class Takeovers:
     def unread(self, sharing: Sharing, read: Iterable[Position]) -> list[Twice]:
         """Return what this member confirmed before it gave up, and others will process again."""
         known, self._known = self._known, []
-        stands = {_run_of(one): one for one in read}
+        stands = {one.run: one for one in read}
         found = []
         for position in known:
             owner = owner_of(position.source, sharing.members)
             if owner is None or sharing.owned_then(position.source):
                 continue
-            lost, told = _confirmed(position), stands.get(_run_of(position))
+            lost, told = _confirmed(position), stands.get(position.run)
             if told is not None:
                 lost = lost.difference(_confirmed(told))
             found += [Twice(owner, position.source, first, last) for first, last in lost]
@@ -126,8 +126,8 @@ class Takeovers:
             return stands
         if read is None:
             return ()
-        told = {_run_of(one): one for one in read}
-        return [one for one in stands if _says_more(one, told.get(_run_of(one)))]
+        told = {one.run: one for one in read}
+        return [one for one in stands if _says_more(one, told.get(one.run))]
 
     def forget(self, sharing: Sharing) -> None:
         """Take all that returned as any other: nobody who was out of reach processed anything."""
@@ -147,7 +147,3 @@ def _confirmed(position: Position) -> RangeSet:
     if position.reached < 0:
         return RangeSet()
     return RangeSet([(0, position.reached)]).difference(RangeSet(position.open))
-
-
-def _run_of(position: Position) -> _Run:
-    return position.source, position.incarnation or position.epoch

@@ -237,7 +237,7 @@ class Keeping:
     def _note_held(self, positions: Iterable[Position]) -> None:
         with self._held_lock:
             for one in positions:
-                self._held[one.source, one.incarnation or one.epoch] = one
+                self._held[one.run] = one
             while len(self._held) > self._options.runs_max:
                 del self._held[next(iter(self._held))]
 

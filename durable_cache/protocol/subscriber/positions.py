@@ -423,14 +423,12 @@ def join_positions(positions: Iterable[Position]) -> list[Position]:
     One without an incarnation, of a source that has one with it, was written before the source's
     token came: the other knows better.
     """
-    runs: dict[tuple[SourceId, int, str], Position] = {}
+    runs: dict[tuple[SourceId, str | int], Position] = {}
     named = set()
     for position in positions:
-        name = position.incarnation
-        key = (position.source, 0 if name else position.epoch, name)
-        before = runs.get(key)
-        runs[key] = position if before is None else _joined(before, position)
-        if name:
+        before = runs.get(position.run)
+        runs[position.run] = position if before is None else _joined(before, position)
+        if position.incarnation:
             named.add(position.source)
     kept = (one for one in runs.values() if one.incarnation or one.source not in named)
     return sorted(kept, key=lambda one: (one.source, one.epoch))
