@@ -74,8 +74,8 @@ class PipeStatus(NamedTuple):
     passed: int
     """Samples that as many caches of the target network hold as were wanted."""
     confirmed: int
-    """Samples that were confirmed to the source network; in a mode that confirms nothing there,
-    that are held."""
+    """Samples that were confirmed to the source network, those given up too; in a mode that
+    confirms nothing there, that are held or given up."""
     given_up: int
     """Samples that a cache of the target network will never take; the log names each."""
     repeated: int

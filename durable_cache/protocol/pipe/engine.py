@@ -99,7 +99,7 @@ class PipeEngine:
         """Samples that were sent to a cache again: it may have had them already."""
         self.confirmed = 0
         """Samples that were confirmed to the source network, or in a mode that confirms nothing
-        there, that enough caches hold."""
+        there, that enough caches hold; in either case those given up, too."""
         self.lost = 0
         """Samples sent once that too few caches acknowledged; less those that they did later."""
         self.last_failure = ""
