@@ -77,7 +77,7 @@ def soak(patterns: tuple[str, ...], runs: int, cores: int, minutes: float) -> in
                 return code
             if code:
                 print(f"soak: run {number} of {runs} FAILED (exit {code}) after {seconds:.0f} s")
-                return code
+                return 1
             print(f"soak: run {number} of {runs} passed in {seconds:.0f} s", flush=True)
     print(f"soak: {runs} runs passed in {(time.monotonic() - began) / 60:.0f} min")
     return 0

@@ -336,10 +336,11 @@ def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str, dict[str
 
 def test_health_metrics_and_status_page_are_served(served: Served) -> None:
     with publisher(served.endpoint, "lab/a") as out:
-        connected(out._publisher)  # what is sent again counts as no delay of what was heard
+        connected(out._publisher)
         for _ in range(3):
             out.put(b"x")
-        out.flush(20)
+        # A flush sends again at once, and what comes so counts as no delay of what was heard.
+        assert out.wait_for_all_acked(20)
     port = served.http_port
     assert fetch(port, "/healthz")[:2] == (200, "alive\n")
     assert fetch(port, "/readyz")[:2] == (200, "ready\n")

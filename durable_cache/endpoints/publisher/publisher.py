@@ -539,10 +539,13 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self.changed.notify_all()  # a put may wait for fewer callbacks
 
     def _asked(self, query: Query) -> None:
-        if self._jobs.qsize() >= self._options.queries_waiting_max:
-            self._own_cache.errors += 1
-            return  # without an answer: whoever asks knows, and asks again
-        self._jobs.put(partial(self._own_cache.answer, query))
+        with self._lock:
+            # Who asks is told at once that there is no answer, and asks again: what is put behind
+            # the end of `_jobs` would be held, and waited for, until the asker's time is over.
+            if self.closed or self._jobs.qsize() >= self._options.queries_waiting_max:
+                self._own_cache.errors += not self.closed
+                return
+            self._jobs.put(partial(self._own_cache.answer, query))
 
     def _run(self) -> None:
         pause = _LOOK_SECONDS if self._tokens or self._heartbeats else None
