@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 
 from durable_cache.endpoints.session import start_thread
 
@@ -90,7 +90,7 @@ class Pool:
     """
 
     def __init__(self, name: str, *, threads: int) -> None:
-        self.lock = Lock()
+        self.lock = RLock()  # what a task held may be let go under it, and submit in turn
         self.ended = Condition(self.lock)
         """A task of a closed lane ended."""
         self._rest = Condition(self.lock)
