@@ -28,6 +28,9 @@ INHERITED = (
 )
 """What configures a service of whoever runs the suite; tests set their own."""
 TALKATIVE = ("RUST_LOG", "ZENOH_CONFIG", "ZENOH_RUNTIME")
+SLOW = ("PYTHONDONTWRITEBYTECODE",)
+"""With it every process that a test starts compiles what it imports: a service starts half as
+fast."""
 
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -58,13 +61,13 @@ def forget_what_was_inherited() -> None:
 
     A signal that is ignored stays ignored in every child, and a shell's child cannot trap it: under
     `nohup` that is SIGHUP, in the background of a script SIGINT. A handler that does nothing
-    protects this process as well and is not inherited. What configures the service or makes Zenoh
-    talk is no business of the tests.
+    protects this process as well and is not inherited. What configures the service, makes Zenoh
+    talk or Python slow is no business of the tests.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-    for name in (*TALKATIVE, *(f"DURABLE_CACHE_{name}" for name in INHERITED)):
+    for name in (*TALKATIVE, *SLOW, *(f"DURABLE_CACHE_{name}" for name in INHERITED)):
         os.environ.pop(name, None)
     os.umask(0o022)
 
