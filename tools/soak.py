@@ -25,7 +25,8 @@ SUITES = (
 LEFT_OUT = "not nightly and not postgres and not influxdb and not delta and not spark"
 BUSY = "while True: pass"
 OUT_OF_TIME = 124
-PROCESSES = 2
+PROCESSES = 4
+"""More than cores: two thirds of a run are waits."""
 
 
 @contextmanager

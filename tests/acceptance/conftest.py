@@ -69,6 +69,11 @@ class Process:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
+    return environment_of_tests()
+
+
+def environment_of_tests() -> dict[str, str]:
+    """Return what a verb inherits: nothing of what configures the service of whoever tests."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("DURABLE_CACHE_")}
     return {**kept, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 

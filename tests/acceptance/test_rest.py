@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from durable_cache.testing.network import free_port as find_port
 from durable_cache.testing.network import wait_until
+from tests.acceptance.conftest import Process, environment_of_tests
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Any]
@@ -23,27 +25,48 @@ Start = Callable[..., Any]
 class Served(NamedTuple):
     """A running service and where it is reached."""
 
-    process: Any
+    process: Process
     endpoint: str
     port: int
+
+
+CONFIG = """{
+  scouting: { multicast: { enabled: false } },
+  adminspace: { permissions: { write: true } },
+  plugins: { durable_cache: {
+    rest: { hosts: ["cache.example"], streams_max: 2, stream_bytes_max: "1 MiB" },
+    storages: {
+    demo: { key_expr: "demo/**", exclude: "demo/secret/**" } } } } }"""
+
+
+def served_with(process: Process, endpoint: str, port: int) -> Served:
+    said = process.wait_for("try from another terminal")
+    assert f"REST       http://127.0.0.1:{port}/" in said
+    return Served(process, endpoint, port)
 
 
 @pytest.fixture
 def served(start: Start, free_port: Callable[[], int], tmp_path: Path) -> Served:
     endpoint, port = f"tcp/127.0.0.1:{free_port()}", free_port()
-    (tmp_path / "cache.json5").write_text("""{
-      scouting: { multicast: { enabled: false } },
-      adminspace: { permissions: { write: true } },
-      plugins: { durable_cache: {
-        rest: { hosts: ["cache.example"], streams_max: 2, stream_bytes_max: "1 MiB" },
-        storages: {
-        demo: { key_expr: "demo/**", exclude: "demo/secret/**" } } } } }""")
-    process = start(
-        "serve", "-c", "cache.json5", "-l", endpoint, "--rest-http-port", str(port)
-    )  # fmt: skip
-    said = process.wait_for("try from another terminal")
-    assert f"REST       http://127.0.0.1:{port}/" in said
-    return Served(process, endpoint, port)
+    (tmp_path / "cache.json5").write_text(CONFIG)
+    return served_with(start(*serve(endpoint, port)), endpoint, port)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One service for all questions that change nothing which another one looks at."""
+    folder = tmp_path_factory.mktemp("shared")
+    endpoint, port = f"tcp/127.0.0.1:{find_port()}", find_port()
+    (folder / "cache.json5").write_text(CONFIG)
+    process = Process(serve(endpoint, port), folder, environment_of_tests())
+    try:
+        yield served_with(process, endpoint, port)
+    finally:
+        process.stop()
+
+
+def serve(endpoint: str, port: int) -> list[str]:
+    return ["serve", "-c", "cache.json5", "-l", endpoint, "--rest-http-port", str(port)]
 
 
 def curl(served: Served, *arguments: str) -> tuple[int, str]:
@@ -121,17 +144,17 @@ def test_the_admin_space_is_reached_as_on_zenohd(served: Served) -> None:
     ],
 )
 def test_a_page_of_another_origin_neither_writes_nor_reads(
-    method: str, path: str, headers: dict[str, str], code: int, served: Served
+    method: str, path: str, headers: dict[str, str], code: int, shared: Served
 ) -> None:
-    connection = HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", shared.port, timeout=20)
     connection.putrequest(method, path, skip_host="Host" in headers)
     for name, value in headers.items():
-        connection.putheader(name, value.replace("PORT", str(served.port)))
+        connection.putheader(name, value.replace("PORT", str(shared.port)))
     connection.endheaders()
     response = connection.getresponse()
     assert response.status == code, response.read()
     assert response.getheader("Access-Control-Allow-Origin") is None
-    assert values(served, "/demo/a") == [], "nothing was written"
+    assert values(shared, "/demo/a") == [], "nothing was written"
 
 
 class Following:
