@@ -2,7 +2,8 @@
 
 A network that is cut has members on both sides that take each other for dead (ADR 0156). When they
 see each other again, each says what it confirmed meanwhile of sources that the other had: the other
-may have processed the same, and neither could know.
+may have processed the same, and neither could know. The other had, too, what a third one left to it
+that was out of reach together with it.
 
 Who learns from a cache that it was taken for dead gives up everything and begins anew (ADR 0163).
 What caches were known to hold stays confirmed: it joins that with what it reads then. What it
@@ -45,6 +46,8 @@ class _Taken(NamedTuple):
     """Among whom sources were shared before: who began together, and who came since."""
     confirmed: Mapping[_Run, int]
     """To where each run was confirmed that was taken over."""
+    at: int = 0
+    """Which takeover it was."""
 
     def may_have(self, member: SourceId, source: SourceId) -> bool:
         """Tell whether a source was a member's when that was taken for dead."""
@@ -60,6 +63,7 @@ class Takeovers:
 
     def __init__(self) -> None:
         self._taken: dict[SourceId, _Taken] = {}
+        self._noted = 0
         self._known: list[Position] = []
         """Where this member stood when it gave everything up; at most what `Positions` remembers.
         """
@@ -68,9 +72,11 @@ class Takeovers:
 
     def note(self, sharing: Sharing, gained: Iterable[Position]) -> None:
         """Before sources are begun: this is where those stand that are gained."""
+        self._noted += 1
         taken = _Taken(
             (sharing.began_with, sharing.contenders),
             {one.run: one.confirmed_to for one in gained},
+            self._noted,
         )
         for member in frozenset().union(*taken.among) - sharing.members:
             self._taken[member] = taken
@@ -78,11 +84,12 @@ class Takeovers:
     def compare(self, sharing: Sharing, stands: Sequence[Position]) -> list[Twice]:
         """Return what was confirmed here of sources whose owner was not dead but out of reach."""
         found = []
-        for member in sorted(sharing.returned):
-            taken = self._taken.get(member, _Taken((), {}))
+        returned = frozenset(sharing.returned)
+        for member in sorted(returned):
             for position in join_positions([*stands, *self._left]):
-                first, last = taken.first_of(position), position.confirmed_to
-                if first <= last and taken.may_have(member, position.source):
+                first = self._first_since(member, returned, position)
+                last = position.confirmed_to
+                if first is not None and first <= last:
                     found.append(Twice(member, position.source, first, last))
             sharing.forget(member)
         self._taken = {
@@ -90,6 +97,25 @@ class Takeovers:
         }
         self._leave(stands)
         return found
+
+    def _first_since(
+        self, member: SourceId, returned: frozenset[SourceId], position: Position
+    ) -> int | None:
+        """Return the first number that one who is back may have confirmed, too; None for none.
+
+        It may have a source that was its own, and one of a member that went with it or later and is
+        not back: that may have left it to this one.
+        """
+        taken = self._taken.get(member)
+        if taken is None:
+            return None
+        firsts = (
+            one.first_of(position)
+            for gone, one in self._taken.items()
+            if gone == member or (gone not in returned and one.at >= taken.at)
+            if one.may_have(gone, position.source)
+        )
+        return min(firsts, default=None)
 
     def give_up(self, stands: Iterable[Position]) -> None:
         """Everything is given up, and begun anew: this is where it stood."""

@@ -92,6 +92,44 @@ def test_what_went_to_another_one_meanwhile_is_told_all_the_same(lapses: bool) -
     assert takeovers.compare(sharing, []) == [Twice(OTHER, source, 5, 6)]
 
 
+def test_what_a_third_one_left_to_who_was_out_of_reach_is_told() -> None:
+    """Both were parted from here; the one processed what was the other's, which then ended."""
+    (sharing, views), takeovers = begun_with(OTHER, THIRD), Takeovers()
+    source = owned_by(THIRD, OWN, OTHER, THIRD)
+    for member in (OTHER, THIRD):
+        sharing.see(member, views[member], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 6)]) == [Twice(OTHER, source, 5, 6)]
+
+
+def test_what_a_third_one_had_who_is_back_as_well_is_told_once() -> None:
+    (sharing, views), takeovers = begun_with(OTHER, THIRD), Takeovers()
+    source = owned_by(THIRD, OWN, OTHER, THIRD)
+    for alive in (False, True):
+        for member in (OTHER, THIRD):
+            sharing.see(member, views[member], alive=alive)
+        if not alive:
+            take_over(sharing, takeovers, position(source, 4))
+    assert takeovers.compare(sharing, [position(source, 6)]) == [Twice(THIRD, source, 5, 6)]
+
+
+def test_what_was_taken_over_before_one_went_out_of_reach_is_not_told_of_it() -> None:
+    """That one knew who has it; what it took over when it was parted, it tells itself."""
+    (sharing, views), takeovers = begun_with(OTHER, THIRD), Takeovers()
+    source = next(
+        one
+        for one in SOURCES
+        if owner_of(one, (OWN, OTHER, THIRD)) == THIRD and owner_of(one, (OWN, OTHER)) == OWN
+    )
+    sharing.see(THIRD, views[THIRD], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers)
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 6)]) == []
+
+
 def test_who_returns_twice_is_found_twice() -> None:
     """It was back for so short that nothing was compared."""
     sharing, views = begun_with(OTHER)

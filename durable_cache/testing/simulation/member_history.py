@@ -7,12 +7,14 @@ killed; positions and acknowledgements are lost, doubled and late; clocks differ
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.testing.simulation.keepers import SimKeeper, Writer
 from durable_cache.testing.simulation.member_promises import MemberPromise
 from durable_cache.testing.simulation.members import MemberOptions, SimMember
+from durable_cache.testing.simulation.network import Node
 from durable_cache.testing.simulation.seeded import SeededHistory
 from durable_cache.testing.simulation.truth import Numbering
 from durable_cache.testing.simulation.world import START_NS
@@ -44,6 +46,13 @@ MEMBER_KINDS = frozenset(
 """What histories must show, for nothing is known of what none does."""
 
 _SETTLE_SECONDS = 120.0
+_PARTED_SECONDS = (0.3, 2.0, 6.0, 12.0)
+"""An exclusive source changes hands in more than a lease: what is shorter shows nothing of it."""
+_PARTINGS: tuple[Literal["in two", "two nodes", "members", "a member and a cache"], ...] = (
+    *("in two", "in two", "two nodes", "a member and a cache", "a member and a cache"),
+    *("members", "members", "members"),
+)
+"""Who is parted from whom; each as often as it stands here."""
 _SKEWS_NS = (-200_000_000, 0, 200_000_000)
 """Clocks that Zenoh lets differ: it replaces stamps further ahead."""
 
@@ -56,7 +65,7 @@ class MemberHistory(SeededHistory):
         world, network, random = self.world, self.network, self.random
         query_loss = random.choice((0.0, 0.05))
         network.conditions = replace(network.conditions, query_loss=query_loss)
-        exclusive = random.random() < 0.4
+        exclusive = random.random() < 0.5
         caches = random.choice((1, 3, 3)) if exclusive else random.choice((1, 2, 2, 3))
         options = MemberOptions(
             acknowledgements=random.randint(1, min(2, caches)),
@@ -148,15 +157,25 @@ class MemberHistory(SeededHistory):
         self.world.at(self.random.choice((0.1, 1.0, 5.0)), keeper.start)
 
     def _part(self) -> None:
-        """Part the network in two, or one member from another node alone."""
-        nodes = [node.name for node in (*self.members, *self.keepers)]
-        self.random.shuffle(nodes)
-        one, rest = [nodes[0]], nodes[1:2]
-        if self.random.random() < 0.8:
-            at = self.random.randrange(1, len(nodes))
-            one, rest = nodes[:at], nodes[at:]
-        pairs = [(left, right) for left in one for right in rest]
-        self._cut([way for a, b in pairs for way in ((a, b), (b, a))], one_way=0.0)
+        """Part the network in two, two nodes alone, or two members that both reach all caches."""
+        members: list[Node] = [*self.members]
+        keepers: list[Node] = [*self.keepers]
+        nodes = [*members, *keepers]
+        for some in (members, keepers, nodes):
+            self.random.shuffle(some)
+        match self.random.choice(_PARTINGS):
+            case "in two":
+                at = self.random.randrange(1, len(nodes))
+                one, rest = nodes[:at], nodes[at:]
+            case "two nodes":
+                one, rest = nodes[:1], nodes[1:2]
+            case "members":
+                one, rest = members[:1], members[1:]
+            case "a member and a cache":
+                one, rest = [members[0], keepers[0]], [*members[1:], *keepers[1:]]
+        pairs = [(left.name, right.name) for left in one for right in rest]
+        ways = [way for a, b in pairs for way in ((a, b), (b, a))]
+        self.network.cut(ways, self.random.choice(_PARTED_SECONDS))
 
     def _heal(self) -> None:
         self.network.heal()
