@@ -22,7 +22,7 @@ from durable_cache.protocol.alignment.comparison import Comparison
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.events import Learned, Origin, Verified, Verify, VerifyFailed
 from durable_cache.protocol.publisher.engine import PublisherEngine
-from durable_cache.protocol.publisher.events import Finished, Output
+from durable_cache.protocol.publisher.events import Finished, Output, Sent
 from durable_cache.protocol.subscriber import history as reading
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import AnswerPart
@@ -161,7 +161,7 @@ def k18_acknowledgements_are_of_whatever_run(patch: pytest.MonkeyPatch) -> None:
 
 
 def k18_a_put_that_raises_leaves_its_number(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PublisherEngine, "_send_failed", PublisherEngine._sent)
+    patch.setattr(PublisherEngine, "_send_failed", lambda engine: engine.handle(Sent()))
 
 
 def k18_receipts_open_at_a_wrap_never_end(patch: pytest.MonkeyPatch) -> None:

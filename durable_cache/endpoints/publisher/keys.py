@@ -44,7 +44,8 @@ class OwnKeys:
         self._unregistered_max = options.unregistered_max
         self._user = options.name
         self._shown: list[Token] = []
-        self._unregistered: dict[str, Token] = {}
+        self.unregistered: dict[str, Token] = {}
+        """Keys that are written no more, with the tokens that say so."""
 
     def show(self) -> None:
         """Say its name, and what becomes of its keys when it leaves; before its own token."""
@@ -71,22 +72,22 @@ class OwnKeys:
         """Show that a key is not written from now on."""
         ntp64, _ = raw_timestamp(new_timestamp(self._session))
         self.register(key)
-        if len(self._unregistered) >= self._unregistered_max:
-            self.register(next(iter(self._unregistered)))
+        if len(self.unregistered) >= self._unregistered_max:
+            self.register(next(iter(self.unregistered)))
         said = Unregistered(self._source, ntp64, key)
-        self._unregistered[key] = declare_token(
+        self.unregistered[key] = declare_token(
             self._session, unregistered_token(self._domain, said)
         )
 
     def register(self, key: str) -> None:
         """Take that back."""
-        token = self._unregistered.pop(key, None)
+        token = self.unregistered.pop(key, None)
         if token is not None:
             undeclare(token)
 
     def close(self) -> None:
         """Take all of it back, after the publisher's own token."""
-        for token in (*self._shown, *self._unregistered.values()):
+        for token in (*self._shown, *self.unregistered.values()):
             undeclare(token)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from durable_cache.endpoints.publisher.heartbeats import Heartbeats
 from durable_cache.endpoints.session import (
@@ -20,12 +20,16 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_fields, check_number, check_text, refused
+from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.quantities import bytes_of, seconds_of
 from durable_cache.model.sample import Qos
 from durable_cache.protocol.advisories import check_user
 from durable_cache.protocol.publisher.events import EngineOptions
 from durable_cache.protocol.publisher.subjects import PUB_WINDOW_SECONDS_MIN
 from durable_cache.storage.contract import Durability
+
+if TYPE_CHECKING:
+    from durable_cache.endpoints.publisher.spool import Spool
 
 __all__ = ["PublisherOptions", "PublisherSettings"]
 
@@ -194,6 +198,15 @@ class PublisherOptions:
         if self.heartbeat_seconds is None:
             return None
         return Heartbeats(self.heartbeat_seconds, sporadic=self.heartbeat_sporadic)
+
+    def open_spool(self, key_expr: KeyExpression) -> Spool | None:
+        """Open the spool; None where there is none. Raises what `Spool` does."""
+        if self.spool_dir is None:
+            return None
+        from durable_cache.endpoints.publisher.spool import Spool  # needs a POSIX system
+
+        on, bytes_max = str(key_expr), self.spool_bytes_max
+        return Spool(Path(self.spool_dir), self.domain, on, bytes_max=bytes_max)
 
     def engine_options(self) -> EngineOptions:
         """Return what the pure engine needs to know of these."""

@@ -13,15 +13,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Generic, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 
 from durable_cache.endpoints.ahead import read_own_stamp
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.publisher.epochs import highest_epoch
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
+from durable_cache.endpoints.publisher.jobs import run_jobs
 from durable_cache.endpoints.publisher.keys import OwnKeys
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.endpoints.publisher.own_cache import OwnCache
@@ -30,6 +30,7 @@ from durable_cache.endpoints.session import (
     IntoBytes,
     IntoEncoding,
     IntoKeyExpr,
+    Outlet,
     Query,
     Session,
     Timestamp,
@@ -42,7 +43,7 @@ from durable_cache.endpoints.session import (
     declare_token,
     hear_at_once,
     is_matched,
-    new_timestamp,
+    new_stamp,
     raw_timestamp,
     read_bytes,
     read_encoding,
@@ -114,9 +115,8 @@ ReceiptT_co = TypeVar("ReceiptT_co", bound=Receipt | None, covariant=True)
 """What `put` returns: a Receipt where acknowledgements are wanted, else None."""
 _log = logging.getLogger(__name__)
 _SENT = Sent()
+_PUT = Kind.PUT
 _JOIN_SECONDS_MAX = 1.0
-_LOOK_SECONDS = 0.1
-"""How often it is looked which caches are in reach, and what is due to be sent once more."""
 
 
 class ReliablePublisher(Closing, Generic[ReceiptT_co]):
@@ -132,7 +132,6 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         self._options = options
         qos = options.quality
         self._qos = qos.pack()
-        self._destination = options.destination
         self._encoding = (
             "zenoh/bytes" if options.encoding is None else read_encoding(options.encoding)
         )
@@ -141,6 +140,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         self.changed = Condition(self._lock)
         self.closed = False
         self.key_expr = key_expr
+        self._key = str(key_expr) if key_expr.is_key else ""
+        """Where a put goes that names no key."""
         self.callback_errors = 0
         """What the program's own callbacks raised."""
         self.waiters: Waiters[Standing] = Waiters()
@@ -162,15 +163,16 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             qos,
             self._encoding,
             reliability=options.reliability,
-            destination=self._destination,
+            destination=options.destination,
         )
+        self._outlet = Outlet(session, self._publisher, self._encoding, options.destination)
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
         self._keys = OwnKeys(session, self.source, key_expr, options)
         incarnation = secrets.token_hex(INCARNATION_DIGITS // 2)
         self._spool: Spool | None = None
         try:
-            self._spool = _open_spool(options, key_expr)
+            self._spool = options.open_spool(key_expr)
             spooled = None if self._spool is None else self._spool.spooled
             self._engine = PublisherEngine(self.source, incarnation, bounds, spooled=spooled)
             self._own_cache = OwnCache(self._engine, self.changed, str(key_expr))
@@ -197,7 +199,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         if options.detectable:
             self._declared.append(declare_native_token(session, str(self.key_expr), self.source))
         if self._declared or self._heartbeats:
-            self._thread = start_thread(self._run, "dc-publisher")
+            looks = self._look_around if self._tokens or self._heartbeats else None
+            run = partial(run_jobs, self._jobs, looks, str(self.key_expr))
+            self._thread = start_thread(run, "dc-publisher")
 
     @property
     def epoch(self) -> int:
@@ -251,9 +255,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         from Zenoh when the sample did not leave. Its number is not used then.
         """
         chosen = self._encoding if encoding is None else read_encoding(encoding)
-        read = read_bytes(payload, "payload")
-        stamp = read_own_stamp(self._session, timestamp)
-        return self.publish(Kind.PUT, read, chosen, attachment, key, stamp)
+        read = payload if type(payload) is bytes else read_bytes(payload, "payload")
+        stamp = None if timestamp is None else read_own_stamp(self._session, timestamp)
+        return self.publish(_PUT, read, chosen, attachment, key, stamp)
 
     def delete(
         self,
@@ -358,23 +362,42 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         """Publish as `put` and `delete` do, with a timestamp that another clock may have given."""
         attachment = None if attached is None else read_bytes(attached, "attachment")
         key = None if named is None else self._keys.read(named)
-        if key is None and not self.key_expr.is_key:
+        on = key or self._key
+        if not on:
             raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
-        on = key or str(self.key_expr)
         deadline: float | None = None
         while True:
             with self._sending:
                 if self.closed:
                     raise Closed(f"the publisher on {self.key_expr} is closed")
-                stamp = given or new_timestamp(self._session)
-                raw = raw_timestamp(stamp)
-                event = Put(on, kind, payload, encoding, attachment, *raw, self._qos, _now())
-                outputs = self._tell(event) if self._jobs.qsize() <= self._jobs_max else []
+                read = new_stamp(self._outlet) if given is None else (given, *raw_timestamp(given))
+                stamp, ntp64, stamp_id = read
+                outputs: Sequence[Output] = ()
+                if self._jobs.qsize() <= self._jobs_max:
+                    with self._lock:
+                        sending = self._engine.number(
+                            on,
+                            kind,
+                            payload,
+                            encoding,
+                            attachment,
+                            ntp64,
+                            stamp_id,
+                            self._qos,
+                            time.monotonic_ns(),
+                            time.time_ns(),
+                        )
+                    if sending is not None:
+                        outputs = (sending,)
+                    else:
+                        value = (kind, payload, encoding, attachment, ntp64, stamp_id, self._qos)
+                        outputs = self._tell(Put(on, *value, _now()))
                 if outputs and not isinstance(outputs[0], Full):
                     standing = self._send(outputs, key, stamp)
-                    self._keys.register(on)
-                    receipt = None if standing is None else Receipt(self, standing)
-                    return cast("ReceiptT_co", receipt)
+                    if self._keys.unregistered:
+                        self._keys.register(on)
+                    # As the overloads of `declare_reliable_publisher` say.
+                    return None if standing is None else Receipt(self, standing)  # type: ignore[return-value]
             # Not while `_sending` is held: whoever waits longest is not who must go first.
             deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
             self._await_room(deadline)
@@ -396,19 +419,20 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             "a put does (in an event loop not at all: await receipts)"
         )
 
-    def _send(self, outputs: list[Output], key: str | None, stamp: Timestamp) -> Standing | None:
+    def _send(
+        self, outputs: Sequence[Output], key: str | None, stamp: Timestamp
+    ) -> Standing | None:
         """Carry out what a put needs; whatever it raises, the engine is told what became of it."""
         standing, kept = None, False
         try:
             for output in outputs:
-                if isinstance(output, Keep) and self._spool is not None:
+                if isinstance(output, Send):
+                    standing = output.standing
+                    send(self._outlet, output.sample, key, stamp)
+                elif isinstance(output, Keep) and self._spool is not None:
                     self._spool.append(output.sample, output.incarnation)
                     self._tell(Kept())
                     kept = True
-                elif isinstance(output, Send):
-                    standing = output.standing
-                    sample, to = output.sample, self._destination
-                    send(self._session, self._publisher, sample, key, stamp, to)
                 else:
                     self._do((output,))
         except Exception as error:
@@ -422,7 +446,10 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             # number with it.
             self._ended(_SENT)
             raise
-        self._ended(_SENT)
+        with self._lock:
+            self._engine.sent()
+            if self._own_cache.reading:
+                self.changed.notify_all()
         return standing
 
     def _ended(self, event: Sent | SendFailed) -> None:
@@ -547,24 +574,6 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 return
             self._jobs.put(partial(self._own_cache.answer, query))
 
-    def _run(self) -> None:
-        pause = _LOOK_SECONDS if self._tokens or self._heartbeats else None
-        looked = 0.0
-        while True:
-            try:
-                job = self._jobs.get(timeout=pause)
-            except Empty:
-                job, looked = self._look_around, time.monotonic()
-            if job is None:
-                return
-            try:
-                job()
-                if pause is not None and time.monotonic() - looked > pause:
-                    looked = time.monotonic()
-                    self._look_around()
-            except Exception:
-                _log.exception("a task of the publisher on %s failed", self.key_expr)
-
     def close(self) -> None:
         """Undeclare everything; idempotent. Receipts still open stay unknown."""
         with self._sending:
@@ -585,15 +594,6 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._spool.close()
 
     undeclare = close
-
-
-def _open_spool(options: PublisherOptions, key_expr: KeyExpression) -> Spool | None:
-    if options.spool_dir is None:
-        return None
-    from durable_cache.endpoints.publisher.spool import Spool  # needs a POSIX system
-
-    directory = Path(options.spool_dir)
-    return Spool(directory, options.domain, str(key_expr), bytes_max=options.spool_bytes_max)
 
 
 def _now() -> Moment:

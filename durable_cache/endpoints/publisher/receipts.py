@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator, Mapping
 from threading import Condition
 from typing import Any, Protocol
 
+import msgspec
+
 from durable_cache.endpoints.waking import Waiters, wait_for
 from durable_cache.errors import OutcomeUnknown
 from durable_cache.model.arguments import check_callable, check_timeout
@@ -29,17 +31,14 @@ class ReceiptOwner(Protocol):
         """Call `callback(receipt)` once, on the publisher's thread."""
 
 
-class Receipt:
+class Receipt(msgspec.Struct, eq=False, gc=False):
     """What became of one `put` or `delete`; any thread may wait on it.
 
     No answer means *unknown*, never *not stored*.
     """
 
-    __slots__ = ("_owner", "_standing")
-
-    def __init__(self, owner: ReceiptOwner, standing: Standing) -> None:
-        self._owner = owner
-        self._standing = standing
+    _owner: ReceiptOwner
+    _standing: Standing
 
     def __repr__(self) -> str:
         return f"Receipt(sn={self.sn}, done={self.done}, caches={dict(self.caches)!r})"

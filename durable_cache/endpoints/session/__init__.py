@@ -77,7 +77,6 @@ from durable_cache.endpoints.session.declaring import (
     put_plain,
     receive,
     receive_query,
-    send,
     source_of,
     take_heard,
     take_heartbeats,
@@ -108,6 +107,7 @@ from durable_cache.endpoints.session.opening import (
     zid_of,
 )
 from durable_cache.endpoints.session.sample_names import SourceInfo, ZenohSample
+from durable_cache.endpoints.session.sending import Outlet, new_stamp, send
 
 __all__ = [
     "Answer",
@@ -180,6 +180,8 @@ __all__ = [
     "reply_sample",
     "ring_capacity",
     "send",
+    "Outlet",
+    "new_stamp",
     "Session",
     "source_of",
     "SourceInfo",

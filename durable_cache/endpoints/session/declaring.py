@@ -13,7 +13,7 @@ from durable_cache.endpoints.session.arguments import CONGESTION, PRIORITY, Orig
 from durable_cache.endpoints.session.asking import PlainReply, plain_sample
 from durable_cache.endpoints.session.decoding import PUT
 from durable_cache.endpoints.session.leaving import start_thread
-from durable_cache.model.sample import Kind, Qos, Sample, SourceId
+from durable_cache.model.sample import Qos, SourceId
 
 __all__ = [
     "Listening",
@@ -41,7 +41,6 @@ __all__ = [
     "put_plain",
     "receive",
     "receive_query",
-    "send",
     "source_of",
     "take_heard",
     "take_heartbeats",
@@ -407,65 +406,6 @@ def is_matched(publisher: Publisher) -> bool:
 def source_of(publisher: Publisher | ZenohSubscriber) -> SourceId:
     """Return the global id of a publisher, its source_id, or of a subscriber."""
     return SourceId(str(publisher.id.zid), publisher.id.eid)
-
-
-def send(
-    session: Session,
-    publisher: Publisher,
-    sample: Sample,
-    key: str | None,
-    stamp: zenoh.Timestamp,
-    destination: Origins = Origins.ANY,
-) -> None:
-    """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
-    info = zenoh.SourceInfo(publisher.id, sample.sn)
-    if key is not None:
-        _send_on(session, key, sample, stamp, info, destination.locality)
-    elif sample.kind is Kind.PUT:
-        publisher.put(
-            sample.payload,
-            encoding=sample.encoding,
-            attachment=sample.attachment,
-            timestamp=stamp,
-            source_info=info,
-        )
-    else:
-        publisher.delete(attachment=sample.attachment, timestamp=stamp, source_info=info)
-
-
-def _send_on(  # as Zenoh's own call has it
-    session: Session,
-    key: str,
-    sample: Sample,
-    stamp: zenoh.Timestamp,
-    info: zenoh.SourceInfo,
-    destination: zenoh.Locality,
-) -> None:
-    qos = Qos.unpack(sample.qos)
-    if sample.kind is Kind.PUT:
-        session.put(
-            key,
-            sample.payload,
-            encoding=sample.encoding,
-            congestion_control=CONGESTION[qos.congestion],
-            priority=PRIORITY[qos.priority],
-            express=qos.express,
-            attachment=sample.attachment,
-            timestamp=stamp,
-            allowed_destination=destination,
-            source_info=info,
-        )
-    else:
-        session.delete(
-            key,
-            congestion_control=CONGESTION[qos.congestion],
-            priority=PRIORITY[qos.priority],
-            express=qos.express,
-            attachment=sample.attachment,
-            timestamp=stamp,
-            allowed_destination=destination,
-            source_info=info,
-        )
 
 
 def put_plain(session: Session, key: str, payload: bytes | None, encoding: str) -> None:

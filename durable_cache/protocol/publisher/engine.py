@@ -2,6 +2,8 @@
 
 One `Put` is under way at a time: numbered by `Send`, and only `Sent` makes it part of the history
 and uses its number up; `SendFailed` leaves nothing behind. Acknowledgements may come in between.
+An ordinary put, of which nothing but `Send` comes, has a shorter way to the same: `number` and
+`sent`, without an event and a list for each sample (ADR 0200).
 
 A *numbering* is one run from 0 upwards, named by its incarnation: random at the start, derived from
 the one before at a wrap. Its epoch is the time frame it began in, or one above the highest that
@@ -18,7 +20,7 @@ from typing import assert_never
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
 from durable_cache.protocol.publisher.events import (
@@ -174,7 +176,8 @@ class PublisherEngine:
                 self._kept = True
                 return []
             case Sent():
-                return self._sent()
+                self.sent()
+                return []
             case AckReceived(ack):
                 return self._acknowledged(ack)
             case SendFailed():
@@ -261,7 +264,7 @@ class PublisherEngine:
             sending = self._under_way is not None and self._under_way.sample is sample
             if sending or waiting.since_ns + span_ns > now.monotonic_ns:
                 break
-            standing = numbering.open[sample.sn]
+            standing = waiting.standing
             standing.unknown = True
             unknown.append(standing)
             self._settle(numbering, sample.sn)
@@ -328,38 +331,82 @@ class PublisherEngine:
         if self._numbering.next_sn >= SOURCE_SN_MODULUS:
             self._wrap(event.now)
         numbering = self._numbering
-        sn = numbering.next_sn
-        standing = Standing(numbering.incarnation, sn) if wanted else None
-        attachment = event.attachment
-        if self.subjects is not None:
-            sequence, since = self.subjects.following(event.key, sn, event.now)
-            attachment = attach(attachment, sequence, event.key, sn, since)
-        sample = Sample(
+        send = self.number(
             event.key,
-            self._source,
-            numbering.epoch,
-            sn,
-            event.payload,
             event.kind,
+            event.payload,
             event.encoding,
-            attachment,
+            event.attachment,
             event.ntp64,
             event.timestamp_id,
-            False,
             event.qos,
-            event.now.unix_ns,
+            *event.now,
+            alone=False,
         )
-        if standing is not None:
-            size = numbering.wait_for(standing, sample, event.now.monotonic_ns)
-            self.unacknowledged += 1
-            self.unacknowledged_bytes += size
-        self._under_way = send = Send(sample, standing)
+        if send is None:
+            raise LocalProtocolError("a put that was not refused has no number")
         outputs: list[Output] = [send]
         if self._has_spool:
-            outputs.insert(0, Keep(sample, numbering.incarnation))
+            outputs.insert(0, Keep(send.sample, numbering.incarnation))
         if self._declared != numbering.incarnation:
             outputs.insert(0, Declare(numbering.epoch, numbering.incarnation))
         return outputs
+
+    def number(  # noqa: PLR0913  # the fields of `Put`
+        self,
+        key: str,
+        kind: Kind,
+        payload: bytes,
+        encoding: str,
+        attachment: bytes | None,
+        ntp64: int,
+        timestamp_id: str,
+        qos: int,
+        monotonic_ns: int,
+        unix_ns: int,
+        *,
+        alone: bool = True,
+    ) -> Send | None:
+        """Do what `Put` does where nothing but `Send` comes of it.
+
+        None where more does, or there is no room: nothing changed then, and `Put` does it. Not
+        `alone`: the caller sees to the rest.
+        """
+        numbering = self._numbering
+        sn = numbering.next_sn
+        wanted = self._options.acknowledgements > 0
+        if (
+            self._under_way is not None
+            or sn >= SOURCE_SN_MODULUS
+            or (alone and (self._has_spool or self._declared != numbering.incarnation))
+            or (wanted and not self.has_room)
+        ):
+            return None
+        if self.subjects is not None:
+            sequence, since = self.subjects.following(key, sn, Moment(monotonic_ns, unix_ns))
+            attachment = attach(attachment, sequence, key, sn, since)
+        sample = Sample(
+            key,
+            self._source,
+            numbering.epoch,
+            sn,
+            payload,
+            kind,
+            encoding,
+            attachment,
+            ntp64,
+            timestamp_id,
+            False,
+            qos,
+            unix_ns,
+        )
+        standing = None
+        if wanted:
+            standing = Standing(numbering.incarnation, sn)
+            self.unacknowledged += 1
+            self.unacknowledged_bytes += numbering.wait_for(standing, sample, monotonic_ns)
+        self._under_way = send = Send(sample, standing)
+        return send
 
     def _wrap(self, now: Moment) -> None:
         """Begin a new numbering; what waits for acknowledgements of the old one goes on waiting."""
@@ -375,41 +422,42 @@ class PublisherEngine:
         while len(self._names) > _NAMES_MAX:
             del self._names[min(self._names)]
 
-    def _sent(self) -> list[Output]:
-        sample = self._take_under_way().sample
+    def sent(self) -> None:
+        """Do what `Sent` does."""
+        send = self._under_way
+        if send is None:
+            raise LocalProtocolError("nothing is being sent")
+        self._under_way, self._kept = None, False
+        sample = send.sample
         self._numbering.next_sn = sample.sn + 1
         if self.subjects is not None:
             self.subjects.sent()
         history = self._history
         if history is not None and (left := history.add(sample)) is not None and self._waits(left):
             history.hold(left)
-        return []
 
     def _waits(self, sample: Sample) -> bool:
         """Tell whether a sample waits for acknowledgements."""
-        return self.unacknowledged > 0 and any(
-            (numbering.source, numbering.epoch) == (sample.source, sample.epoch)
-            and sample.sn in numbering.open
-            for numbering in (self._numbering, *self._former)
-        )
+        if not self.unacknowledged:
+            return False
+        for numbering in (self._numbering, *self._former):
+            if sample.epoch == numbering.epoch and sample.source == numbering.source:
+                return sample.sn in numbering.open
+        return False
 
     def _send_failed(self) -> list[Output]:
         if self._kept:
-            return self._sent()
-        sn = self._take_under_way().sample.sn
+            self.sent()
+            return []
+        if self._under_way is None:
+            raise LocalProtocolError("nothing is being sent")
+        sn, self._under_way = self._under_way.sample.sn, None
         numbering = self._numbering
         if sn in numbering.open:
             self._settle(numbering, sn)
         for seen in numbering.seen.values():
             seen.remove(sn, sn)  # nobody can have had it: a true acknowledgement is still to come
         return []
-
-    def _take_under_way(self) -> Send:
-        send, self._under_way = self._under_way, None
-        self._kept = False
-        if send is None:
-            raise LocalProtocolError("nothing is being sent")
-        return send
 
     def _acknowledged(self, ack: Ack) -> list[Output]:
         for numbering in (self._numbering, *self._former):
@@ -448,19 +496,22 @@ class PublisherEngine:
         self, numbering: Numbering, cache_id: str, level: int, first: int, last: int
     ) -> list[Standing]:
         """Add a cache to what is known of these numbers; return those it finishes."""
-        waiting = numbering.open
+        open_ = numbering.open
         first_answer = {cache_id: level}  # shared: what is known of a sample is never changed
         enough = self._is_enough([level])
         finished = []
+        history = self._history if numbering.source == self._source else None
+        freed_bytes = 0
         # Whichever is shorter: one sample that nobody ever gets must not make every run long.
         numbers: Iterable[int] = range(first, last + 1)
-        if last - first >= len(waiting):
-            numbers = [sn for sn in waiting if first <= sn <= last]
+        if last - first >= len(open_):
+            numbers = [sn for sn in open_ if first <= sn <= last]
         others = numbering.refused.get(cache_id)  # it has another sample, or none, there
         for sn in numbers:
-            standing = waiting.get(sn)
-            if standing is None or (others is not None and sn in others):
+            waiting = open_.get(sn)
+            if waiting is None or (others is not None and sn in others):
                 continue
+            standing = waiting.standing
             if standing.caches:
                 best = max(level, standing.caches.get(cache_id, level))
                 standing.caches = {**standing.caches, cache_id: best}
@@ -468,9 +519,13 @@ class PublisherEngine:
             else:
                 standing.caches, standing.done = first_answer, enough
             if standing.done:
-                self._settle(numbering, sn)
+                del open_[sn]
+                freed_bytes += waiting.size
                 finished.append(standing)
-                self._release(numbering, sn)
+                if history is not None:
+                    history.release(numbering.epoch, sn)
+        self.unacknowledged -= len(finished)
+        self.unacknowledged_bytes -= freed_bytes
         return finished
 
     def _release(self, numbering: Numbering, sn: int) -> None:

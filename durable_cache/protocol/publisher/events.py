@@ -99,25 +99,22 @@ class Spooled:
         return self.samples[-1].sn + 1 if self.samples else 0
 
 
-class Standing:
+class Standing(msgspec.Struct, eq=False, gc=False):
     """What is known of one sample's acknowledgements; owned by the engine, read by receipts.
 
     Numbered by its incarnation: after a wrap or a restart the same `sn` is another sample.
     """
 
-    __slots__ = ("caches", "done", "incarnation", "refused", "sn", "unknown")
-
-    def __init__(self, incarnation: str, sn: int) -> None:
-        self.incarnation = incarnation
-        self.sn = sn
-        self.caches: Mapping[str, int] = _NO_CACHES
-        """The level that each cache named, by cache_id; replaced, never changed in place."""
-        self.refused: Mapping[str, int] = _NO_CACHES
-        """Why caches will never take it, by cache_id; replaced, never changed in place."""
-        self.done = False
-        """As many caches as were wanted hold the sample at the level wanted."""
-        self.unknown = False
-        """The time for that is over, and nothing more is done for it."""
+    incarnation: str
+    sn: int
+    caches: Mapping[str, int] = _NO_CACHES
+    """The level that each cache named, by cache_id; replaced, never changed in place."""
+    refused: Mapping[str, int] = _NO_CACHES
+    """Why caches will never take it, by cache_id; replaced, never changed in place."""
+    done: bool = False
+    """As many caches as were wanted hold the sample at the level wanted."""
+    unknown: bool = False
+    """The time for that is over, and nothing more is done for it."""
 
 
 @dataclass(frozen=True, slots=True)

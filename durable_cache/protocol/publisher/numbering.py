@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+
+import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
@@ -15,10 +16,11 @@ _SAMPLE_BYTES = 700
 """What a sample that waits takes in memory besides its bytes, with its standing and its places."""
 
 
-class Waiting(NamedTuple):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A sample that fewer caches than wanted acknowledged."""
 
     sample: Sample
+    standing: Standing
     since_ns: int
     """Monotonic time at which it was put."""
     size: int
@@ -33,10 +35,8 @@ class Numbering:
         self.epoch = epoch
         self.incarnation = incarnation
         self.next_sn = next_sn
-        self.open: dict[int, Standing] = {}
+        self.open: dict[int, Waiting] = {}
         """By number, in the order in which they were put."""
-        self.waiting: dict[int, Waiting] = {}
-        """The samples of those that are open."""
         self.seen: OrderedDict[tuple[str, int], RangeSet] = OrderedDict()
         """What each cache acknowledged at which level: only what is new in an ack is looked at."""
         self.refused: dict[str, RangeSet] = {}
@@ -50,36 +50,35 @@ class Numbering:
         size = _SAMPLE_BYTES + len(sample.key) + len(sample.payload)
         if attachment is not None:
             size += len(attachment)
-        self.open[sample.sn] = standing
-        self.waiting[sample.sn] = Waiting(sample, since_ns, size)
+        self.open[sample.sn] = Waiting(sample, standing, since_ns, size)
         return size
 
     def settle(self, sn: int) -> int:
         """Await nothing more of a number that is open; returns its sample's size."""
-        del self.open[sn]
-        return self.waiting.pop(sn).size
+        return self.open.pop(sn).size
 
     def oldest(self) -> Waiting | None:
         """Return what waits for longest."""
-        return next(iter(self.waiting.values()), None)
+        return next(iter(self.open.values()), None)
 
     def take_resent(self) -> int | None:
         """Return the highest number sent once more, once, as soon as some cache holds it."""
         resent = self.resent
-        standing = None if resent is None else self.open.get(resent)
-        if standing is not None and not standing.caches:
+        waiting = None if resent is None else self.open.get(resent)
+        if waiting is not None and not waiting.standing.caches:
             return None
         self.resent = None
         return resent
 
     def has(self, cache_id: str, sn: int) -> bool:
         """Tell whether a number waits no more, or not for that cache."""
-        return sn not in self.open or cache_id in self.open[sn].caches
+        return sn not in self.open or cache_id in self.open[sn].standing.caches
 
     def refuse(self, cache_id: str, first: int, last: int, reason: int) -> None:
         """Know that a cache will not take these numbers."""
-        for sn, standing in self.open.items():
+        for sn, waiting in self.open.items():
             if first <= sn <= last:
+                standing = waiting.standing
                 standing.refused = {**standing.refused, cache_id: reason}
         self.refused.setdefault(cache_id, RangeSet()).add(first, last)
 
@@ -87,10 +86,10 @@ class Numbering:
         """Return what waits since before a time and a cache did not acknowledge, oldest first."""
         refused = self.refused.get(cache_id)
         found = []
-        for sn, waiting in self.waiting.items():
+        for sn, waiting in self.open.items():
             if waiting.since_ns > before_ns:
                 break
-            if cache_id in self.open[sn].caches or (refused is not None and sn in refused):
+            if cache_id in waiting.standing.caches or (refused is not None and sn in refused):
                 continue
             found.append(waiting)
         return found
