@@ -69,12 +69,12 @@ class Way:
         return outputs
 
     def put(self, key: str, ends: str, acks: int) -> None:
-        value = (key, Kind.PUT, b"x" * 3, "zenoh/bytes", b"a", 9, "4f2a", 13)
-        send = self.engine.number(*value, *self.now) if self.short else None
+        put = Put(key, Kind.PUT, b"x" * 3, "zenoh/bytes", b"a", 9, "4f2a", 13, self.now)
+        send = self.engine.number(put) if self.short else None
         if send is not None:
             self.went_short += 1
             self.told.append(_plain(send))
-        elif not any(isinstance(out, Send) for out in self.tell(Put(*value, self.now))):
+        elif not any(isinstance(out, Send) for out in self.tell(put)):
             return
         if acks:
             self.ack(acks)  # it may come before the call into Zenoh is over
@@ -196,9 +196,9 @@ def test_an_ordinary_put_goes_the_short_way() -> None:
 
 def test_one_put_at_a_time_goes_the_short_way() -> None:
     way = Way(EngineOptions(), spool=False, short=True)
-    value = ("a", Kind.PUT, b"", "zenoh/bytes", None, 9, "4f2a", 13)
-    assert way.engine.number(*value, *way.now) is not None
-    assert way.engine.number(*value, *way.now) is None
+    put = Put("a", Kind.PUT, b"", "zenoh/bytes", None, 9, "4f2a", 13, way.now)
+    assert way.engine.number(put) is not None
+    assert way.engine.number(put) is None
     way.engine.sent()
     try:
         way.engine.sent()

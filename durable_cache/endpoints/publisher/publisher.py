@@ -374,24 +374,11 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 stamp, ntp64, stamp_id = read
                 outputs: Sequence[Output] = ()
                 if self._jobs.qsize() <= self._jobs_max:
+                    qos, now = self._qos, Moment(time.monotonic_ns(), time.time_ns())
+                    put = Put(on, kind, payload, encoding, attachment, ntp64, stamp_id, qos, now)
                     with self._lock:
-                        sending = self._engine.number(
-                            on,
-                            kind,
-                            payload,
-                            encoding,
-                            attachment,
-                            ntp64,
-                            stamp_id,
-                            self._qos,
-                            time.monotonic_ns(),
-                            time.time_ns(),
-                        )
-                    if sending is not None:
-                        outputs = (sending,)
-                    else:
-                        value = (kind, payload, encoding, attachment, ntp64, stamp_id, self._qos)
-                        outputs = self._tell(Put(on, *value, _now()))
+                        sending = self._engine.number(put)
+                    outputs = self._tell(put) if sending is None else (sending,)
                 if outputs and not isinstance(outputs[0], Full):
                     standing = self._send(outputs, key, stamp)
                     if self._keys.unregistered:

@@ -3,7 +3,7 @@
 One `Put` is under way at a time: numbered by `Send`, and only `Sent` makes it part of the history
 and uses its number up; `SendFailed` leaves nothing behind. Acknowledgements may come in between.
 An ordinary put, of which nothing but `Send` comes, has a shorter way to the same: `number` and
-`sent`, without an event and a list for each sample (ADR 0200).
+`sent`, without a list for each sample (ADR 0200).
 
 A *numbering* is one run from 0 upwards, named by its incarnation: random at the start, derived from
 the one before at a wrap. Its epoch is the time frame it began in, or one above the highest that
@@ -20,7 +20,7 @@ from typing import assert_never
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Kind, Sample, SourceId
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
 from durable_cache.protocol.publisher.events import (
@@ -331,18 +331,7 @@ class PublisherEngine:
         if self._numbering.next_sn >= SOURCE_SN_MODULUS:
             self._wrap(event.now)
         numbering = self._numbering
-        send = self.number(
-            event.key,
-            event.kind,
-            event.payload,
-            event.encoding,
-            event.attachment,
-            event.ntp64,
-            event.timestamp_id,
-            event.qos,
-            *event.now,
-            alone=False,
-        )
+        send = self.number(event, alone=False)
         if send is None:
             raise LocalProtocolError("a put that was not refused has no number")
         outputs: list[Output] = [send]
@@ -352,21 +341,7 @@ class PublisherEngine:
             outputs.insert(0, Declare(numbering.epoch, numbering.incarnation))
         return outputs
 
-    def number(  # noqa: PLR0913  # the fields of `Put`
-        self,
-        key: str,
-        kind: Kind,
-        payload: bytes,
-        encoding: str,
-        attachment: bytes | None,
-        ntp64: int,
-        timestamp_id: str,
-        qos: int,
-        monotonic_ns: int,
-        unix_ns: int,
-        *,
-        alone: bool = True,
-    ) -> Send | None:
+    def number(self, put: Put, *, alone: bool = True) -> Send | None:
         """Do what `Put` does where nothing but `Send` comes of it.
 
         None where more does, or there is no room: nothing changed then, and `Put` does it. Not
@@ -382,22 +357,24 @@ class PublisherEngine:
             or (wanted and not self.has_room)
         ):
             return None
+        attachment = put.attachment
+        monotonic_ns, unix_ns = put.now
         if self.subjects is not None:
-            sequence, since = self.subjects.following(key, sn, Moment(monotonic_ns, unix_ns))
-            attachment = attach(attachment, sequence, key, sn, since)
+            sequence, since = self.subjects.following(put.key, sn, put.now)
+            attachment = attach(attachment, sequence, put.key, sn, since)
         sample = Sample(
-            key,
+            put.key,
             self._source,
             numbering.epoch,
             sn,
-            payload,
-            kind,
-            encoding,
+            put.payload,
+            put.kind,
+            put.encoding,
             attachment,
-            ntp64,
-            timestamp_id,
+            put.ntp64,
+            put.timestamp_id,
             False,
-            qos,
+            put.qos,
             unix_ns,
         )
         standing = None
