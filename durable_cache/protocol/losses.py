@@ -98,6 +98,9 @@ class Losses:
         """When what is told happens, as Unix time; its owner sets it."""
         self._sources_max = sources_max
         self._rows: dict[SourceId, LossRow] = {}
+        """All but what was passed on."""
+        self._delivered: dict[SourceId, int] = {}
+        """What was passed on of each source that has a row: counted for every sample, so apart."""
         self._others = LossRow(None, OTHERS)
         self._names: OrderedDict[SourceId, str] = OrderedDict()
         self._missed: OrderedDict[SourceId, int] = OrderedDict()
@@ -105,8 +108,7 @@ class Losses:
 
     def rows(self) -> Sequence[LossRow]:
         """Return a row for each source, and one for all others where something is in it."""
-        rows = tuple(self._rows.values())
-        others = self._others
+        rows, others = tuple(self._whole(row) for row in list(self._rows.values())), self._others
         return rows if others == LossRow(None, OTHERS) else (*rows, others)
 
     def name(self, source: SourceId, user: str) -> None:
@@ -152,10 +154,13 @@ class Losses:
 
     def passed_on(self, samples: Sequence[Sample], passed: Passed = Passed.FIRST) -> None:
         """Count samples that the program gets; those without a number have no rates."""
-        # For a sample that comes alone a Counter costs more than all the rest.
-        alone = len(samples) == 1
-        counts = {samples[0].source: 1} if alone else Counter(map(_SOURCE, samples))
-        for source, count in counts.items():
+        if len(samples) == 1 and passed is Passed.FIRST:
+            # For a sample that comes alone a Counter costs more than all the rest.
+            source, delivered = samples[0].source, self._delivered
+            if source in delivered:
+                delivered[source] += 1
+                return
+        for source, count in Counter(map(_SOURCE, samples)).items():
             if not is_unnumbered(source):
                 self._count(source, count, passed)
 
@@ -168,19 +173,23 @@ class Losses:
                 self.repeated(source, count)
                 return
             case Passed.FOUND:
-                row = self._less(row, lost=count)
+                row = self._less(row, count)
                 if source in self._missed:
                     self._missed[source] = max(0, self._missed[source] - count)
             case _:
                 assert_never(passed)
-        self._put(row._replace(delivered=row.delivered + count))
+        self._put(row)
+        self._delivered[source] = self._delivered.get(source, 0) + count
 
     def in_vain(self, source: SourceId) -> None:
         """Take back that a sample was passed on: nobody confirmed it, and it counts as lost next.
 
         It came all the same, and so it is among the repeats.
         """
-        self._put(self._less(self._row(source), delivered=1))
+        if self._delivered.get(source, 0):
+            self._delivered[source] -= 1
+        else:
+            self._others = self._others._replace(delivered=self._others.delivered - 1)
         self.repeated(source)
 
     def after_misses(self, samples: Sequence[Sample], *, unsure: bool) -> Sequence[Sample]:
@@ -208,21 +217,20 @@ class Losses:
             return
         self._rows[row.source] = row
         if len(self._rows) > self._sources_max:
-            oldest = self._rows.pop(next(iter(self._rows)))
-            self._others = self._others.joined(oldest)
+            source = next(iter(self._rows))
+            self._others = self._others.joined(self._whole(self._rows.pop(source)))
+            self._delivered.pop(source, None)
 
-    def _less(self, row: LossRow, *, lost: int = 0, delivered: int = 0) -> LossRow:
-        """Return a row without what is taken back; where that was added to all others, theirs is.
+    def _less(self, row: LossRow, lost: int) -> LossRow:
+        """Return a row with fewer losses; where they were added to all others, those have fewer."""
+        of_row, others = min(lost, row.lost), self._others
+        self._others = others._replace(lost=others.lost - (lost - of_row))
+        return row._replace(lost=row.lost - of_row)
 
-        It is no more than what was counted.
-        """
-        of_row, delivered_of_row = min(lost, row.lost), min(delivered, row.delivered)
-        others = self._others
-        self._others = others._replace(
-            lost=others.lost - (lost - of_row),
-            delivered=others.delivered - (delivered - delivered_of_row),
-        )
-        return row._replace(lost=row.lost - of_row, delivered=row.delivered - delivered_of_row)
+    def _whole(self, row: LossRow) -> LossRow:
+        """Return a row with what was passed on."""
+        delivered = 0 if row.source is None else self._delivered.get(row.source, 0)
+        return row._replace(delivered=delivered) if delivered else row
 
     def _shorten(self, table: OrderedDict[SourceId, str] | OrderedDict[SourceId, int]) -> None:
         while len(table) > self._sources_max:

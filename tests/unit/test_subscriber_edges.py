@@ -20,6 +20,17 @@ def test_the_pause_between_questions_doubles_up_to_its_bound() -> None:
     assert pauses == [1, 2, 3, 3]
 
 
+def test_a_gap_says_when_there_is_something_to_do() -> None:
+    reader = Reader(DeliveryOptions())
+    reader.live(sample(0))
+    reader.live(sample(1))
+    assert reader.engine.wake_ns() is None
+    reader.live(sample(3))
+    assert reader.engine.wake_ns() is not None
+    reader.live(sample(2))
+    assert reader.engine.wake_ns() is None
+
+
 def test_samples_beyond_the_bound_are_dropped_and_come_back() -> None:
     reader = Reader(DeliveryOptions(pending_samples_max=5))
     reader.live(sample(0), *(sample(sn) for sn in range(2, 12)))

@@ -54,7 +54,7 @@ def test_a_slow_program_holds_up_zenoh_for_so_long_and_gets_everything_later(
         numbered.put(0)
         wait_until(lambda: slow.taken, what="the first sample")
         numbered.put(1)
-        wait_until(subscriber._events.full, what="the second, which waits")
+        wait_until(lambda: subscriber._mailbox.waiting, what="the second, which waits")
 
         def put_more() -> None:
             for sn in range(2, 60):

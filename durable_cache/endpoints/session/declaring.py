@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import zenoh
@@ -20,6 +20,7 @@ __all__ = [
     "Queryable",
     "Token",
     "TokenSample",
+    "RawSample",
     "ZenohSubscriber",
     "answer_at_once",
     "beat",
@@ -40,6 +41,7 @@ __all__ = [
     "put_own",
     "put_plain",
     "receive",
+    "receive_now",
     "receive_query",
     "source_of",
     "take_heard",
@@ -64,6 +66,9 @@ Token: TypeAlias = zenoh.LivelinessToken
 
 
 TokenSample: TypeAlias = zenoh.Sample
+
+
+RawSample: TypeAlias = zenoh.Sample
 
 
 _ItemT = TypeVar("_ItemT")
@@ -193,9 +198,10 @@ def tokens_for_certain(session: Session, key_expr: str, timeout_seconds: float) 
     return keys
 
 
-def take_token_changes(watch: ZenohSubscriber) -> list[tuple[str, bool]]:
+def take_token_changes(watch: ZenohSubscriber) -> Sequence[tuple[str, bool]]:
     """Return each change since the last call as (key, alive), at once."""
-    return [(str(change.key_expr), change.kind == PUT) for change in _drain(watch)]
+    changes = receive_now(watch, _CHANGES_KEPT_MAX)
+    return [(str(change.key_expr), change.kind == PUT) for change in changes] if changes else ()
 
 
 def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscriber:
@@ -204,19 +210,10 @@ def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscribe
     return session.declare_subscriber(key_expr, channel)
 
 
-def take_heartbeats(watch: ZenohSubscriber) -> list[tuple[SourceId, int]]:
+def take_heartbeats(watch: ZenohSubscriber) -> Sequence[tuple[SourceId, int]]:
     """Return each heartbeat since the last call as (source, last source_sn), at once."""
-    return [beat for sample in _drain(watch) if (beat := _heartbeat(sample)) is not None]
-
-
-def _drain(watch: ZenohSubscriber) -> list[zenoh.Sample]:
-    taken: list[zenoh.Sample] = []
-    try:
-        while len(taken) < _CHANGES_KEPT_MAX and (change := watch.handler.try_recv()) is not None:
-            taken.append(change)
-    except _GONE:
-        return taken
-    return taken
+    beats = receive_now(watch, _CHANGES_KEPT_MAX)
+    return [beat for one in beats if (beat := _heartbeat(one)) is not None] if beats else ()
 
 
 def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int] | None:
@@ -440,26 +437,29 @@ def hear_polled(session: Session, key_expr: str) -> ZenohSubscriber:
 
 def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
     """Return each message since the last call as (key, payload), at once."""
-    return [(str(sample.key_expr), sample.payload.to_bytes()) for sample in _drain(subscriber)]
+    heard = receive_now(subscriber, _CHANGES_KEPT_MAX)
+    return [(str(sample.key_expr), sample.payload.to_bytes()) for sample in heard]
 
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
     """Wait for one sample, then take what is there up to a bound; empty when undeclared."""
     try:
-        channel = subscriber.handler  # undeclaring is not held up by a thread that waits on it
-        first = channel.recv()
+        # Undeclaring is not held up by a thread that waits on the channel.
+        first = subscriber.handler.recv()
     except _GONE:
         return []
-    taken = [first]
-    append, take = taken.append, channel.try_recv
-    while len(taken) < samples_max:
-        try:
-            sample = take()
-        except _GONE:
-            break
-        if sample is None:
-            break
-        append(sample)
+    return [first, *receive_now(subscriber, samples_max - 1)]
+
+
+def receive_now(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
+    """Take what is there up to a bound, without waiting."""
+    taken: list[zenoh.Sample] = []
+    try:
+        take, append = subscriber.handler.try_recv, taken.append
+        while len(taken) < samples_max and (sample := take()) is not None:
+            append(sample)
+    except _GONE:
+        pass  # undeclared: what was there before is all there is
     return taken
 
 

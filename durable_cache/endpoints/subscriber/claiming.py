@@ -81,7 +81,7 @@ class Claiming:
         self._claims = Claims()
         self._lapses = 0
         self._answered: set[str] | None = None
-        """Who answered every page that was read; of the deliver thread, as the next."""
+        """Who answered every page that was read; of the thread that delivers, as the next."""
         self._showing: dict[str, set[str]] = {}
         """Who showed a claim of ours as the newest, by its key."""
         self._writing = 0

@@ -1,9 +1,9 @@
 """A durable consumer: a subscriber that goes on where it stood before a crash (ADR 0152).
 
-The *deliver* thread hands samples out; in `auto` mode it confirms each whose handler returned, in
-`manual` mode the program does, in any thread. *confirm* writes where the consumer stands, one batch
-at a time: what changes meanwhile is in the next one. `_lock` guards the positions and is never held
-while the program's code runs or anything is sent.
+The thread that delivers hands samples out; in `auto` mode it confirms each whose handler returned,
+in `manual` mode the program does, in any thread. *confirm* writes where the consumer stands, one
+batch at a time: what changes meanwhile is in the next one. `_lock` guards the positions and is
+never held while the program's code runs or anything is sent.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ReliableConsumer(ReliableSubscriber):
         self._ending = self._ended = self._told_full = False
         self._writing = self._hurried = self._waits_for_room = False
         self._rewind: _Rewind | None = None
-        """What the deliver thread is to begin anew from."""
+        """What the thread that delivers is to begin anew from."""
         self._before = _Counts()
         """What the engines before a rewind counted."""
         self._fenced: Fenced | None = None
@@ -348,7 +348,7 @@ class ReliableConsumer(ReliableSubscriber):
         """How many repeats were dropped."""
         return self._before.duplicates + super().duplicates
 
-    # The deliver thread
+    # The thread that delivers
 
     @property
     def _halts(self) -> bool:

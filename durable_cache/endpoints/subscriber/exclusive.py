@@ -55,7 +55,7 @@ class ExclusiveConsumer(SharingConsumer):
                 raise NoMajority(str(self.stopped)) from error
             raise
 
-    # The deliver thread
+    # The thread that delivers
 
     def _between(self) -> None:
         super()._between()

@@ -1,7 +1,7 @@
 """How a subscriber tells what it lost: a table to whoever asks, advisories to whoever listens.
 
-The *deliver* thread counts and publishes; questions are answered on Zenoh's thread, from rows that
-are never changed (ADR 0157).
+The thread that delivers counts and publishes; questions are answered on Zenoh's thread, from rows
+that are never changed (ADR 0157).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LossListener(Listener[LossAdvisory]):
 
 
 class Losing:
-    """Part of a subscriber; all but `listen` and the answers on its *deliver* thread."""
+    """Part of a subscriber; all but `listen` and the answers on the thread that delivers."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A reliable subscriber that keeps what it gets by instance, to be read and taken, as DDS has it.
 
-The shell around `ReaderCache`. `_changed` guards it: the subscriber's *deliver* thread inserts and
+The shell around `ReaderCache`. `_changed` guards it: the thread that delivers inserts and
 says which writers come and go, any thread reads and takes. Listeners are told outside the lock.
 """
 

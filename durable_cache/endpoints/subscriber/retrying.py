@@ -1,15 +1,15 @@
 """A subscriber in the mode at-least-once: what nobody confirms in time is handed over again.
 
-The *deliver* thread hands samples over, the first time and again; in `auto` mode it confirms each
-whose handler returned, in `manual` mode the program does, in any thread. `_changed` guards what is
-not confirmed and is never held while the program's code runs.
+The thread that delivers hands samples over, the first time and again; in `auto` mode it confirms
+each whose handler returned, in `manual` mode the program does, in any thread. `_changed` guards
+what is not confirmed and is never held while the program's code runs.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from threading import Condition
 
 from durable_cache.endpoints.session import Session
@@ -87,11 +87,12 @@ class RetryingSubscriber(ReliableSubscriber):
                 self._retries.confirm(sample)
             self._changed.notify_all()
 
-    # The deliver thread
+    # The thread that delivers
 
-    def _wake_times(self) -> Iterable[int | None]:
+    def _wake_ns(self) -> int:
         with self._changed:
-            return (*super()._wake_times(), self._retries.wake_ns())
+            retry_ns = self._retries.wake_ns()
+            return super()._wake_ns() if retry_ns is None else min(super()._wake_ns(), retry_ns)
 
     def _turn(self) -> None:
         """Hand over again what is due, and report what was handed over often enough."""

@@ -1,10 +1,10 @@
 """A durable consumer that shares its sources with other members of its name (ADR 0156).
 
-All of it runs on the *deliver* thread, between two samples. What a member loses it stops at once;
-what is in hand of it may still be confirmed for `handover_seconds`; then positions are written, and
-the member's token says so. What a member gains it begins as after a rewind: with positions that are
-read anew, a fence above all that were, and an engine that reads history behind them. What was in
-hand before stays in hand.
+All of it runs where samples are delivered, between two of them. What a member loses it stops at
+once; what is in hand of it may still be confirmed for `handover_seconds`; then positions are
+written, and the member's token says so. What a member gains it begins as after a rewind: with
+positions that are read anew, a fence above all that were, and an engine that reads history behind
+them. What was in hand before stays in hand.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from durable_cache.endpoints.subscriber.consumer import (
     KeptPosition,
     ReliableConsumer,
 )
+from durable_cache.endpoints.subscriber.mailbox import NEVER_NS
 from durable_cache.endpoints.subscriber.membership import Membership
 from durable_cache.endpoints.subscriber.subscriber import Miss, SubscriberOptions
 from durable_cache.errors import (
@@ -146,14 +147,14 @@ class SharingConsumer(ReliableConsumer):
                     ) from error
             raise
 
-    # The deliver thread
+    # The thread that delivers
 
     def _begin(self) -> None:
         if self._begun:
             super()._begin()
 
-    def _wake_times(self) -> Iterable[int | None]:
-        return super()._wake_times() if self._begun else ()
+    def _wake_ns(self) -> int:
+        return super()._wake_ns() if self._begun else NEVER_NS
 
     def _turn(self) -> None:
         self._look_seconds = 0.0
@@ -325,9 +326,9 @@ class SharingConsumer(ReliableConsumer):
 
     def _handle(self, event: Event) -> None:
         match event:
-            case Received(samples, _, oversized):
+            case Received(samples, now, oversized):
                 self._note(samples)
-                event = replace(event, samples=self._of(samples), oversized=self._of(oversized))
+                event = Received(self._of(samples), now, self._of(oversized))
             case Declared(source) | TokenGone(source) | HeartbeatReceived(source):
                 if not self.owns(source):
                     return

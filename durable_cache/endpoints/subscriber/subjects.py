@@ -61,7 +61,7 @@ class SubjectsSeen:
         return SubjectLossListener(sink, given, self._sinks.remove)
 
     def tell(self) -> None:
-        """Tell listeners of what was lost since the last time; on the *deliver* thread."""
+        """Tell listeners of what was lost since the last time; on the thread that delivers."""
         losses = self._subjects().take_losses()
         for sink in tuple(self._sinks) if losses else ():
             sink.deliver(tuple(losses))

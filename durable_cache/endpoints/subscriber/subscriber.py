@@ -1,7 +1,9 @@
 """A subscriber that gets every sample once, in its source's order, or is told what it missed.
 
-Threads, all owned by the subscriber: *receive* decodes what Zenoh's channel holds; *deliver* runs
-the pure engine, calls the user's code and reads tokens and heartbeats; *ask* asks caches.
+Threads, all owned by the subscriber: *receive* decodes what Zenoh's channel holds; *deliver* works
+when nothing comes; *ask* asks caches. Of the first two, one at a time has the mailbox's turn: it
+runs the pure engine, calls the user's code, and reads tokens and heartbeats. While *receive* is
+held up by the user's code, *deliver* receives in its place (ADR 0210).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, Full, Queue
+from functools import partial
 from threading import Event as Flag
 from threading import Thread, current_thread
 from typing import NamedTuple, assert_never
@@ -28,7 +30,6 @@ from durable_cache.endpoints.session import (
     declare_heartbeats_polled,
     declare_native_token,
     declare_subscriber,
-    receive,
     source_of,
     start_thread,
     take_heartbeats,
@@ -47,7 +48,9 @@ from durable_cache.endpoints.subscriber.channels import (
     sink_of,
 )
 from durable_cache.endpoints.subscriber.losing import Losing, LossListener
+from durable_cache.endpoints.subscriber.mailbox import NEVER_NS, Mailbox
 from durable_cache.endpoints.subscriber.questions import Questions
+from durable_cache.endpoints.subscriber.receiver import Receiver
 from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
 from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
 from durable_cache.model.clock import Moment
@@ -176,7 +179,6 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._sink, self._handler = self._open(handler)
         self.key_expr = key_expr
         self._domain = domain
-        self._overrun_seconds = options.overrun_seconds
         listed_seconds = _LISTED_SECONDS if options.joins_late else 0.0
         self._listed_until_seconds = time.monotonic() + listed_seconds
         self._miss_sinks: list[Sink[Miss]] = []
@@ -185,7 +187,6 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._engine = self._make_engine(options)
         self._history_complete = history is None
         own_zid = zid_of(session)
-        self._decoder = Decoder(own_zid, options.payload_bytes_max)
         asking = Asking(
             session,
             own_zid,
@@ -193,11 +194,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             payload_bytes_max=options.payload_bytes_max,
         )
         self._questions = Questions(asking, str(key_expr), history or "", self._tell)
-        self._events: Queue[Event] = Queue(maxsize=options.events_max)
-        self.overrun = 0
-        """Samples that a slow consumer left no time for; they come back from caches."""
-        self._overrun: dict[SourceId, Sample] = {}
-        """The last of them of each source: it shows the gap that caches will fill."""
+        self._mailbox: Mailbox[Event] = Mailbox(options.events_max)
         self._stopped = Flag()
         self._error: BaseException | None = None
         self._threads: list[Thread] = []
@@ -216,6 +213,13 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._subscriber = declare_subscriber(
             session, str(key_expr), options.allowed_origin, options.channel_samples
         )
+        self._receiver = Receiver(
+            self._subscriber,
+            Decoder(own_zid, options.payload_bytes_max),
+            self._mailbox,
+            options.overrun_seconds,
+            self._stopped,
+        )
         self._engine.subjects.of_one_key = key_expr.is_key
         self.subjects = SubjectsSeen(session, lambda: self._engine.subjects)
         """What came, and what was lost, of publishers that count each key by itself."""
@@ -228,7 +232,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._shown = declare_native_token(session, str(key_expr), self.source, "sub")
         self._spawn("ask", self._questions.run)
         self._spawn("deliver", self._run)
-        self._spawn("receive", self._run_receive)
+        self._spawn("receive", partial(self._receiver.run, self._drive))
         close_at_exit(self, session)
 
     def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine | ArrivingEngine:
@@ -258,6 +262,11 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def duplicates(self) -> int:
         """How many repeats were dropped."""
         return self._engine.duplicates
+
+    @property
+    def overrun(self) -> int:
+        """Samples that a slow consumer left no time for; they come back from caches."""
+        return self._receiver.overrun
 
     @property
     def gaps_open(self) -> int:
@@ -320,38 +329,14 @@ class ReliableSubscriber(Receiving[Sample], Closing):
 
         self._threads.append(start_thread(guarded, f"dc-subscriber-{name}"))
 
-    def _run_receive(self) -> None:
-        while taken := receive(self._subscriber, 2000):
-            oversized: list[Sample] = []
-            samples = self._decoder.decode(
-                taken, time.time_ns(), keep_plain=True, left_out=oversized
-            )
-            received = Received(samples, _now(), oversized)
-            try:
-                self._events.put(received, timeout=self._overrun_seconds)
-            except Full:
-                self.overrun += len(samples)
-                self._overrun.update((sample.source, sample) for sample in samples)
-
-    def _next(self, pause_seconds: float) -> Event | None:
+    def _next(self) -> Event | None:
         """Return the next event; when there is none, what is left of samples that overran us."""
-        try:
-            return self._events.get(timeout=0 if self._overrun else pause_seconds)
-        except Empty:
-            if not self._overrun:
-                return None
-            last = []
-            while self._overrun:
-                last.append(self._overrun.popitem()[1])
-            return Received(last, _now())
+        return self._mailbox.take() or self._receiver.take_overrun()
 
     def _tell(self, event: Event) -> None:
         while not self._stopped.is_set():
-            try:
-                self._events.put(event, timeout=0.2)
-            except Full:
-                continue  # the engine is behind: look again whether it stopped
-            return
+            if self._mailbox.put(event, 0.2):
+                return  # else the engine is behind: look again whether it stopped
 
     def _begin(self) -> None:
         """Start the engine, knowing which caches there are."""
@@ -372,30 +357,54 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def _turn(self) -> None:
         """Look at what the program asked for, between two events; for who takes orders."""
 
-    def _wake_times(self) -> Iterable[int | None]:
-        """Return the monotonic times at which there is something to do; for who has more to do."""
-        return self._engine.wake_ns(), self._losing.wake_ns()
+    def _wake_ns(self) -> int:
+        """Return the monotonic time at which there is something to do; for who has more to do."""
+        engine_ns, losing_ns = self._engine.wake_ns(), self._losing.wake_ns()
+        if engine_ns is None:
+            return NEVER_NS if losing_ns is None else losing_ns
+        return engine_ns if losing_ns is None else min(engine_ns, losing_ns)
 
     def _run(self) -> None:
         self._begin()
-        while not self._stopped.is_set():
-            self._turn()
-            pause = _IDLE_SECONDS
-            for wake in self._wake_times():
-                if wake is not None:
-                    pause = min(pause, max(0.0005, (wake - time.monotonic_ns()) / 1e9))
-            event = self._next(pause)
-            # What was declared before these samples came is known before they are looked at.
-            for said in self._take_said():
-                self._handle(said)
-            if event is not None:
-                self._handle(event)
-            now = _now()
-            if (wake := self._engine.wake_ns()) is not None and wake <= now.monotonic_ns:
-                self._handle(TimePassed(now))
-            self._losing.publish(now.monotonic_ns)
-            if self._questions.history_error and not self._warned:
-                self._warn()
+        self._drive(None)
+        while True:
+            has_turn = self._mailbox.await_turn(_IDLE_SECONDS)
+            if self._stopped.is_set():
+                return
+            if has_turn:
+                self._drive(self._next())
+            else:
+                self._receiver.receive_instead()
+
+    def _drive(self, event: Event | None) -> None:
+        """Handle an event, and what else is due, and give the turn back."""
+        wake_ns = NEVER_NS
+        try:
+            wake_ns = self._step(event)
+            # Who receives may wait for room, which only we can make, or have dropped something.
+            while not self._stopped.is_set() and self._receiver.has_taken_more:
+                if (event := self._next()) is None:
+                    break
+                wake_ns = self._step(event)
+        finally:
+            self._mailbox.end_turn(wake_ns)
+
+    def _step(self, event: Event | None) -> int:
+        """Handle an event, and what else is due; return when there is more to do."""
+        self._turn()
+        # What was declared before these samples came is known before they are looked at.
+        for said in self._take_said():
+            self._handle(said)
+        if event is not None:
+            self._handle(event)
+        now_ns, wake_ns = time.monotonic_ns(), self._wake_ns()
+        if wake_ns <= now_ns:
+            self._handle(TimePassed(_now()))
+            self._losing.publish(now_ns)
+            wake_ns = self._wake_ns()
+        if self._questions.history_error and not self._warned:
+            self._warn()
+        return wake_ns
 
     def _take_said(self) -> Iterator[Event]:
         """Yield what tokens and heartbeats say since the last time."""
@@ -508,6 +517,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         if self._stopped.is_set():
             return
         self._stopped.set()
+        self._receiver.receive_rest()
         for declared in (self._subscriber, self._publishers, self._caches, self._heartbeats):
             undeclare(declared)
         if self._shown is not None:
@@ -535,11 +545,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def _left_behind(self) -> list[Sample]:
         """Return the samples that came when nobody was there any more to take them."""
         left: list[Sample] = []
-        with suppress(Empty):
-            while True:
-                event = self._events.get_nowait()
-                if isinstance(event, Received):
-                    left += event.samples
+        while (event := self._mailbox.take()) is not None:
+            if isinstance(event, Received):
+                left += event.samples
         return left
 
 

@@ -88,6 +88,9 @@ class SubscriberEngine:
         self._crowd, self._answerers_known = Crowd(), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
         self._duplicates = self._dropped = self.beyond = 0
+        self._wake_ns: int | None = None
+        self._wake_known = False
+        """A next number changes no time at which there is something to do."""
 
     @property
     def history_complete(self) -> bool:
@@ -128,7 +131,7 @@ class SubscriberEngine:
         `answerers_known`: there are caches, and one that does not answer may be restarting.
         """
         self._began_ns = self._heard_ns = now.unix_ns
-        self._answerers_known = answerers_known
+        self._answerers_known, self._wake_known = answerers_known, False
         if self._history.active:
             self._history.start(now.monotonic_ns)
         return self._outputs.take()
@@ -136,11 +139,19 @@ class SubscriberEngine:
     def handle(self, event: Event) -> list[Output]:
         """Take what happened and return what is to be done, in order."""
         self.losses.now_ns, self.subjects.now = event.now.unix_ns, event.now
+        if isinstance(event, Received) and not event.oversized:
+            self._received(event.samples, event.now)
+        else:
+            self._wake_known = False
+            self._handle(event)
+        if self._crowd:
+            self._let_in(event.now)
+        return self._outputs.take()
+
+    def _handle(self, event: Event) -> None:
         match event:
             case Received(samples, now, oversized):
-                if not oversized:
-                    self._received(samples, now)
-                for sample in in_place(samples, oversized) if oversized else ():
+                for sample in in_place(samples, oversized):
                     self._take(sample, now)
             case Fetched() | FetchFailed():
                 self._answered(event)
@@ -163,12 +174,14 @@ class SubscriberEngine:
                 self._tick(now)
             case _:
                 assert_never(event)
-        if self._crowd:
-            self._let_in(event.now)
-        return self._outputs.take()
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""
+        if not self._wake_known:
+            self._wake_ns, self._wake_known = self._next_wake_ns(), True
+        return self._wake_ns
+
+    def _next_wake_ns(self) -> int | None:
         times = self._history.wake_times() + self._sources.wake_times()
         times += self._awaiting.wake_times() + self._tails.wake_times()
         return min(times + self._answerers.wake_times(), default=None)
@@ -187,7 +200,9 @@ class SubscriberEngine:
                     numbering.newest_ntp64 = sample.ntp64
                 ready.append(numbering.name(sample))
                 numbering.used = True
-            elif is_unnumbered(sample.source):
+                continue
+            self._wake_known = False
+            if is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
             elif reading and not self._sources.is_live(sample.source):
                 self._hold_back(sample)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from durable_cache.model.arguments import check_fields, check_number, refused
 from durable_cache.model.clock import Moment
 from durable_cache.model.quantities import bytes_of, seconds_of
@@ -160,8 +162,7 @@ class Answer:
             yield from part.samples
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """Samples came as they were published."""
 
     samples: Sequence[Sample]
@@ -289,8 +290,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True):
     """Pass these on, in this order."""
 
     samples: tuple[Sample, ...]
