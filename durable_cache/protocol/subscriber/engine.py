@@ -88,9 +88,7 @@ class SubscriberEngine:
         self._crowd, self._answerers_known = Crowd(), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
         self._duplicates = self._dropped = self.beyond = 0
-        self._wake_ns: int | None = None
-        self._wake_known = False
-        """A next number changes no time at which there is something to do."""
+        self._wake_times: list[int] | None = None  # a next number changes none of them
 
     @property
     def history_complete(self) -> bool:
@@ -131,7 +129,7 @@ class SubscriberEngine:
         `answerers_known`: there are caches, and one that does not answer may be restarting.
         """
         self._began_ns = self._heard_ns = now.unix_ns
-        self._answerers_known, self._wake_known = answerers_known, False
+        self._answerers_known, self._wake_times = answerers_known, None
         if self._history.active:
             self._history.start(now.monotonic_ns)
         return self._outputs.take()
@@ -139,19 +137,12 @@ class SubscriberEngine:
     def handle(self, event: Event) -> list[Output]:
         """Take what happened and return what is to be done, in order."""
         self.losses.now_ns, self.subjects.now = event.now.unix_ns, event.now
-        if isinstance(event, Received) and not event.oversized:
-            self._received(event.samples, event.now)
-        else:
-            self._wake_known = False
-            self._handle(event)
-        if self._crowd:
-            self._let_in(event.now)
-        return self._outputs.take()
-
-    def _handle(self, event: Event) -> None:
+        self._wake_times = self._wake_times if isinstance(event, Received) else None
         match event:
             case Received(samples, now, oversized):
-                for sample in in_place(samples, oversized):
+                if not oversized:
+                    self._received(samples, now)
+                for sample in in_place(samples, oversized) if oversized else ():
                     self._take(sample, now)
             case Fetched() | FetchFailed():
                 self._answered(event)
@@ -174,17 +165,17 @@ class SubscriberEngine:
                 self._tick(now)
             case _:
                 assert_never(event)
+        if self._crowd:
+            self._let_in(event.now)
+        return self._outputs.take()
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""
-        if not self._wake_known:
-            self._wake_ns, self._wake_known = self._next_wake_ns(), True
-        return self._wake_ns
-
-    def _next_wake_ns(self) -> int | None:
-        times = self._history.wake_times() + self._sources.wake_times()
-        times += self._awaiting.wake_times() + self._tails.wake_times()
-        return min(times + self._answerers.wake_times(), default=None)
+        if self._wake_times is None:
+            times = self._history.wake_times() + self._sources.wake_times()
+            times += self._awaiting.wake_times() + self._tails.wake_times()
+            self._wake_times = times + self._answerers.wake_times()
+        return min(self._wake_times, default=None)
 
     # What is published
 
@@ -201,7 +192,7 @@ class SubscriberEngine:
                 ready.append(numbering.name(sample))
                 numbering.used = True
                 continue
-            self._wake_known = False
+            self._wake_times = None
             if is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
             elif reading and not self._sources.is_live(sample.source):
@@ -226,10 +217,8 @@ class SubscriberEngine:
         """Keep of a sample there is no room for how far its source has come."""
         self._dropped += 1
         self._crowd.add(sample)
-        if len(self._crowd) > self._options.sources_max:
-            source, crowded = self._crowd.take()
-            for first, last in crowded.runs(self._options.window_size_samples):
-                self._outputs.report(source, EPOCH_UNKNOWN, first, last)
+        for source, first, last in self._crowd.take_beyond(self._options):
+            self._outputs.report(source, EPOCH_UNKNOWN, first, last)
 
     def _live(self, sample: Sample, now: Moment, *, late: bool = False) -> None:
         """Take a sample that is not just the next one; `late`: it waited for a token in vain."""
@@ -430,13 +419,7 @@ class SubscriberEngine:
         self._settle(followed, event.now)
 
     def _take_answer(
-        self,
-        followed: Followed,
-        numbering: Numbering,
-        fetch: Fetch,
-        event: Fetched,
-        *,
-        whole: bool,
+        self, followed: Followed, numbering: Numbering, fetch: Fetch, event: Fetched, *, whole: bool
     ) -> None:
         """Compare an answer with its question, source, epoch and range, and keep what fits.
 
@@ -604,6 +587,7 @@ class SubscriberEngine:
 
     def _let_in(self, now: Moment) -> None:
         """Follow those that wait for room, as far as there is some."""
+        self._wake_times = None
         for _ in range(len(self._crowd)):
             if self.reads_history or not self._sources.make_room():
                 return

@@ -261,3 +261,10 @@ class Crowd:
     def take(self) -> tuple[SourceId, Crowded]:
         """Return the source that has waited for longest, and what came of it."""
         return self._waiting.popitem(last=False)
+
+    def take_beyond(self, options: DeliveryOptions) -> list[tuple[SourceId, int, int]]:
+        """Return the numbers, as runs, of the source there is no room for, if there is one."""
+        if len(self._waiting) <= options.sources_max:
+            return []
+        source, crowded = self.take()
+        return [(source, *run) for run in crowded.runs(options.window_size_samples)]
