@@ -57,8 +57,6 @@ _CONNECT: dict[str, object] = {
     "retry": {"period_init_ms": 50, "period_max_ms": 500, "period_increase_factor": 2},
 }
 """A router refuses an id until it knows that the session before under it is closed."""
-_SCOUTING = {"multicast": {"enabled": False}, "delay": 0}
-"""A router would wait for 500 ms, before its session is open, to see whom it scouts: nobody."""
 
 
 class LocalNetwork:
@@ -81,7 +79,7 @@ class LocalNetwork:
         )
 
     def _open(self, settings: dict[str, object]) -> Session:
-        session = open_session({"scouting": _SCOUTING, **settings})
+        session = open_session({"scouting": {"multicast": {"enabled": False}}, **settings})
         self._sessions.append(session)
         return session
 
