@@ -45,8 +45,10 @@ def sample(
 class Reader:
     """Notes what a subscriber would see, and keeps the questions for the test to answer."""
 
-    def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
-        self.engine = SubscriberEngine(options, history=history)
+    def __init__(
+        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: bool = False
+    ) -> None:
+        self.engine = SubscriberEngine(options, history=history, newest=newest)
         self.story: list[int | tuple[int, int]] = []
         self.delivered_samples: list[Sample] = []
         self.unsure: list[int] = []

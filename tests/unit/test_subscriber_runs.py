@@ -284,3 +284,62 @@ def test_the_last_of_a_run_that_waits_behind_a_hole_of_the_next_is_put_right() -
     assert reader.story == [0, 0, (1, 3)], "of the run before"
     reader.live(sample(1, at=9.1))
     assert reader.story == [0, 0, (1, 3), 1]
+
+
+# What times showed before a token was here
+
+
+def test_a_clock_that_went_back_before_the_token_came_begins_no_run() -> None:
+    """The token names a run that began before what looked like the beginning of another."""
+    reader = Reader()
+    reader.seconds = 60
+    reader.live(sample(40, at=15))
+    reader.live(sample(38, at=60))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(41, at=60.1))
+    name = Incarnation(SOURCE, EPOCH, "aaaaaaaa")
+    while reader.fetches:
+        reader.answer(*(sample(sn, EPOCH, at=60) for sn in (38, 39, 40, 41)), names=(name,))
+    assert reader.story == [40, 41]
+
+
+def test_what_is_held_of_a_run_that_is_none_goes_on_with_the_one_that_is_delivered() -> None:
+    reader = Reader()
+    reader.seconds = 60
+    reader.live(sample(40, at=15))
+    reader.live(sample(38, at=60), sample(41, at=60), sample(43, at=60))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.answer(answerers=0)
+    reader.wait(1)
+    assert reader.wanted == [(42, 42)]
+    reader.answer(sample(42, EPOCH, at=60), names=(Incarnation(SOURCE, EPOCH, "aaaaaaaa"),))
+    assert reader.story == [40, 41, 42, 43]
+
+
+def test_a_run_that_began_before_its_token_came_stays_one() -> None:
+    """Its token names a time that is not before it: it may be its own."""
+    reader = Reader()
+    reader.seconds = 60
+    reader.live(sample(40, at=15))
+    reader.live(sample(0, at=60), sample(1, at=60.1))
+    reader.declared(frame(BEGAN_NS + 60 * SECOND), "aaaaaaaa")
+    reader.answer()
+    assert reader.story == [40, 0, 1]
+
+
+def test_an_answer_shows_that_a_run_that_ended_is_the_one_that_is_delivered() -> None:
+    """The first sample that came of it bears the name of the other: nothing is given twice."""
+    reader = Reader()
+    reader.live(sample(11, at=0.2))
+    reader.live(sample(4, at=0.5), sample(9, at=0.5), sample(13, at=0.6))
+    reader.declared(FRESH, "aaaaaaaa")
+    name = Incarnation(SOURCE, FRESH, "aaaaaaaa")
+    reader.answer(names=(name,))
+    times = {4: 0.5, 9: 0.5, 11: 0.2, 12: 0.6, 13: 0.6}
+    for _ in range(5):
+        reader.wait(0.5)
+        while reader.fetches:
+            given = (sample(sn, FRESH, at=at) for sn, at in times.items())
+            reader.answer(*given, names=(name,))
+    reader.live(sample(14, at=0.7))
+    assert reader.story == [11, 12, 13, 14]

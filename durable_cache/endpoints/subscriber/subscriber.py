@@ -238,7 +238,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine | ArrivingEngine:
         if not options.mode.recovers:
             return ArrivingEngine(options.mode, options.delivery)
-        return SubscriberEngine(options.delivery, history=options.history is not None)
+        history = options.history
+        wanted, newest = history is not None, bool(history)
+        return SubscriberEngine(options.delivery, history=wanted, newest=newest)
 
     def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
         """Return where to deliver, and what the user receives samples from."""

@@ -68,7 +68,10 @@ class SubscriberEngine:
 
     _earlier: SubscriberEngine | None = None  # whose losses and question numbers it goes on with
 
-    def __init__(self, options: DeliveryOptions | None = None, *, history: bool = False) -> None:
+    def __init__(
+        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: bool = False
+    ) -> None:
+        """Want `history`: all there is, or the `newest` of each key alone."""
         self._options = options or DeliveryOptions()
         self._fetches: dict[int, tuple[Numbering, Fetch, bool]] = {}
         """With whether all answers to the question so far were whole."""
@@ -81,7 +84,7 @@ class SubscriberEngine:
         self._unnumbered = Unnumbered(self._outputs, self._held, self.losses, self._options)
         self._unnumbered.has_history = history
         rest = self._outputs, self._held, self._sources, self._unnumbered
-        self._history = History(self._options, self._ids, *rest, wanted=history)
+        self._history = History(self._options, self._ids, *rest, wanted=history, newest=newest)
         self._tails = Tails(self._options, self._sources, self._ask)
         reads = self._history, self._tails
         self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
@@ -356,13 +359,7 @@ class SubscriberEngine:
         head.advance(self._outputs, now_ns)
 
     def _ask_missing(self, followed: Followed, numbering: Numbering, now_ns: int) -> None:
-        if (
-            numbering.opened_ns is None
-            or numbering.fetch is not None
-            or numbering.due_ns > now_ns
-            or numbering.next_sn is None
-            or not self._options.recovery
-        ):
+        if not (self._options.recovery and numbering.is_due(now_ns)):
             return
         if numbering.ending and not numbering.end_known:
             numbering.fetch = self._ask(numbering, asked_from(numbering), None)
@@ -470,7 +467,7 @@ class SubscriberEngine:
         late, begun, unknown = self._awaiting.shown(event, followed)
         for sample in late:
             self._live(sample, now)
-        if followed.declare(epoch, incarnation, fresh=fresh, maybe_stale=stale):
+        if followed.declare(epoch, incarnation, self._options, fresh=fresh, maybe_stale=stale):
             self._sources.steady.pop(source, None)
             if not self._history.active:
                 self._history.ask_again(now.monotonic_ns)

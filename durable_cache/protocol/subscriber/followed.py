@@ -137,7 +137,15 @@ class Followed:
             while len(self.seen) > _INCARNATIONS_MAX:
                 del self.seen[next(iter(self.seen))]
 
-    def declare(self, epoch: int, incarnation: str, *, fresh: bool, maybe_stale: bool) -> bool:
+    def declare(
+        self,
+        epoch: int,
+        incarnation: str,
+        options: DeliveryOptions,
+        *,
+        fresh: bool,
+        maybe_stale: bool,
+    ) -> bool:
         """Take what a token says; True where a numbering begins that was not known.
 
         Another incarnation is another numbering, whatever the clock: where the epoch is taken, it
@@ -146,6 +154,7 @@ class Followed:
         """
         if incarnation and incarnation in self.seen:
             return False
+        self._take_back_restarts(epoch, incarnation, options.pending_samples_max)
         newest = self.numberings[-1] if self.numberings else None
         if newest is not None and newest.could_be(epoch, incarnation):
             # Its samples were faster than its token, or caches gave them.
@@ -171,6 +180,24 @@ class Followed:
         self.numberings.append(begun)
         self.remember(incarnation, named)
         return True
+
+    def _take_back_restarts(self, epoch: int, incarnation: str, samples_max: int) -> None:
+        """Take back that the numbering began anew, as times showed it before the first token came.
+
+        That token names a run that began before what was taken for the beginning of another was
+        published: it is all of that run, whose publisher's clock went back (ADR 0204).
+        """
+        while incarnation and len(self.numberings) > 1:
+            before, begun = self.numberings[-2:]
+            nameless = not (begun.declared or begun.incarnation) and begun.is_at_its_first
+            if not nameless or epoch >= begun.epoch:
+                return
+            if not before.could_be(epoch, incarnation):
+                return
+            self.numberings.pop()
+            before.ending = before.end_known = False
+            for sample in filter(None, (*begun.pending.values(), begun.parked)):
+                before.hold(sample, samples_max)
 
     def resume(
         self,
@@ -224,6 +251,24 @@ class Followed:
                     continue
                 numbering.incarnation = incarnation
                 self.remember(incarnation, epoch)
+        self._reunite(part)
+
+    def _reunite(self, part: AnswerPart) -> None:
+        """Go on where a run ended that an answer shows to be the one that is delivered now.
+
+        It was ended by what times showed before a token was here. The sample that was passed on
+        first of it bears the name of the run that is delivered: it is no other (ADR 0204).
+        """
+        ended, head = self.ended, self.head
+        if ended is None or head is None or ended.incarnation or not head.incarnation:
+            return
+        names = part.names()
+        for sample in part.samples:
+            first = sample.source == self.source and (sample.sn, sample.ntp64) == ended.began
+            if first and names.get((self.source, sample.epoch)) == head.incarnation:
+                self.ended = None
+                head.go_on_from(ended)
+                return
 
     def put_right(self, part: AnswerPart, samples_max: int, outputs: Outputs) -> None:
         """Move what is held to the run that an answerer says it is of.

@@ -154,6 +154,15 @@ class Numbering:
         """Deliver from a number on."""
         self.first_sn = self.next_sn = sn
 
+    def go_on_from(self, before: Numbering) -> None:
+        """Go on behind what was passed on, as another one, of the same run."""
+        following = before.next_sn or 0
+        self.first_sn, self.next_sn = before.first_sn, max(self.next_sn or 0, following)
+        self.began, self.unsure, self.called = before.began, False, before.called
+        self.newest_ntp64 = max(self.newest_ntp64, before.newest_ntp64)
+        for sn in [sn for sn in self.pending if sn < following]:
+            del self.pending[sn]
+
     def name(self, sample: Sample) -> Sample:
         """Return a sample with the epoch that all samples of this numbering bear."""
         if self.called is None:
@@ -270,6 +279,11 @@ class Numbering:
             if self.gone_from is None:
                 self.gone_from = sn
             sn = run.last + 1
+
+    def is_due(self, now_ns: int) -> bool:
+        """Tell whether what is missing is to be asked for now."""
+        waits = self.opened_ns is not None and self.next_sn is not None
+        return waits and self.fetch is None and self.due_ns <= now_ns
 
     def pause(self, options: DeliveryOptions, now_ns: int, *, at_once: bool) -> None:
         """Choose when to ask again: later each time, unless there is more to be had at once."""

@@ -88,6 +88,21 @@ class Held:
         came = self._came.get(source) if incarnation else None
         return came is not None and came.begun.get(incarnation, False)
 
+    def goes_first(
+        self, source: SourceId, incarnation: str, is_on_page: Callable[[Sample], bool]
+    ) -> bool:
+        """Tell whether something waits that came before the token of a run and is on no page.
+
+        It is of the run before, and history of the newest alone leaves it out.
+        """
+        for one in self._waiting:
+            if isinstance(one, Declared):
+                if one.source == source and one.incarnation == incarnation:
+                    return False
+            elif isinstance(one, Sample) and one.source == source and not is_on_page(one):
+                return True
+        return False
+
     def came_with(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return what came of a foreign run while we looked and is missing among its `samples`.
 

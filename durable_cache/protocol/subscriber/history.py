@@ -28,7 +28,7 @@ difference: what caches removed of a run that began before us is no loss to who 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 
 from durable_cache.model.ranges import RangeSet
@@ -45,9 +45,17 @@ from durable_cache.protocol.subscriber.events import (
     HistoryFailed,
     HistoryPage,
 )
-from durable_cache.protocol.subscriber.following import RESTART_NTP64, Numbering
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.pages import (
+    RETRY_NS,
+    Group,
+    Key,
+    in_source_order,
+    merged,
+    seek_ends,
+)
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.subscriber.reading import Reading, Seam
 from durable_cache.protocol.subscriber.run_names import RunNames, shorten, under
@@ -59,36 +67,15 @@ from durable_cache.protocol.wire import AbsenceReason
 __all__ = ["History"]
 
 _SECOND_NS = 1_000_000_000
-_RETRY_NS = _SECOND_NS // 10
 _RETRY_NS_MAX = _SECOND_NS
-"""Pauses before history is asked again: soon after a cache's restart, once a second in the end."""
+"""Before history is asked again: soon after a cache's restart, once a second in the end."""
 _EARLIER_NS = 2 * _SECOND_NS
 """How much earlier than the last sample that came the next may have been stamped elsewhere."""
 _LATER_NS = 5 * _SECOND_NS
 """The pause between questions once live samples go through: a page that errs may be large."""
 
-_NTP64 = attrgetter("ntp64")
 _SN = attrgetter("sn")
 _FIRST = itemgetter(0)
-_Key = tuple[SourceId, int]
-
-
-@dataclass(slots=True)
-class _Group:
-    """A page's samples of one numbering, and what is missing between them."""
-
-    reading: Reading
-    samples: list[Sample]
-    missing: RangeSet
-    given_as: _Key | None = None
-    """By which epoch the page calls it, where that is not by which it goes here."""
-    passed: RangeSet = field(default_factory=RangeSet)
-    """Missing for a reason that is no loss to who comes late."""
-    fetch: Fetch | None = None
-    whole: bool = True
-    """All answers to the question under way were whole so far."""
-    due_ns: int = 0
-    pause_ns: int = _RETRY_NS
 
 
 class History:
@@ -108,6 +95,7 @@ class History:
         unnumbered: Unnumbered,
         *,
         wanted: bool,
+        newest: bool = False,
     ) -> None:
         self._options = options
         self._ids = ids
@@ -115,6 +103,8 @@ class History:
         self._held, self._sources = held, sources
         self._unnumbered = unnumbered
         self._timeout_ns = round(options.history_timeout_seconds * _SECOND_NS)
+        self._newest = newest
+        """Pages hold the newest of each key alone: not the end of a run that another followed."""
         self._wanted = self.active = wanted
         """Live samples of sources that are not followed yet wait."""
         self.complete = self._done = not wanted
@@ -124,7 +114,7 @@ class History:
         """Of runs that were not followed, what caches removed is a loss from then on; None: it is
         one of runs that began since `_since_ns`, and of what lies behind their first number."""
         self.names = RunNames(options.places_max)
-        self._readings: dict[_Key, Reading] = {}
+        self._readings: dict[Key, Reading] = {}
         self._twins = Twins(options.places_max, self._readings.__contains__)
         self._reached: dict[SourceId, int] = {}
         """The latest epoch of each source of which something was delivered."""
@@ -137,16 +127,16 @@ class History:
         self.seam: Seam | None = None
         """Where reading began; None: at the beginning."""
         self._due_ns: int | None = None
-        self._pause_ns = _RETRY_NS
+        self._pause_ns = RETRY_NS
         self._deadline_ns = 0
         self._heard = self._lacking = self._again = False
         self._partial: Answer | None = None
-        self._page: dict[_Key, _Group] | None = None
+        self._page: dict[Key, Group] | None = None
         self._in_order: list[Sample] | None = None
         """The page as it came, where that is the order to deliver it in."""
         self._cut: Sample | None = None
         self._expires_ns = 0
-        self._fetches: dict[int, _Key] = {}
+        self._fetches: dict[int, Key] = {}
         self._live: list[Sample] = []
 
     def start(self, now_ns: int) -> None:
@@ -295,7 +285,7 @@ class History:
                 self._put(key, group, replace(fetch, fetch_id=next(self._ids), after=cut))
                 return
         progress = group.missing.count < before
-        group.pause_ns = _RETRY_NS if progress else min(2 * group.pause_ns, _RETRY_NS_MAX)
+        group.pause_ns = RETRY_NS if progress else min(2 * group.pause_ns, _RETRY_NS_MAX)
         group.due_ns = now_ns if progress else now_ns + group.pause_ns
         self._explain(now_ns)
 
@@ -304,7 +294,7 @@ class History:
         live, self._live = self._live, []
         return live
 
-    def take_readings(self) -> list[tuple[_Key, Reading]]:
+    def take_readings(self) -> list[tuple[Key, Reading]]:
         """Return, once, how far each numbering was delivered, by source and epoch."""
         fresh = [read for read in self._readings.items() if not read[1].handed_over]
         for _, reading in fresh:
@@ -336,7 +326,7 @@ class History:
         """Hold a page until what is missing in it is explained."""
         self._partial, self._due_ns = None, None
         self._lacking |= not answer.whole
-        self._pause_ns = _RETRY_NS
+        self._pause_ns = RETRY_NS
         self._deadline_ns = now_ns + self._timeout_ns
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
@@ -346,7 +336,7 @@ class History:
         self._twins.learn(answer.parts, self.names)
         stand = self._twins.stand
         every = [s for part in answer.parts for s in self.names.renamed(part, part.samples, stand)]
-        samples = _merged(answer, every)
+        samples = merged(answer, every)
         self._in_order = samples
         self._page = {}
         groups = by_run(samples)
@@ -354,30 +344,33 @@ class History:
             self._begin_anew()
             return
         for key, group in groups.items():
-            if self._since_ns is not None and self._was_followed(key):
+            followed = self._since_ns is not None and self._was_followed(key)
+            if followed or (self._newest and self._comes_later(key, group)):
                 self._in_order = None
             else:
                 self._take_group(key, group)
         if len({source for source, _ in groups}) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
         if self._options.recovery:
+            if self._newest and seek_ends(self._page, self._readings, self._sources, self.names):
+                self._in_order = None
             self._explain(now_ns)
         else:
             self._deliver(now_ns)
 
-    def _take_unnumbered(self, key: _Key, samples: list[Sample]) -> None:
+    def _take_unnumbered(self, key: Key, samples: list[Sample]) -> None:
         """Take samples that nothing is missing between; passes over what was read before."""
         fresh = self._unnumbered.unread(samples)
         if len(fresh) < len(samples):
             self._in_order = None
         if fresh and self._page is not None:
-            self._page[key] = _Group(Reading(0, 0), fresh, RangeSet())
+            self._page[key] = Group(Reading(0, 0), fresh, RangeSet())
 
-    def _was_followed(self, key: _Key) -> bool:
+    def _was_followed(self, key: Key) -> bool:
         name = self.names.of(key)
         return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *key, name)
 
-    def _take_group(self, key: _Key, samples: list[Sample]) -> None:
+    def _take_group(self, key: Key, samples: list[Sample]) -> None:
         if is_unnumbered(key[0]):
             self._take_unnumbered(key, samples)
             return
@@ -425,9 +418,26 @@ class History:
         if ours and self._page is not None:
             reading.handed_over = False
             missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
-            self._page[key] = _Group(reading, [by_sn[sn] for sn in ours], missing, given_as)
+            self._page[key] = Group(reading, [by_sn[sn] for sn in ours], missing, given_as)
 
-    def _place(self, key: _Key, samples: list[Sample]) -> tuple[_Key, dict[int, Sample], bool]:
+    def _comes_later(self, key: Key, page: Sequence[Sample]) -> bool:
+        """Tell whether a run is left to what waits: of the run before, something goes first.
+
+        The run began while we looked, so all of it is ours, whoever gives it (ADR 0205).
+        """
+        name, source = self.names.of(key), key[0]
+        if key in self._readings or not self._held.has_begun(source, name):
+            return False
+        read = [run for (of, _), run in self._readings.items() if of == source]
+        groups = [group.samples for (of, _), group in (self._page or {}).items() if of == source]
+        known = {(one.sn, one.ntp64) for group in (page, *groups) for one in group}
+
+        def is_read(one: Sample) -> bool:
+            return (one.sn, one.ntp64) in known or any(run.has_read(one) for run in read)
+
+        return self._held.goes_first(source, name, is_read)
+
+    def _place(self, key: Key, samples: list[Sample]) -> tuple[Key, dict[int, Sample], bool]:
         """Return by which epoch a run without a name goes here, its samples, whether it is over.
 
         What came of it while we looked is among them, in order of numbers.
@@ -440,7 +450,7 @@ class History:
             epoch, over = followed.place(epoch, samples)
         return (source, epoch), {sample.sn: under(sample, epoch) for sample in samples}, over
 
-    def _unread(self, came: list[Sample], key: _Key) -> list[Sample]:
+    def _unread(self, came: list[Sample], key: Key) -> list[Sample]:
         """Return, of what came while we looked, what is of no other run on a page so far."""
         source, epoch = key
         runs = [run for (of, at), run in self._readings.items() if of == source and at != epoch]
@@ -449,14 +459,14 @@ class History:
         unknown = (one for one in came if (one.sn, one.ntp64) not in known)
         return [one for one in unknown if not any(run.has_read(one) for run in runs)]
 
-    def _fits_seam(self, key: _Key) -> bool:
+    def _fits_seam(self, key: Key) -> bool:
         """Tell whether a run is none of a source that an earlier life knew by other runs."""
         if self.seam is None or key[0] not in self.seam.sources:
             return True
         reading = self._held.reading_of(self._sources, *key, self.names.of(key))
         return reading is not None and reading.resumed and not reading.late
 
-    def _reading_from(self, key: _Key, name: str, first_sn: int) -> Reading:
+    def _reading_from(self, key: Key, name: str, first_sn: int) -> Reading:
         """Begin to read a run: with what is there, or with all of it where it began since a cut.
 
         Of a run that an earlier life went past, only what lies behind its position is new.
@@ -482,20 +492,21 @@ class History:
             waits = True
             if group.fetch is None and now_ns >= group.due_ns:
                 group.whole = True
-                self._put(key, group, Fetch(next(self._ids), *key, first, last))
+                end = None if group.to_end else last
+                self._put(key, group, Fetch(next(self._ids), *key, first, end))
         if not waits:
             self._deliver(now_ns)
 
-    def _put(self, key: _Key, group: _Group, fetch: Fetch) -> None:
+    def _put(self, key: Key, group: Group, fetch: Fetch) -> None:
         group.fetch = fetch
         self._fetches[fetch.fetch_id] = key
         self._outputs.ask(fetch)
 
-    def _fill(self, key: _Key, group: _Group, answer: Answer) -> None:
+    def _fill(self, key: Key, group: Group, answer: Answer) -> None:
         group.whole &= answer.whole
         heard = group.whole and answer.cut_after is None
         name = self.names.of(key)
-        latest_ntp64 = RESTART_NTP64 + max(sample.ntp64 for sample in group.samples)
+        latest_ntp64 = group.latest_ntp64
         others = set() if name else self._twins.names(key) | {group.given_as or key}
         for part in answer.parts:
             called = {part.called(key, name), *others}
@@ -521,8 +532,12 @@ class History:
                     continue
                 for run in group.missing.clip(absence.first, absence.last):
                     group.missing.remove(run.first, run.last)
+                    group.end = max(group.end, run.last) if group.to_end else group.end
                     if not is_loss:  # other keys' numbers, and what was removed before we came
                         group.passed.add(run.first, run.last)
+
+        if group.to_end and heard and answer.answerers:
+            group.learn_end()
 
     def _deliver(self, now_ns: int) -> None:
         """Pass the page on, with a report for what nobody gave or explained; go on."""
@@ -534,7 +549,7 @@ class History:
         self._fetches.clear()
         samples = self._in_order
         if samples is None:
-            samples = _in_source_order(page)
+            samples = in_source_order(page)
         ready = self._outputs.ready
         for sample in samples:
             if is_unnumbered(sample.source):
@@ -543,6 +558,10 @@ class History:
                 continue
             group = page[sample.source, sample.epoch]
             reading = group.reading
+            if group.follows is not None:
+                before, ended = group.follows
+                ended.finish(before, self._outputs)
+                group.follows = None
             if sample.sn != reading.next_sn:
                 hole = RangeSet([(reading.next_sn, sample.sn - 1)]).difference(group.passed)
                 for run in hole:
@@ -572,29 +591,3 @@ class History:
         self._done = not self._lacking
         self.complete |= self._done
         self._due_ns = now_ns + _LATER_NS if self._heard and self._lacking else None
-
-
-def _merged(answer: Answer, samples: list[Sample]) -> list[Sample]:
-    """Return what all parts hold up to the earliest cut, once each, in order of time."""
-    if len(answer.parts) > 1:
-        samples = list({sample.identity: sample for sample in samples}.values())
-    samples.sort(key=_NTP64)
-    cut = answer.cut_after
-    if cut is None:
-        return samples
-    place = cut.time_order
-    return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
-
-
-def _in_source_order(groups: Mapping[_Key, _Group]) -> list[Sample]:
-    """Merge by time, as far as each source's own order allows."""
-    timed: list[tuple[int, Sample]] = []
-    newest: dict[SourceId, int] = {}
-    for key in sorted(groups):
-        reached = newest.get(key[0], 0)
-        for sample in sorted(groups[key].samples, key=_SN):
-            reached = max(reached, sample.ntp64)
-            timed.append((reached, sample))
-        newest[key[0]] = reached
-    timed.sort(key=_FIRST)
-    return [sample for _, sample in timed]

@@ -29,6 +29,8 @@ class Reading:
     """A later numbering is followed already: nothing of this one can come in order."""
     resumed: bool = False
     """It goes on where an earlier life ended: what caches removed since then is a loss."""
+    end_sought: bool = False
+    """What follows its last sample was asked for: a later run is on a page."""
     handed_over: bool = False
 
     def has_read(self, sample: Sample) -> bool:

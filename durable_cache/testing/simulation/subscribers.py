@@ -80,7 +80,8 @@ class SimSubscriber(Listener):
     ) -> None:
         super().__init__(world, network, plan.name)
         self.plan, self.key_expr, self.promise = plan, plan.key_expr, promise
-        self._engine = SubscriberEngine(plan.delivery, history=plan.history is not None)
+        wanted, newest = plan.history is not None, bool(plan.history)
+        self._engine = SubscriberEngine(plan.delivery, history=wanted, newest=newest)
         self._inbox: list[Sample] = []
         self._overrun: dict[SourceId, Sample] = {}
         self._waiting: deque[Callable[[], Event]] = deque()

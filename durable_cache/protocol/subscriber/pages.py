@@ -1,0 +1,154 @@
+"""A page of history: its samples by run, what is missing between them, and in which order they go.
+
+A page of the newest of each key holds a later run of a source beside an earlier one, and of that
+not the last numbers: those are under keys that the later run wrote since. A subscriber is given an
+earlier run to its end before the next one begins, so its end is asked for by number (ADR 0206).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.unnumbered import is_unnumbered
+from durable_cache.protocol.restarts import RESTART_NTP64
+from durable_cache.protocol.subscriber.events import Answer, Fetch
+from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.subscriber.reading import Reading
+from durable_cache.protocol.subscriber.run_names import RunNames
+from durable_cache.protocol.wire import incarnation_after
+
+__all__ = ["RETRY_NS", "Group", "Key", "in_source_order", "merged", "seek_ends"]
+
+RETRY_NS = 100_000_000
+"""The pause before what is missing is asked for again, at first."""
+
+_LAST_SN = SOURCE_SN_MODULUS - 1
+_NTP64 = attrgetter("ntp64")
+_SN = attrgetter("sn")
+_FIRST = itemgetter(0)
+Key = tuple[SourceId, int]
+"""A run: its source, and the epoch by which it goes here."""
+
+
+@dataclass(slots=True)
+class Group:
+    """A page's samples of one numbering, and what is missing between them."""
+
+    reading: Reading
+    samples: list[Sample]
+    missing: RangeSet
+    given_as: Key | None = None
+    """By which epoch the page calls it, where that is not by which it goes here."""
+    passed: RangeSet = field(default_factory=RangeSet)
+    """Missing for a reason that is no loss to who comes late."""
+    follows: tuple[Key, Group] | None = None
+    """The run before, which is given to its end first."""
+    end: int = -1
+    """The last number that is known to be of it, where its end is asked for."""
+    to_end: bool = False
+    """All that follows is missing, for nobody said yet where it ends."""
+    until_ntp64: int = 0
+    """When the next run began, where its end is asked for."""
+    fetch: Fetch | None = None
+    whole: bool = True
+    """All answers to the question under way were whole so far."""
+    due_ns: int = 0
+    pause_ns: int = RETRY_NS
+
+    @property
+    def latest_ntp64(self) -> int:
+        """The latest time at which a sample without an epoch may be of this run."""
+        newest = max(map(_NTP64, self.samples), default=self.reading.newest_ntp64)
+        return max(newest + RESTART_NTP64, self.until_ntp64 - 1)
+
+    def seek_end(self, until_ntp64: int, *, wraps: bool) -> None:
+        """Miss what follows the last sample: up to the wrap, else as far as anybody says."""
+        last = max(map(_SN, self.samples), default=self.reading.next_sn - 1)
+        self.end = _LAST_SN if wraps else last
+        self.to_end, self.until_ntp64 = not wraps, until_ntp64
+        self.reading.end_sought = True
+        if last < _LAST_SN:
+            self.missing.add(last + 1, _LAST_SN)
+
+    def learn_end(self) -> None:
+        """Miss nothing behind what is known: everybody said all that there is."""
+        end = max(self.end, *map(_SN, self.samples)) if self.samples else self.end
+        self.to_end = False
+        if end < _LAST_SN:
+            self.missing.remove(end + 1, _LAST_SN)
+
+    def finish(self, key: Key, outputs: Outputs) -> None:
+        """Report what nobody gave of its end, before the first sample of the next run."""
+        if self.follows is not None:
+            before, group = self.follows
+            group.finish(before, outputs)
+            self.follows = None
+        if self.reading.next_sn <= self.end:
+            lost = RangeSet([(self.reading.next_sn, self.end)]).difference(self.passed)
+            for run in lost:
+                outputs.report(*key, run.first, run.last)
+            self.reading.next_sn = self.end + 1
+        if self.to_end:
+            outputs.begin_unsure()
+
+
+def seek_ends(
+    page: dict[Key, Group], readings: Mapping[Key, Reading], sources: Sources, names: RunNames
+) -> bool:
+    """Let runs that others follow on the page be given to their ends; tells whether one is."""
+    sought = False
+    for key, group in sorted(page.items(), key=_FIRST):
+        source, epoch = key
+        if is_unnumbered(source) or not group.samples:
+            continue
+        before = (
+            source,
+            max((at for of, at in readings if of == source and at < epoch), default=0),
+        )
+        reading = readings.get(before)
+        if before == key or reading is None or reading.end_sought or reading.late:
+            continue
+        ended = page.get(before)
+        nothing_came = ended is None and reading.next_sn == reading.first_sn
+        if nothing_came or (reading.handed_over and sources.is_live(source)):
+            continue
+        if ended is None:
+            ended = page[before] = Group(reading, [], RangeSet())
+        name = names.of(before)
+        wraps = bool(name) and names.of(key) == incarnation_after(name)
+        ended.seek_end(min(map(_NTP64, group.samples)), wraps=wraps)
+        group.follows = before, ended
+        sought = True
+    return sought
+
+
+def merged(answer: Answer, samples: list[Sample]) -> list[Sample]:
+    """Return what all parts hold up to the earliest cut, once each, in order of time."""
+    if len(answer.parts) > 1:
+        samples = list({sample.identity: sample for sample in samples}.values())
+    samples.sort(key=_NTP64)
+    cut = answer.cut_after
+    if cut is None:
+        return samples
+    place = cut.time_order
+    return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
+
+
+def in_source_order(groups: Mapping[Key, Group]) -> list[Sample]:
+    """Merge by time, as far as each source's own order allows."""
+    timed: list[tuple[int, Sample]] = []
+    newest: dict[SourceId, int] = {}
+    for key in sorted(groups):
+        reached = newest.get(key[0], 0)
+        for sample in sorted(groups[key].samples, key=_SN):
+            reached = max(reached, sample.ntp64)
+            timed.append((reached, sample))
+        newest[key[0]] = reached
+    timed.sort(key=_FIRST)
+    return [sample for _, sample in timed]

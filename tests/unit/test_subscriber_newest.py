@@ -1,0 +1,101 @@
+"""What a subscriber is given that reads the newest of each key alone: runs to their ends."""
+
+from __future__ import annotations
+
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
+from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
+
+
+def test_what_waits_of_the_run_before_goes_before_a_run_that_began_while_history_was_read() -> None:
+    """The newest of each key are of the later run alone; none of them waits for history."""
+    reader = Reader(history=True, newest=True)
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(0, at=5))
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    reader.live(sample(2, at=20.2))
+    begun = [sample(sn, FRESH + 2, at=20 + sn / 10) for sn in range(2)]
+    names = (Incarnation(SOURCE, FRESH, "aaaaaaaa"), Incarnation(SOURCE, FRESH + 2, "bbbbbbbb"))
+    reader.page(begun[1:], names=names)
+    while reader.fetches:
+        reader.answer(sample(0, FRESH, at=5), *begun, names=names)
+    reader.live(sample(3, at=20.3))
+    assert reader.story == [0, 0, 1, 2, 3]
+    assert [one.epoch for one in reader.delivered_samples] == [FRESH, *4 * [FRESH + 2]]
+
+
+def test_a_run_that_began_while_history_was_read_is_read_where_nothing_goes_first() -> None:
+    """What came before its token is on the page: of it, or of the run before."""
+    reader = Reader(history=True, newest=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(1, at=5), sample(1, at=20.1))
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    before = [sample(sn, EPOCH, at=sn + 4) for sn in range(2)]
+    begun = [sample(sn, FRESH + 2, at=20 + sn / 10) for sn in range(3)]
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH + 2, "bbbbbbbb"))
+    reader.page([*before, *begun], names=names)
+    assert reader.wanted == [(2, None)]
+    reader.answer(names=names)
+    assert reader.story == [0, 1, 0, 1, 2]
+    assert not reader.fetches
+
+
+def two_runs() -> tuple[Reader, tuple[Incarnation, ...]]:
+    """Return who reads the newest of each key, of two runs of a source."""
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader = Reader(history=True, newest=True)
+    before, begun = [sample(3, EPOCH), sample(5, EPOCH)], [sample(0, FRESH, at=9)]
+    reader.page([*before, *begun], names=names)
+    return reader, names
+
+
+def test_of_the_newest_a_run_is_given_to_its_end_before_the_next_one() -> None:
+    """Its last numbers are under keys that the next run wrote since."""
+    reader, names = two_runs()
+    assert reader.wanted == [(4, None)]
+    reader.answer(*(sample(sn, EPOCH) for sn in (4, 6, 7)), sample(0, FRESH, at=9), names=names)
+    assert reader.story == [3, 4, 5, 6, 7, 0]
+    assert not reader.fetches
+    assert not reader.unsure
+
+
+def test_of_the_end_of_a_run_a_hole_is_reported_before_the_next_one() -> None:
+    reader, names = two_runs()
+    skipped = absent(7, 8, AbsenceReason.SKIPPED, EPOCH)
+    reader.answer(*(sample(sn, EPOCH) for sn in (4, 6)), names=names, absent=(skipped,))
+    assert reader.story == [3, 4, 5, 6, (7, 8), 0]
+
+
+def test_where_nobody_tells_the_end_of_a_run_the_next_one_may_follow_a_loss() -> None:
+    reader, names = two_runs()
+    for _ in range(200):
+        reader.wait(0.5)
+        while reader.fetches:
+            reader.answer(sample(4, EPOCH), names=names, whole=False)
+    assert reader.story == [3, 4, 5, 0]
+    assert reader.unsure == [0]
+
+
+def test_of_the_newest_a_run_is_given_up_to_its_wrap() -> None:
+    """A later page brings the next run: what lies between is missing, and is reported."""
+    after = incarnation_after("aaaaaaaa")
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, after))
+    reader = Reader(history=True, newest=True)
+    last = SOURCE_SN_MODULUS - 1
+    cut = sample(last - 2, EPOCH, at=1)
+    reader.page([cut], names=names, cut_after=cut)
+    reader.page([sample(0, FRESH, at=9)], names=names)
+    assert reader.wanted == [(last - 1, last)]
+    for _ in range(200):
+        while reader.fetches:
+            reader.answer(sample(last - 1, EPOCH, at=2), names=names)
+        reader.wait(0.5)
+    assert reader.story == [last - 2, last - 1, (last, last), 0]
+
+
+def test_of_all_history_the_end_of_a_run_is_on_a_page() -> None:
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader = Reader(history=True)
+    reader.page([sample(3, EPOCH), sample(0, FRESH, at=9)], names=names)
+    assert reader.story == [3, 0]
+    assert not reader.fetches
