@@ -377,6 +377,18 @@ def test_one_run_that_two_caches_call_otherwise_is_delivered_once() -> None:
     assert reader.story == [0, 1, 3, 4, 5, 6]
 
 
+def test_who_has_a_run_under_an_epoch_has_another_one_without() -> None:
+    """One cache was down for the run before and has no name for the later; the other has both."""
+    reader = Reader(history=True)
+    later = [sample(sn, at=20 + sn / 10) for sn in (6, 8)]
+    named = [sample(sn, 8, at=20 + sn / 10) for sn in (6, 8)]
+    reader.page(later, named)
+    reader.answer(sample(7, at=7), sample(7, 8, at=20.7))
+    assert [one.ntp64 for one in reader.delivered_samples] == [
+        sample(sn, at=20 + sn / 10).ntp64 for sn in (6, 7, 8)
+    ]
+
+
 def test_samples_that_a_cache_keeps_beside_a_declared_run_are_of_it() -> None:
     """It saw the token late, and has not moved them yet."""
     reader = Reader(history=True)

@@ -7,6 +7,7 @@ from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
     HeartbeatReceived,
     TimePassed,
+    TokenGone,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import (
@@ -343,3 +344,21 @@ def test_an_answer_shows_that_a_run_that_ended_is_the_one_that_is_delivered() ->
             reader.answer(*given, names=(name,))
     reader.live(sample(14, at=0.7))
     assert reader.story == [11, 12, 13, 14]
+
+
+def test_what_waited_for_its_token_in_vain_is_given_once() -> None:
+    """It was passed on as the last of the run before, of which nothing else ever came."""
+    reader = Reader()
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    reader.live(sample(0), sample(1))
+    reader.wait(2)
+    assert reader.story == [0, 1]
+    reader.declared(FRESH + 1, "bbbbbbbb")
+    reader.live(sample(3), sample(2))
+    names = (Incarnation(SOURCE, FRESH, "aaaaaaaa"), Incarnation(SOURCE, FRESH + 1, "bbbbbbbb"))
+    for _ in range(5):
+        while reader.fetches:
+            reader.answer(*(sample(sn, FRESH + 1) for sn in range(4)), names=names)
+        reader.wait(0.5)
+    assert reader.story == [0, 1, 2, 3]

@@ -256,11 +256,12 @@ class Followed:
     def _reunite(self, part: AnswerPart) -> None:
         """Go on where a run ended that an answer shows to be the one that is delivered now.
 
-        It was ended by what times showed before a token was here. The sample that was passed on
-        first of it bears the name of the run that is delivered: it is no other (ADR 0204).
+        It was ended by what times showed before a token was here, or what came of it was faster
+        than its token by more than is waited for. The sample that was passed on first of it bears
+        the name of the run that is delivered: it is no other (ADR 0204).
         """
         ended, head = self.ended, self.head
-        if ended is None or head is None or ended.incarnation or not head.incarnation:
+        if ended is None or head is None or not head.incarnation:
             return
         names = part.names()
         for sample in part.samples:

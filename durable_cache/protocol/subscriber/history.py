@@ -52,6 +52,7 @@ from durable_cache.protocol.subscriber.pages import (
     RETRY_NS,
     Group,
     Key,
+    called_in,
     in_source_order,
     merged,
     seek_ends,
@@ -507,9 +508,9 @@ class History:
         heard = group.whole and answer.cut_after is None
         name = self.names.of(key)
         latest_ntp64 = group.latest_ntp64
-        others = set() if name else self._twins.names(key) | {group.given_as or key}
+        others: set[Key] = set() if name else self._twins.names(key) | {group.given_as or key}
         for part in answer.parts:
-            called = {part.called(key, name), *others}
+            called = called_in(part, part.called(key, name), others)
             for sample in part.samples:
                 known = (sample.source, sample.epoch) in called
                 if not known or sample.sn not in group.missing:
@@ -521,7 +522,7 @@ class History:
                 group.samples.append(under(sample, key[1]))
                 self._in_order = None
         for part in answer.parts:
-            called = {part.called(key, name), *others}
+            called = called_in(part, part.called(key, name), others)
             for absence in part.absent:
                 reason, is_resumed = absence.reason, group.reading.resumed
                 is_loss = reason is AbsenceReason.SKIPPED or (

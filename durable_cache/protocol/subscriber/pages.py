@@ -13,17 +13,17 @@ from operator import attrgetter, itemgetter
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import RESTART_NTP64
-from durable_cache.protocol.subscriber.events import Answer, Fetch
+from durable_cache.protocol.subscriber.events import Answer, AnswerPart, Fetch
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.run_names import RunNames
 from durable_cache.protocol.wire import incarnation_after
 
-__all__ = ["RETRY_NS", "Group", "Key", "in_source_order", "merged", "seek_ends"]
+__all__ = ["RETRY_NS", "Group", "Key", "called_in", "in_source_order", "merged", "seek_ends"]
 
 RETRY_NS = 100_000_000
 """The pause before what is missing is asked for again, at first."""
@@ -96,6 +96,18 @@ class Group:
             self.reading.next_sn = self.end + 1
         if self.to_end:
             outputs.begin_unsure()
+
+
+def called_in(part: AnswerPart, name: Key | None, others: set[Key]) -> set[Key | None]:
+    """Return by which names one answer means a run: by `name`, and by what else it goes.
+
+    Whoever has it under an epoch has another run without one: 0 is a name of whatever has none.
+    """
+    names = {name, *others}
+    given = {(sample.source, sample.epoch) for sample in part.samples}
+    if any(key is not None and key[1] != EPOCH_UNKNOWN for key in names & given):
+        return {key for key in names if key is not None and key[1] != EPOCH_UNKNOWN}
+    return names
 
 
 def seek_ends(
