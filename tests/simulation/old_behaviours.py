@@ -24,8 +24,9 @@ from durable_cache.protocol.cache.events import Learned, Origin, Verified, Verif
 from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import Finished, Output, Sent
 from durable_cache.protocol.subscriber import history as reading
+from durable_cache.protocol.subscriber import pages
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.history import History
@@ -63,11 +64,13 @@ def k2_the_index_counts_the_entries_of_any_journal(patch: pytest.MonkeyPatch) ->
 def k3_a_subscriber_restarts_no_declared_numbering(patch: pytest.MonkeyPatch) -> None:
     declare = Followed.declare
 
-    def later_epochs_only(self: Followed, epoch: int, incarnation: str, **about: bool) -> bool:
+    def later_epochs_only(
+        self: Followed, epoch: int, incarnation: str, options: DeliveryOptions, **about: bool
+    ) -> bool:
         newest = self.numberings[-1] if self.numberings else None
         if newest is not None and newest.declared and epoch <= self.highest_epoch:
             return False
-        return declare(self, epoch, incarnation, **about)
+        return declare(self, epoch, incarnation, options, **about)
 
     patch.setattr(Followed, "declare", later_epochs_only)
 
@@ -142,8 +145,8 @@ def k12_what_is_spilled_is_not_read(patch: pytest.MonkeyPatch) -> None:
 def k14_the_first_samples_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
     declare = Followed.declare
 
-    def not_fresh(self: Any, epoch: int, incarnation: str, **about: bool) -> bool:
-        return declare(self, epoch, incarnation, **{**about, "fresh": False})
+    def not_fresh(self: Any, *told: Any, **about: bool) -> bool:
+        return declare(self, *told, **{**about, "fresh": False})
 
     patch.setattr(Followed, "declare", not_fresh)
 
@@ -188,12 +191,12 @@ def k22_what_is_too_large_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def k27_history_comes_source_by_source(patch: pytest.MonkeyPatch) -> None:
-    merged = reading._merged
+    merged = pages.merged
 
     def by_source(*asked: Any) -> list[Sample]:
         return sorted(merged(*asked), key=lambda sample: (sample.source, sample.epoch, sample.sn))
 
-    patch.setattr(reading, "_merged", by_source)
+    patch.setattr(reading, "merged", by_source)
 
 
 def k30_what_came_before_its_token_stays_where_it_is(patch: pytest.MonkeyPatch) -> None:
