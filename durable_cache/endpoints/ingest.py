@@ -18,6 +18,7 @@ from threading import Condition, Event
 from typing import NamedTuple, TypeVar, assert_never
 
 from durable_cache.endpoints.acknowledging import Acknowledging
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.delays import Delays
 from durable_cache.endpoints.fencing import Fencing
 from durable_cache.endpoints.fetching import Fetching, Offer
@@ -25,7 +26,6 @@ from durable_cache.endpoints.options import CacheOptions, parse_one_source
 from durable_cache.endpoints.session import Session, declare_heartbeats
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError, StorageCorrupt, StorageError
-from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import frame
@@ -87,13 +87,9 @@ _SOURCES_TOLD_MAX = 32
 _MISSES_TOLD_MAX = 200
 
 
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())
-
-
 def _not_kept(refused: dict[SourceId, RangeSet]) -> BatchRefused:
     ranges = tuple((source, run) for source, runs in refused.items() for run in runs)
-    return BatchRefused(ranges, _now())
+    return BatchRefused(ranges, moment_now())
 
 
 class Miss(NamedTuple):
@@ -282,7 +278,7 @@ class Ingest:
             self._given_refused += len(samples[room:])
             if not room:
                 return
-            self._events.append(Arrived(SampleBatch(samples[:room]), origin, _now(), names))
+            self._events.append(Arrived(SampleBatch(samples[:room]), origin, moment_now(), names))
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:
@@ -314,14 +310,14 @@ class Ingest:
         """A publisher's token says its epoch. On Zenoh's thread."""
         if not self._wanted.has_numbering(source, epoch) or is_unnumbered(source):
             return
-        now = _now()
+        now = moment_now()
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         self._heard(EpochDeclared(source, epoch, epoch >= frame(since_ns), now, incarnation))
 
     def token_gone(self, source: SourceId, epoch: int, incarnation: str) -> None:
         """A publisher's token went. On Zenoh's thread."""
         if self._wanted.has_numbering(source, epoch) and not is_unnumbered(source):
-            self._heard(TokenGone(source, incarnation, _now()))
+            self._heard(TokenGone(source, incarnation, moment_now()))
 
     def hear_native(self, key_expr: str) -> object:
         """Listen to foreign publishers' heartbeats."""
@@ -329,7 +325,7 @@ class Ingest:
         def beat(source: SourceId, source_sn: int) -> None:
             if is_unnumbered(source):
                 return
-            self._heard(HeartbeatReceived(source, source_sn, _now()))
+            self._heard(HeartbeatReceived(source, source_sn, moment_now()))
 
         return declare_heartbeats(self._session, key_expr, beat)
 
@@ -347,7 +343,7 @@ class Ingest:
     def run(self) -> None:
         """Run the core until `stop`; raises what makes the storage unusable."""
         holes = self._store.index.sources_with_holes(self._options.engine.sources_max)
-        self._carry_out(self._core.handle(Started(tuple(holes), _now())))
+        self._carry_out(self._core.handle(Started(tuple(holes), moment_now())))
         while not self.stopped.is_set():
             event = self._next()
             self._busy = True
@@ -356,7 +352,7 @@ class Ingest:
                     self._carry_out(self._core.handle(event))
                 wake = self._core.wake_ns()
                 if wake is not None and wake <= time.monotonic_ns():
-                    self._carry_out(self._core.handle(Tick(_now())))
+                    self._carry_out(self._core.handle(Tick(moment_now())))
             finally:
                 self._busy = False
 
@@ -392,7 +388,7 @@ class Ingest:
             samples = samples + following.samples
             self._queued_bytes -= following.size
         self._changed.notify_all()
-        return Arrived(SampleBatch(samples), Origin.LIVE, _now())
+        return Arrived(SampleBatch(samples), Origin.LIVE, moment_now())
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         """Carry effects out in order; what an answer leads to comes before what follows it."""
@@ -417,16 +413,16 @@ class Ingest:
                 if urgent:
                     return self._answer(effect)
                 if not self._lane.submit(partial(self._in_pool, self._answer, effect)):
-                    return AskFailed(ask_id, _now())
+                    return AskFailed(ask_id, moment_now())
             case Verify(verify_id):
                 if not self._lane.submit(partial(self._in_pool, self._verify, effect)):
-                    return VerifyFailed(verify_id, _now())
+                    return VerifyFailed(verify_id, moment_now())
             case Fetch(fetch_id, source, _, first, last):
                 self.fetching.start(
                     source,
                     first,
                     last,
-                    lambda failed: self.tell(FetchEnded(fetch_id, _now(), failed)),
+                    lambda failed: self.tell(FetchEnded(fetch_id, moment_now(), failed)),
                 )
             case Inquire(inquiry_id, source, first, last):
                 ended = partial(self._inquired, inquiry_id, self._given_refused)
@@ -439,15 +435,15 @@ class Ingest:
 
     def _inquired(self, inquiry_id: int, refused_before: int, failed: bool) -> None:
         whole = self._given_refused == refused_before
-        self.tell(Inquired(inquiry_id, _now(), failed, whole))
+        self.tell(Inquired(inquiry_id, moment_now(), failed, whole))
 
     def _in_pool(self, carry_out: Callable[[EffectT], CoreEvent], effect: EffectT) -> None:
         """Carry out an effect; the core hears of a failure of ours too, and waits for nothing."""
         event: CoreEvent
         if isinstance(effect, Ask):
-            event = AskFailed(effect.ask_id, _now())
+            event = AskFailed(effect.ask_id, moment_now())
         else:
-            event = VerifyFailed(effect.verify_id, _now())
+            event = VerifyFailed(effect.verify_id, moment_now())
         try:
             event = carry_out(effect)
         finally:
@@ -463,8 +459,8 @@ class Ingest:
                 raise
             self.error = str(error)
             _log.warning("the storage could not answer", extra={"reason": str(error)})
-            return AskFailed(ask.ask_id, _now())
-        return Answered(ask.ask_id, answered, _now())
+            return AskFailed(ask.ask_id, moment_now())
+        return Answered(ask.ask_id, answered, moment_now())
 
     def _verify(self, verify: Verify) -> Verified | VerifyFailed:
         try:
@@ -472,8 +468,8 @@ class Ingest:
         except DurableCacheError as error:
             self.error = str(error)
             _log.warning("samples wait to be looked up", extra={"reason": str(error)})
-            return VerifyFailed(verify.verify_id, _now())
-        return Verified(verify.verify_id, found, _now())
+            return VerifyFailed(verify.verify_id, moment_now())
+        return Verified(verify.verify_id, found, moment_now())
 
     def _forgotten(self, streams: Sequence[Stream]) -> None:
         for listener in self.on_forgotten:
@@ -517,7 +513,7 @@ class Ingest:
             self.error = self.commit_error = str(error)
             self._refused_here += len(append.batch)
             self.stopped.wait(_PAUSE_AFTER_FAILURE_SECONDS)
-            return AppendFailed(_now())
+            return AppendFailed(moment_now())
         self.append_seconds += time.monotonic() - begun
         self.commits += 1
         self.appended += len(append.batch) - append.moved
@@ -527,7 +523,7 @@ class Ingest:
         self.error = self.commit_error = ""
         for listener in self.on_committed:
             listener(append.batch)
-        return Appended(_now())
+        return Appended(moment_now())
 
     def finish(self, timeout_seconds: float) -> None:
         """Commit and acknowledge what was received, then stop.

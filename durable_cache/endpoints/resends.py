@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from durable_cache.endpoints.alignment.asked import Asked
 from durable_cache.endpoints.claims import tokens_of
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import (
     Query,
     Session,
@@ -17,7 +17,6 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import RemoteProtocolError
-from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.pipe.tokens import parse_carried_token
@@ -97,7 +96,7 @@ class TakingResends:
                 resend.incarnation,
                 samples,
                 claims,
-                Moment(time.monotonic_ns(), time.time_ns()),
+                moment_now(),
                 refused,
                 carriers,
             )

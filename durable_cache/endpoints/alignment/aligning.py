@@ -25,6 +25,7 @@ from durable_cache.endpoints.alignment.inbox import Inbox
 from durable_cache.endpoints.alignment.jobs import Jobs
 from durable_cache.endpoints.alignment.merging import Merging
 from durable_cache.endpoints.alignment.stored import AlignedStore
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
@@ -46,7 +47,6 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import Closed
-from durable_cache.model.clock import Moment
 from durable_cache.model.sample import SampleBatch, Stream
 from durable_cache.protocol.alignment import (
     Aligner,
@@ -324,7 +324,7 @@ class Aligning:
             self._aligner.handle(LeftAsTheyAre(self.merging.ignored))
         self._hear()
         busy = self._ingest.queued_bytes > _BUSY_BYTES
-        self._do(self._aligner.handle(Tick(Moment(time.monotonic_ns(), time.time_ns()), busy)))
+        self._do(self._aligner.handle(Tick(moment_now(), busy)))
         self._jobs.tick(now)
         self._status = self._aligner.status()
         self.counts.note(self._status)

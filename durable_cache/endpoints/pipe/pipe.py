@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Condition, current_thread
 from typing import NamedTuple, assert_never
 
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.pipe.claiming import Claiming
 from durable_cache.endpoints.pipe.explaining import Explaining
@@ -35,7 +36,6 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.errors import Closed, OutcomeUnknown, RemoteProtocolError
 from durable_cache.model.arguments import check_timeout
-from durable_cache.model.clock import Moment
 from durable_cache.model.delivery import DeliveryRates
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample
@@ -282,7 +282,7 @@ class ReliablePipe(Closing):
         events: list[Event] = [*self._caches.changes(take_token_changes(self._tokens))]
         if self._processing is not None:
             events += self._processing.look(waiting=self._engine.passed > self._engine.confirmed)
-        for event in (*events, Tick(_now())):
+        for event in (*events, Tick(moment_now())):
             self._do(self._engine.handle(event))
         if self._engine.lost and self._says_lost:
             self._says_lost = False
@@ -303,7 +303,7 @@ class ReliablePipe(Closing):
             match output:
                 case Claim(sample, attempt):
                     run = self._taking.run_of(sample)
-                    claimed = self._claiming.claim(run, sample, attempt, _now())
+                    claimed = self._claiming.claim(run, sample, attempt, moment_now())
                     self._do(self._engine.handle(claimed))
                 case Withdraw(of, incarnation):
                     self._claiming.withdraw(of, incarnation)
@@ -377,12 +377,8 @@ def _events(items: Iterable[_Item]) -> Iterator[Event | Callable[[], None]]:
             samples += item
             continue
         if samples:
-            yield Taken(tuple(samples), _now())
+            yield Taken(tuple(samples), moment_now())
             samples = []
         yield item
     if samples:
-        yield Taken(tuple(samples), _now())
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())
+        yield Taken(tuple(samples), moment_now())

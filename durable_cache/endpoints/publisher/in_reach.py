@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import Replies, Session, ask_later, zid_of
 from durable_cache.errors import Closed, RemoteProtocolError
-from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.protocol.publisher.events import (
     CacheAppeared,
@@ -95,18 +94,14 @@ def resend(
             replies_max=1,
         )
     except Closed as error:
-        ended(ResendFailed(number, str(error), _now()))
+        ended(ResendFailed(number, str(error), moment_now()))
 
 
 def _read(number: int, payload: bytes | str) -> Resent | ResendFailed:
     """Read what a cache said; one of an earlier version says nothing."""
     if isinstance(payload, str):
-        return ResendFailed(number, payload, _now())
+        return ResendFailed(number, payload, moment_now())
     try:
-        return Resent(number, decode_resent(payload).refused, _now())
+        return Resent(number, decode_resent(payload).refused, moment_now())
     except RemoteProtocolError as error:
-        return ResendFailed(number, str(error), _now())
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())
+        return ResendFailed(number, str(error), moment_now())

@@ -18,6 +18,7 @@ from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 
 from durable_cache.endpoints.ahead import read_own_stamp
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.publisher.epochs import highest_epoch
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
@@ -185,7 +186,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     def _start(self, spooled: Sequence[Spooled]) -> None:
         session, options = self._session, self._options
         self._keys.show()
-        self._do(self._tell(Started(_now())))
+        self._do(self._tell(Started(moment_now())))
         if options.acknowledgements:
             for source in {self.source, *(left.source for left in spooled)}:
                 key = ack_key(options.domain, source)
@@ -281,7 +282,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         if not self._options.acknowledgements:
             return
         before = self._engine.unknown
-        self._do(self._tell(Hurry(_now())))
+        self._do(self._tell(Hurry(moment_now())))
         if self._await_acknowledged(timeout_seconds) and self._engine.unknown == before:
             return
         if self.closed:
@@ -488,7 +489,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     def _ask_epochs(self) -> Event:
         timeout = self._options.epochs_timeout_seconds
         highest = highest_epoch(self._session, self.source, self.key_expr, timeout)
-        return EpochsUnknown(_now()) if highest is None else EpochsKnown(highest, _now())
+        return (
+            EpochsUnknown(moment_now()) if highest is None else EpochsKnown(highest, moment_now())
+        )
 
     def _resent(self, event: Resent | ResendFailed) -> None:
         self._jobs.put(lambda: self._do(self._tell(event)))
@@ -509,7 +512,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         with self._lock:
             wake_ns = self._engine.wake_ns()
         if wake_ns is not None and wake_ns <= time.monotonic_ns():
-            self._do(self._tell(Tick(_now())))
+            self._do(self._tell(Tick(moment_now())))
 
     def _acknowledged(self, payload: bytes) -> None:
         try:
@@ -581,7 +584,3 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._spool.close()
 
     undeclare = close
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from durable_cache.endpoints.asking import Asking, Gathered, beginning_of
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import ZError
 from durable_cache.errors import DurableCacheError
-from durable_cache.model.clock import Moment
 from durable_cache.model.timestamp import format_ntp64, ntp64_from_ns
 from durable_cache.protocol.standings import FROM_THE_BEGINNING, encode_standings
 from durable_cache.protocol.subscriber.events import (
@@ -113,19 +112,19 @@ class Questions:
                 raise gather
             gathered = gather()
             if isinstance(question, AskBeginning):
-                return BeginningTold(question.question_id, beginning_of(gathered)[0], _now())
+                return BeginningTold(question.question_id, beginning_of(gathered)[0], moment_now())
             answer = self._gather(question, gathered)
         except Exception as error:  # whatever a peer sends, the engine is told
             _log.debug("a question failed", exc_info=True)
             if isinstance(question, AskBeginning):
-                return BeginningTold(question.question_id, FROM_THE_BEGINNING, _now())
+                return BeginningTold(question.question_id, FROM_THE_BEGINNING, moment_now())
             if isinstance(question, Fetch):
-                return FetchFailed(question.fetch_id, _now())
+                return FetchFailed(question.fetch_id, moment_now())
             self.history_error = str(error)
-            return HistoryFailed(question.question_id, str(error), _now())
+            return HistoryFailed(question.question_id, str(error), moment_now())
         if isinstance(question, Fetch):
-            return Fetched(question.fetch_id, answer, _now())
-        return HistoryPage(question.question_id, answer, _now())
+            return Fetched(question.fetch_id, answer, moment_now())
+        return HistoryPage(question.question_id, answer, moment_now())
 
     def _gather(self, question: Fetch | AskHistory, gathered: Gathered) -> Answer:
         alone = [(gathered.single, gathered.oversized)]
@@ -163,7 +162,3 @@ def _lacks(fetch: Fetch, gathered: Gathered) -> bool:
 
 def _range(first: int, last: int | None) -> str:
     return f"{first}.." if last is None else f"{first}..{last}"
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from threading import Event as Flag
 from threading import Lock
 
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import (
     Decoder,
     RawSample,
@@ -22,7 +23,6 @@ from durable_cache.endpoints.session import (
     receive_now,
 )
 from durable_cache.endpoints.subscriber.mailbox import Mailbox
-from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import Event, Received
 
@@ -91,7 +91,7 @@ class Receiver:
         last = []
         while self._overrun:
             last.append(self._overrun.popitem()[1])
-        return Received(last, _now()) if last else None
+        return Received(last, moment_now()) if last else None
 
     def _take_some(self, overrun_seconds: float) -> bool:
         """Take a batch without waiting; False where there is none, or another thread receives."""
@@ -110,7 +110,7 @@ class Receiver:
         return held_up_ns >= _HELD_UP_NS and self._mailbox.is_taken
 
     def _decoded(self, taken: list[RawSample]) -> Received:
-        now, oversized = _now(), list[Sample]()
+        now, oversized = moment_now(), list[Sample]()
         samples = self._decoder.decode(taken, now.unix_ns, keep_plain=True, left_out=oversized)
         return Received(samples, now, oversized)
 
@@ -118,7 +118,3 @@ class Receiver:
         if not self._mailbox.put(received, overrun_seconds):
             self.overrun += len(received.samples)
             self._overrun.update((sample.source, sample) for sample in received.samples)
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import msgspec
 
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import Session, ZError
 from durable_cache.endpoints.subscriber.channels import FifoChannel
 from durable_cache.endpoints.subscriber.consumer import (
@@ -34,7 +35,6 @@ from durable_cache.errors import (
     LocalProtocolError,
     OutcomeUnknown,
 )
-from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position
@@ -273,7 +273,7 @@ class SharingConsumer(ReliableConsumer):
         self._begun = True
         self._say_twice(twice)
         self._begin_anew()
-        self._handle(Received(self._ahead_of(known), _now()))
+        self._handle(Received(self._ahead_of(known), moment_now()))
 
     def _write_anew(self, sharing: Sharing, read: Sequence[Position] | None = None) -> None:
         """Write where this member stands if caches may not know; under the lock."""
@@ -366,7 +366,3 @@ class SharingConsumer(ReliableConsumer):
     def _report(self, miss: Miss) -> None:
         if self.owns(miss.source):
             super()._report(miss)
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())

@@ -19,6 +19,7 @@ from threading import Thread, current_thread
 from typing import NamedTuple, assert_never
 
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.session import (
     Decoder,
@@ -53,7 +54,6 @@ from durable_cache.endpoints.subscriber.questions import Questions
 from durable_cache.endpoints.subscriber.receiver import Receiver
 from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
 from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
-from durable_cache.model.clock import Moment
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
@@ -351,7 +351,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._met_caches.update(dict.fromkeys(self._known_caches))
         in_reach = bool(self._known_caches)
         self._before_history()
-        self._do(self._engine.start(_now(), answerers_known=in_reach))
+        self._do(self._engine.start(moment_now(), answerers_known=in_reach))
 
     def _before_history(self) -> None:
         """Prepare the engine for its start; for who goes on."""
@@ -401,7 +401,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._handle(event)
         now_ns, wake_ns = time.monotonic_ns(), self._wake_ns()
         if wake_ns <= now_ns:
-            self._handle(TimePassed(_now()))
+            self._handle(TimePassed(moment_now()))
             self._losing.publish(now_ns)
             wake_ns = self._wake_ns()
         if self._questions.history_error and not self._warned:
@@ -423,23 +423,23 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                     del self._known_publishers[next(iter(self._known_publishers))]
                 self._losing.declared(token)
                 listed = time.monotonic() < self._listed_until_seconds
-                yield Declared(token.source, token.epoch, token.incarnation, _now(), listed)
+                yield Declared(token.source, token.epoch, token.incarnation, moment_now(), listed)
             else:
-                yield TokenGone(token.source, token.incarnation, _now())
+                yield TokenGone(token.source, token.incarnation, moment_now())
         for key, alive in take_token_changes(self._caches):
             if not self._may_answer(key):
                 continue
             if alive and key not in self._known_caches:
                 self._known_caches.add(key)
                 strange, gone_ns = self._meet(key)
-                yield AnswererAppeared(_now(), strange, gone_ns)
+                yield AnswererAppeared(moment_now(), strange, gone_ns)
             elif not alive and key in self._known_caches:
                 self._known_caches.remove(key)
                 self._met_caches[key] = time.time_ns()
                 if not self._known_caches:
-                    yield AnswerersGone(_now())
+                    yield AnswerersGone(moment_now())
         for source, source_sn in take_heartbeats(self._heartbeats):
-            yield HeartbeatReceived(source, source_sn, _now())
+            yield HeartbeatReceived(source, source_sn, moment_now())
 
     def _meet(self, key: str) -> tuple[bool, int | None]:
         """Tell whether the token of a cache was never seen, as far as is known, or when it went."""
@@ -453,7 +453,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
     def _publishers_now(self) -> Iterator[Event]:
         """Yield which publishers show their token now, for an engine that begins anew."""
         for _, token in sorted(self._known_publishers.items()):
-            yield Declared(token.source, token.epoch, token.incarnation, _now())
+            yield Declared(token.source, token.epoch, token.incarnation, moment_now())
 
     def _note_publisher(self, key: str, *, alive: bool) -> None:
         """See a publisher's token come or go; for who needs to know more than the engine does."""
@@ -533,7 +533,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 thread.join(max(0.0, deadline - time.monotonic()))
         left = self._left_behind()
         self._engine.subjects.unsubscribed(left)
-        self._losing.close(left, _now())
+        self._losing.close(left, moment_now())
         self.subjects.close()
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late and current_thread() not in self._threads:
@@ -551,7 +551,3 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             if isinstance(event, Received):
                 left += event.samples
         return left
-
-
-def _now() -> Moment:
-    return Moment(time.monotonic_ns(), time.time_ns())

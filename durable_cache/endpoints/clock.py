@@ -1,0 +1,14 @@
+"""What time it is, for rooms that ask no clock."""
+
+from __future__ import annotations
+
+import time
+
+from durable_cache.model.clock import Moment
+
+__all__ = ["moment_now"]
+
+
+def moment_now() -> Moment:
+    """Return what both clocks say."""
+    return Moment(time.monotonic_ns(), time.time_ns())
