@@ -26,7 +26,7 @@ from durable_cache.protocol.publisher.events import Finished, Output, Sent
 from durable_cache.protocol.subscriber import history as reading
 from durable_cache.protocol.subscriber import pages
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
+from durable_cache.protocol.subscriber.events import Answer, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.history import History
@@ -182,12 +182,10 @@ def k20_absences_are_not_heard(patch: pytest.MonkeyPatch) -> None:
 
 
 def k22_what_is_too_large_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
-    learn = Numbering.learn_absent
+    def without(answer: Answer) -> Answer:
+        return replace(answer, parts=tuple(replace(part, oversized=()) for part in answer.parts))
 
-    def nothing_is(self: Numbering, part: AnswerPart, first: int, last: int, **about: bool) -> None:
-        learn(self, replace(part, oversized=()), first, last, **about)
-
-    patch.setattr(Numbering, "learn_absent", nothing_is)
+    patch.setattr("durable_cache.protocol.subscriber.engine.whole_answer", without)
 
 
 def k27_history_comes_source_by_source(patch: pytest.MonkeyPatch) -> None:
