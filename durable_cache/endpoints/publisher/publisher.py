@@ -65,7 +65,6 @@ from durable_cache.errors import (
     Unacknowledged,
 )
 from durable_cache.model.arguments import check_timeout
-from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.protocol.disposals import UNREGISTERED
@@ -375,7 +374,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 stamp, ntp64, stamp_id = read
                 outputs: Sequence[Output] = ()
                 if self._jobs.qsize() <= self._jobs_max:
-                    qos, now = self._qos, Moment(time.monotonic_ns(), time.time_ns())
+                    qos, now = self._qos, moment_now()
                     put = Put(on, kind, payload, encoding, attachment, ntp64, stamp_id, qos, now)
                     with self._lock:
                         sending = self._engine.number(put)
