@@ -58,8 +58,7 @@ class InfluxDbStorage(Storage):
         self._lock = RLock()
         self._closed = False
         self._typed = TypedFields(options, known_fields)
-        self._letters = DeadLetters(options)
-        self._writer = LineWriter(client, options, self._letters, self._typed.bar)
+        self._writer = LineWriter(client, options, DeadLetters(options), self._typed.bar)
         self._index = StreamIndex()
         self._skips = skips.SkipTable()
         self._unsure: set[Stream] = set()
@@ -76,11 +75,6 @@ class InfluxDbStorage(Storage):
     def field_conflicts(self) -> int:
         """How often a typed field was left out because the server has it with another type."""
         return self._typed.conflicts
-
-    @property
-    def lines_refused(self) -> int:
-        """How many lines the server refused for good since the storage was opened."""
-        return self._letters.count
 
     def _load(self) -> None:
         self._index = load(self._client, self._where)

@@ -51,8 +51,6 @@ class TypedFields:
         self._barred: set[str] = set()
         self.conflicts = 0
         """How often a field was left out because the server holds it with another type."""
-        self.omitted = 0
-        """How many leaves were left out because of a bound."""
 
     def bar(self, name: str | None) -> None:
         """Write no more fields of a name that the server has with another type."""
@@ -72,12 +70,9 @@ class TypedFields:
         for leaf, value in _leaves(kind, sample.payload):
             name = _UNSAFE.sub("_", options.field_prefix + leaf)[:_NAME_LENGTH_MAX]
             if len(parts) >= options.fields_per_sample_max or not self._admits(name):
-                self.omitted += 1
                 continue
             written = _written(value, options.text_bytes_max)
-            if written is None:
-                self.omitted += 1
-            else:
+            if written is not None:
                 parts.setdefault(name, f",{name}={written}")
         return "".join(parts.values())
 

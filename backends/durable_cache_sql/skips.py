@@ -18,7 +18,6 @@ from durable_cache_sql.tables import samples, skips, sources, streams, zids
 __all__ = ["held_between", "read_skips", "write_skips"]
 
 _Numbering = tuple[int, int]
-SKIPS_PAGE = 4096
 
 
 def write_skips(

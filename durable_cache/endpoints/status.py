@@ -35,6 +35,13 @@ class AlignmentStatus:
     """(cache_id, seconds since it is found unequal) of each peer in reach."""
     samples_refused: int = 0
     """Samples that came from peers and that no storage can hold; they were left out."""
+    left_out: int = 0
+    """How often something came of a stream beyond alignment's `streams_max`, or one of two whose
+    places are the same: such streams are not aligned."""
+    offers_refused: int = 0
+    """Pieces of what peers gave that there was no room for; they are pulled again."""
+    comparisons_dropped: int = 0
+    """Samples of peers, in pieces, that were never compared with what is stored."""
     split_brains: int = 0
     """Partitions after which this cache, as the master, did what its policy says."""
     instances_disposed: int = 0
@@ -177,5 +184,8 @@ def _alignment(aligning: Aligning) -> AlignmentStatus:
         sum(bool(peer.refused) for peer in aligning.status() if peer.live),
         tuple(counts.lags().items()),
         counts.samples_refused,
+        counts.left_out,
+        counts.offers_refused,
+        counts.comparisons_dropped,
         *(Corrected() if aligning.merging is None else aligning.merging.corrected),
     )

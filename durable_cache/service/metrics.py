@@ -246,6 +246,21 @@ METRICS: tuple[Metric, ...] = (
         "Caches in reach that cannot be aligned with; `durable-cache align` says why.",
         lambda status: status.alignment.refused,
     ),
+    _one(
+        "alignment_left_out_total",
+        "counter",
+        "How often something came of a stream that is not aligned, for there are too many.",
+        lambda status: status.alignment.left_out,
+    ),
+    Metric(
+        _PREFIX + "alignment_dropped_total",
+        "counter",
+        "What alignment had no room for; the next comparison finds offers again.",
+        lambda status: [
+            ("", ',what="offer"', status.alignment.offers_refused),
+            ("", ',what="comparison"', status.alignment.comparisons_dropped),
+        ],
+    ),
     Metric(
         _PREFIX + "alignment_lag_seconds",
         "gauge",

@@ -231,6 +231,19 @@ def test_what_was_purged_is_not_taken_from_a_peer_that_sent_it_before(
         assert [sample.sn for sample in everything(one)] == list(range(60, 101))
 
 
+def test_streams_beyond_the_bound_are_said_not_to_be_aligned(
+    network: LocalNetwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = clock_of(network.client())
+    options = CacheOptions(align=True, aligner=replace(FAST, streams_max=1))
+    with declare_reliability_cache(network.client(), "a/**", options=options) as cache:
+        feed(cache, samples(range(3), key="a/one", clock=clock))
+        assert cache.status().alignment.left_out == 0
+        feed(cache, samples(range(3, 6), key="a/two", clock=clock))
+        wait_until(lambda: cache.status().alignment.left_out > 0, what="a word about it")
+        wait_until(lambda: "streams beyond the bound are not aligned" in caplog.text)
+
+
 @pytest.mark.slow
 def test_nothing_is_said_when_nothing_changes_and_nothing_moves_under_live_traffic(
     network: LocalNetwork,

@@ -274,7 +274,6 @@ class Aligning:
             self._begin()
             self._declare()
         elif self._inbox.overflown:
-            self.counts.begun_anew += 1
             _log.warning("too much was committed at once, alignment begins anew")
             self._begin()
         now = time.monotonic()
@@ -328,6 +327,11 @@ class Aligning:
         self._jobs.tick(now)
         self._status = self._aligner.status()
         self.counts.note(self._status)
+        if self.counts.left_out_now(self._aligner.left_out):
+            _log.warning(
+                "streams beyond the bound are not aligned, raise streams_max",
+                extra={"streams_max": self._options.aligner.streams_max},
+            )
         if self.merging is not None:
             self.merging.tick(now, self._status)
 

@@ -33,7 +33,7 @@ class AlignmentCounts:
         self.sessions = self.failed_sessions = 0
         self.bytes_sent = self.bytes_received = 0
         self.samples_refused = 0
-        self.offers_refused = self.comparisons_dropped = self.begun_anew = 0
+        self.offers_refused = self.comparisons_dropped = self.left_out = 0
         self.refusals: dict[str, str] = {}
         """Why a peer is not aligned with, by its cache_id; at most one each of 64."""
         self.found: dict[str, Differences] = {}
@@ -58,6 +58,12 @@ class AlignmentCounts:
     def pulled(self, peer: str, samples: int) -> None:
         """Count what a peer gave."""
         _put(self.pulled_from, peer, self.pulled_from.get(peer, 0) + samples)
+
+    def left_out_now(self, count: int) -> bool:
+        """Take in how often a stream had no place; returns whether that is new."""
+        begins = not self.left_out and count > 0
+        self.left_out = max(self.left_out, count)
+        return begins
 
     def ended(self, session: ComparisonEnded) -> None:
         """Take in what a comparison did and found."""

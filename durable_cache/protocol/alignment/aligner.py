@@ -166,6 +166,11 @@ class Aligner:
         """Whether ticks matter now: twice a second is right then, once a slot otherwise."""
         return self.comparison is not None or bool(self._requests) or self.ledger.pending
 
+    @property
+    def left_out(self) -> int:
+        """How often something came of a stream beyond `streams_max`; such are not aligned."""
+        return self.ledger.left_out
+
     def status(self) -> tuple[PeerStatus, ...]:
         """Return how this cache stands with each peer it knows."""
         return status_of(self._peers, self.ledger.slot)

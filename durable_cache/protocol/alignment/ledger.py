@@ -67,7 +67,8 @@ class Ledger:
         self.applying = False
         """A slot is partly applied: the trees are between two slots."""
         self.counted = True
-        self.refused_streams = 0
+        self.left_out = 0
+        """How often something came of a stream that there is no place for: it is not aligned."""
         self.unrecoverable_serial = 0
         self.unrecoverable_since: dict[int, int] = {}
         """Streams with unrecoverable runs, and the serial of the latest."""
@@ -175,12 +176,12 @@ class Ledger:
         record = self.records.get(place)
         if record is None:
             if len(self.records) >= self.options.streams_max:
-                self.refused_streams += 1
+                self.left_out += 1
                 return None
             record = self.records[place] = StreamKnowledge(stream, place)
             record.slot = self._now_slot
         elif record.stream != stream:  # a collision of 64 bits: one of the two is not aligned
-            self.refused_streams += 1
+            self.left_out += 1
             return None
         return record
 

@@ -69,7 +69,6 @@ class SubscriberPromise:
         self._history_ns = -1
         """When history was complete."""
         self._subscriber: SimSubscriber | None = None
-        self.delivered_count = self.reported_count = 0
         self._history: list[Sample] = []
         self._history_checked = False
         self._heard = Heard()
@@ -189,7 +188,6 @@ class SubscriberPromise:
     def delivered(self, samples: Iterable[Sample]) -> None:
         """Take what was delivered: once, genuine, asked for, in order."""
         for sample in samples:
-            self.delivered_count += 1
             publication = self._truth.of(sample)
             if publication is None:
                 self._fail(f"was given what nobody published: {sample}")
@@ -223,7 +221,6 @@ class SubscriberPromise:
 
     def missed(self, source: SourceId, epoch: int, first: int, last: int) -> None:
         """Take a report: it names what was published, and cannot be had."""
-        self.reported_count += last - first + 1
         self._trace(f"misses {source} epoch {epoch} {first}..{last}")
         if not self._recovers:
             return  # nobody is asked, and so nobody says which run the numbers are of
