@@ -97,8 +97,8 @@ class AwaitingTokens:
         return [event for source, heard in expired for event in _late(source, heard, now)]
 
     def _is_open(self, source: SourceId) -> bool:
-        named = bool(self._engine.known(source).live.incarnation)
-        return self._between.is_open(source, named=named)
+        live = self._engine.known(source).live
+        return self._between.is_open(source, named=bool(live.incarnation) or live.name_lost)
 
 
 def _late(source: SourceId, heard: Iterable[Sample | SnRange], now: Moment) -> list[CoreEvent]:

@@ -6,11 +6,14 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample
-from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
 from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.effects import Inquired
-from tests.unit.driven import DrivenCache
-from tests.unit.test_core import ONE, of_run, run_of
+from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.storage.memory import MemoryStorage
+from tests.unit.driven import BEGAN_NS, DrivenCache
+from tests.unit.test_core import ONE, acknowledged, of_run, run_of, token
 
 CALLED = 190_000_000
 """What another cache calls the run."""
@@ -77,3 +80,38 @@ def test_two_runs_that_have_numbers_in_common_are_not_asked_for() -> None:
     cache.start()
     cache.take(run_of(ONE, 16, 16, seconds=100, run=1))
     assert cache.inquiries() == []
+
+
+def test_a_run_whose_name_was_lost_is_not_taken_for_the_one_of_the_next_token() -> None:
+    """Journal and index were lost: the backend does not say that a token named the first run."""
+    backend = MemoryStorage()
+    first = frame(BEGAN_NS)
+    before = DrivenCache(JournaledStorage(backend, None))
+    token(before, ONE, first, "0a0a0a0a")
+    before.take(run_of(ONE, 0, 9, seconds=20))
+    store = JournaledStorage(backend, None)
+    store.index.rebuild(backend)
+    cache = DrivenCache(store)
+    token(cache, ONE, first + 1, "0b0b0b0b", fresh=False)
+    assert acknowledged(cache, ONE) == RangeSet()
+    cache.take(run_of(ONE, 0, 4, seconds=60, run=1))
+    assert of_run(cache, ONE, 0) == {first: RangeSet([(0, 9)])}
+    assert of_run(cache, ONE, 1) == {first + 1: RangeSet([(0, 4)])}
+    assert store.index.incarnations([ONE]) == [Incarnation(ONE, first + 1, "0b0b0b0b")]
+
+
+def test_a_run_whose_name_was_lost_waits_for_its_token_before_it_goes_on() -> None:
+    backend = MemoryStorage()
+    first = frame(BEGAN_NS)
+    before = DrivenCache(JournaledStorage(backend, None))
+    token(before, ONE, first, "0a0a0a0a")
+    before.take(run_of(ONE, 0, 9))
+    store = JournaledStorage(backend, None)
+    store.index.rebuild(backend)
+    cache = DrivenCache(store)
+    cache.take(run_of(ONE, 10, 12, run=1))
+    assert acknowledged(cache, ONE) == RangeSet()
+    token(cache, ONE, first + 1, "0b0b0b0b", fresh=False)
+    cache.take(run_of(ONE, 13, 14, run=1))
+    assert of_run(cache, ONE, 0) == {first: RangeSet([(0, 9)])}
+    assert of_run(cache, ONE, 1) == {first + 1: RangeSet([(13, 14)])}

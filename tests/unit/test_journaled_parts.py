@@ -58,6 +58,7 @@ class Backend(MemoryStorage):
     def purge(self, floors: Iterable[Floor]) -> int:
         if self.away:
             raise StorageUnavailable("away")
+        self.calls.append("purge")
         return super().purge(floors)
 
     def close(self) -> None:
@@ -384,6 +385,25 @@ def test_a_purge_that_failed_is_carried_out_by_the_next_drain(tmp_path: Path) ->
     with opened(tmp_path, backend) as store:
         store.drain()
         assert sns(store) == [8, 9]
+
+
+def test_a_purge_that_the_backend_lost_is_carried_out_at_the_next_start(tmp_path: Path) -> None:
+    """A disk that lies, and then a power cut: every number that the index claims is there."""
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        before = backend.read(Selection(), 99)
+        store.purge([Floor(ONE, 8)])
+    backend.append(SampleBatch(before.samples))
+    with opened(tmp_path, backend) as store:
+        store.drain()
+        assert sns(store) == [8, 9]
+        store.commit(batch(ONE, 10))
+        store.drain()
+    backend.calls.clear()
+    with opened(tmp_path, backend) as store:
+        store.drain()
+        assert backend.calls == [], "what was stored since tells of a lost purge"
 
 
 def test_what_the_backend_never_takes_is_skipped_and_said(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_purges_outlive_the_process(tmp_path: Path) -> None:
     purges.begin([Floor(ONE, 6)], 3)
     purges.begin([Floor(TWO, 4)], 5)
     purges.done([Floor(TWO, 4)], 0)
+    purges.outlived(purges.carried_out())
     journal.close()
     journal = Journal(tmp_path / "journal.db")
     for first_entry, read in ((1, 4), (6, 0)):
@@ -72,4 +73,22 @@ def test_purges_outlive_the_process(tmp_path: Path) -> None:
         assert again.pending() == [Floor(ONE, 6)]
         assert sorted(again.every()) == [Floor(ONE, 6), Floor(TWO, 4)]
         assert left(again, 3)["a/2"][0] == read, "only entries that are left need it"
+    journal.close()
+
+
+def test_a_purge_is_repeated_at_a_start_until_something_was_stored_since(tmp_path: Path) -> None:
+    """A backend that lost its last writes may have lost a purge, and nothing else tells of it."""
+    journal = Journal(tmp_path / "journal.db")
+    purges = Purges(journal)
+    purges.begin([Floor(ONE, 6), Floor(TWO, 6)], 3)
+    purges.done([Floor(ONE, 6)], 3)
+    before = purges.carried_out()
+    purges.done([Floor(TWO, 6)], 3)
+    assert purges.pending() == []
+    assert sorted(Purges(journal).pending()) == [Floor(ONE, 6), Floor(TWO, 6)]
+    purges.outlived(before)
+    assert Purges(journal).pending() == [Floor(TWO, 6)]
+    purges.begin([Floor(TWO, 8)], 4)
+    purges.outlived([TWO])
+    assert Purges(journal).pending() == [Floor(TWO, 8)], "this one is under way"
     journal.close()

@@ -127,6 +127,8 @@ class NumberingState:
     newest_ntp64: int = 0
     incarnation: str = ""
     """What its publisher's token called it; empty where no token did."""
+    name_lost: bool = False
+    """A token may have called it something that is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)

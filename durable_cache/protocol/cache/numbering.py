@@ -37,6 +37,7 @@ class Numbering:
         "expected",
         "foreign",
         "incarnation",
+        "name_lost",
         "newest_ntp64",
         "parked",
         "rejected",
@@ -49,6 +50,8 @@ class Numbering:
         """Its publisher said so; otherwise it was seen to begin, or nothing is known."""
         self.incarnation = ""
         """What its publisher's token calls it."""
+        self.name_lost = False
+        """A token may have called it something that is not known any more (ADR 0211)."""
         self.expected = ""
         """What its token is to call it: it began where the numbers of a named run wrapped."""
         self.foreign = False
@@ -191,6 +194,7 @@ class KnownSource:
             numbering.foreign = True
             numbering.newest_ntp64 = max(numbering.newest_ntp64, state.newest_ntp64)
             numbering.incarnation = numbering.incarnation or state.incarnation
+            numbering.name_lost |= state.name_lost
             for run in state.held:
                 numbering.window.accept(*run)
             for run in state.skipped:
@@ -272,7 +276,7 @@ class KnownSource:
         live = self.numberings.get(self.current)
         if live is None or live.declared or self.current == epoch:
             return False
-        if live.is_of_another(incarnation):
+        if live.is_of_another(incarnation) or live.name_lost:
             return False
         return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(declared)
 
@@ -298,6 +302,7 @@ class KnownSource:
             new.rejected = max(new.rejected, old.rejected)
             new.parked = old.parked or new.parked
             new.incarnation = new.incarnation or old.incarnation
+            new.name_lost |= old.name_lost
             new.declared = new.declared or old.declared
         if self.current == epoch:
             self.current = into

@@ -33,6 +33,7 @@ from durable_cache.storage.journaled.index_rows import (
     GET_NUMBERINGS,
     GET_STREAMS,
     HAS_ZID,
+    LOSE_NAMES,
     SCHEMA,
     NumberingKey,
     NumberingRuns,
@@ -54,6 +55,7 @@ from durable_cache.storage.journaled.index_rows import (
     set_meta,
     skip_removed,
     standing_of,
+    state_of,
     unpack,
 )
 from durable_cache.storage.journaled.journal import sqlite_error
@@ -198,7 +200,7 @@ class StreamIndex:
         keeper.keep("cache", {"cache_id": self.cache_id})
         keeper.keep("alias", dict(map(alias_fact, self.aliases())))
         keeper.keep("agreement", dict(map(agreement_fact, self.agreements())))
-        rows = self.rows("SELECT zid, eid, epoch, incarnation FROM incarnations")
+        rows = self.rows("SELECT zid, eid, epoch, incarnation FROM names")
         named = {json_text(row[:3]): json_text(row) for row in rows}
         keeper.keep("incarnation", named)
         # A power cut may take an index's last writes; a run without its name is taken for another.
@@ -215,9 +217,9 @@ class StreamIndex:
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
         """Return what is stored of a source, for its windows."""
         rows = self.rows(
-            "SELECT n.epoch, held, skipped, newest, coalesce(incarnation, '') FROM numberings AS n "
+            "SELECT n.epoch, held, skipped, newest, incarnation FROM numberings AS n "
             "LEFT JOIN incarnations USING (zid, eid, epoch) WHERE zid = ? AND eid = ? "
-            "UNION ALL SELECT epoch, '[]', '[]', '0', incarnation FROM incarnations "
+            "UNION ALL SELECT epoch, '[]', '[]', '0', incarnation FROM names "
             "WHERE zid = ? AND eid = ? AND epoch NOT IN "
             "(SELECT epoch FROM numberings WHERE zid = ? AND eid = ?)",
             source * 3,
@@ -225,10 +227,7 @@ class StreamIndex:
         aliases = self.rows(
             "SELECT stored, from_sn, epoch FROM aliases WHERE zid = ? AND eid = ?", source
         )
-        states = tuple(
-            NumberingState(int(epoch), unpack(held), unpack(skipped), int(newest), str(incarnation))
-            for epoch, held, skipped, newest, incarnation in rows
-        )
+        states = tuple(map(state_of, rows))
         agreed = self.rows(
             "SELECT loser, 0, winner FROM agreements WHERE zid = ? AND eid = ?", source
         )
@@ -270,7 +269,7 @@ class StreamIndex:
             Incarnation(source, int(epoch), str(incarnation))
             for source in sources
             for epoch, incarnation in self.rows(
-                "SELECT epoch, incarnation FROM incarnations WHERE zid = ? AND eid = ?", source
+                "SELECT epoch, incarnation FROM names WHERE zid = ? AND eid = ?", source
             )
         ]
 
@@ -462,8 +461,8 @@ class StreamIndex:
     def rebuild(self, storage: Storage) -> None:
         """Read what is held from the backend in place of what was; what was removed stays removed.
 
-        Floors, purges and the numbers that only they removed are kept, so are aliases and
-        agreements: what is claimed afterwards can be read or was removed on purpose.
+        Floors, purges, the numbers that only they removed, aliases and agreements are kept: what is
+        claimed afterwards can be read or was removed on purpose. A backend knows no names of runs.
         """
         with self._transaction() as database:
             numberings = self._removed(database)
@@ -497,6 +496,7 @@ class StreamIndex:
                 runs = numberings.setdefault(NumberingKey(skip.source, skip.epoch), no_runs())
                 runs.skipped.add(skip.first, skip.last)
             put_numberings(database, numberings)
+            database.execute(LOSE_NAMES)
             self.generation = secrets.token_hex(8)
             set_meta(database, "generation", self.generation)
             self.streams = int(database.execute("SELECT count(*) FROM streams").fetchone()[0])

@@ -15,13 +15,14 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId, Stream, StreamSummary
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.cache.events import Alias
+from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.cache.questions import Standing
 
 __all__ = [
     "GET_NUMBERINGS",
     "GET_STREAMS",
     "HAS_ZID",
+    "LOSE_NAMES",
     "SCHEMA",
     "NumberingKey",
     "NumberingRuns",
@@ -43,6 +44,7 @@ __all__ = [
     "set_meta",
     "skip_removed",
     "standing_of",
+    "state_of",
     "unescape",
     "unpack",
 ]
@@ -73,7 +75,11 @@ CREATE TABLE IF NOT EXISTS agreements (
 CREATE TABLE IF NOT EXISTS incarnations (
   zid TEXT, eid INTEGER, epoch INTEGER, incarnation TEXT,
   PRIMARY KEY (zid, eid, epoch)) WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
 """
+LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
+SELECT zid, eid, epoch, '' FROM numberings WHERE epoch > 0"""
+"""An empty name: a token may have called the run something that is not known any more."""
 _PUT_STREAMS = """INSERT INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
   value ->> 7, value ->> 8 FROM json_each(?) WHERE true
@@ -199,6 +205,15 @@ def info_of(row: tuple[Any, ...]) -> StreamInfo:
     key, zid, eid, epoch, held, floor, purged, newest, received = map(str, row)
     stream = Stream(unescape(key), SourceId(zid, int(eid)), int(epoch))
     return StreamInfo(stream, unpack(held), int(floor), int(purged), int(newest), int(received))
+
+
+def state_of(row: tuple[Any, ...]) -> NumberingState:
+    """Read a row of a numbering with its name: none, or empty where one may be lost."""
+    epoch, held, skipped, newest, name = row
+    lost = name == ""
+    return NumberingState(
+        int(epoch), unpack(held), unpack(skipped), int(newest), name or "", name_lost=lost
+    )
 
 
 def unpack(text: object) -> RangeSet:

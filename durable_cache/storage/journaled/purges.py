@@ -1,8 +1,9 @@
 """What was purged and may lie below: in entries on their way, in a backend that was away.
 
 A purge is durable before anything is removed, and it is pending until the backend has removed what
-is below its floors. Entries that were committed before it lose what is below whenever they are
-read from the journal; later ones are the door's to refuse.
+is below its floors; in the journal's file until something was stored since, for only then does a
+start notice a backend that lost its last writes (ADR 0212). Entries that were committed before it
+lose what is below whenever they are read from the journal; later ones are the door's to refuse.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Purges:
     def __init__(self, keeper: Keeper | None = None, first_entry: int = 0) -> None:
         self._keeper = keeper
         self._purges: dict[Stream, _Purge] = {}
+        self._carried_out: dict[Stream, _Purge] = {}
+        """Those that are still pending in the keeper: nothing was stored since."""
         self._last_entry = 0
         for name, value in (keeper.kept(_KIND) if keeper is not None else {}).items():
             purge = _read(value)
@@ -70,6 +73,7 @@ class Purges:
         for stream, sn in floors:
             known = new.get(stream) or self._purges.get(stream) or _Purge(0, 0, pending=False)
             new[stream] = _Purge(max(sn, known.sn), entry_id, pending=True)
+            self._carried_out.pop(stream, None)
         self._keep(new)
         self._last_entry = max(self._last_entry, entry_id)
 
@@ -79,10 +83,23 @@ class Purges:
 
     def done(self, floors: Sequence[Floor], drained: int) -> None:
         """Note that the backend removed what is below; entries up to `drained` are gone."""
-        self._keep({f.stream: self._purges[f.stream]._replace(pending=False) for f in floors})
+        done = {f.stream: self._purges[f.stream]._replace(pending=False) for f in floors}
+        self._purges.update(done)
+        if self._keeper is not None:
+            self._carried_out.update(done)
         for stream, purge in [*self._purges.items()]:
             if not purge.pending and purge.entry_id <= drained:
                 del self._purges[stream]
+
+    def carried_out(self) -> list[Stream]:
+        """Return the streams whose purges the backend carried out, and nothing was stored since."""
+        return [*self._carried_out]
+
+    def outlived(self, streams: Iterable[Stream]) -> None:
+        """Note that a batch was stored whose append began after these purges ended."""
+        over = {s: self._carried_out.pop(s) for s in streams if s in self._carried_out}
+        if self._keeper is not None and over:
+            self._keeper.keep(_KIND, {_name(stream): _write(p) for stream, p in over.items()})
 
     def without(self, entry: Entry) -> Entry:
         """Return an entry without what was purged after it was committed."""

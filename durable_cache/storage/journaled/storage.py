@@ -272,6 +272,7 @@ class JournaledStorage:
         skips = [skip for entry in entries for skip in entry.skips]
         batch = SampleBatch.joined([entry.batch for entry in entries])
         samples = batch.samples
+        purged = self._purges.carried_out()
         result = self.backend.append(batch, skips)
         if result.refused:
             skips += self._give_up(result.refused)
@@ -280,6 +281,8 @@ class JournaledStorage:
         self._count(result.conflicts)
         last = entries[-1].entry_id
         self.index.record(batch, skips, last)
+        if len(batch):
+            self._purges.outlived(purged)
         self.backlog.pop(len(entries))
         self.journal.trim(last)
         self.drained_samples += len(samples)
@@ -371,6 +374,7 @@ class JournaledStorage:
                 state.skipped.difference(runs),
                 max(state.newest_ntp64, newest_ntp64),
                 state.incarnation,
+                state.name_lost,
             )
         for skip in self.backlog.skips():
             if skip.source == source and skip.epoch in by_epoch:
