@@ -200,6 +200,24 @@ def test_a_lost_index_comes_back_with_what_no_backend_gives_back(tmp_path: Path)
         assert held(store).clip(4, 99) == RangeSet([(4, 9)])
 
 
+def test_an_older_backend_is_noticed_where_an_old_entry_was_drained_again(tmp_path: Path) -> None:
+    """What was recorded last is in both; what the stream had before that is not."""
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, 0, 1, 2))
+        assert store.drain_all(5)
+        older = backend.read(Selection(), 99)
+        store.commit(batch(ONE, *range(3, 9)))
+        assert store.drain_all(5)
+        store.commit(batch(ONE, 2))
+        assert store.drain_all(5)
+    MemoryStorage.purge(backend, [Floor(ONE, 9)])
+    backend.append(SampleBatch(older.samples))
+    with opened(tmp_path, backend) as store:
+        assert "number 8" in store.findings[0]
+        assert held(store) == RangeSet([(0, 2)])
+
+
 def test_an_older_copy_of_the_index_is_read_anew(tmp_path: Path) -> None:
     backend, copy = Backend(), tmp_path / "copy.db"
     folder = tmp_path / "state"

@@ -140,17 +140,16 @@ class StreamIndex:
                 set_meta(database, "marks", msgspec.json.encode(marks).decode())
 
     def witnesses(self, edges: int) -> list[tuple[Stream, int]]:
-        """Return streams with a number that the backend must hold of each.
+        """Return streams with numbers that the backend must hold of them.
 
-        Some of those that were recorded last, and `edges` from each end of the keys.
+        Some that were recorded last, perhaps once more; the last of these and of `edges` streams
+        from each end of the keys.
         """
         marks = _marks.decode(self._get("marks") or "[]")
         recorded = self.infos([Stream(key, source, epoch) for key, source, epoch, _ in marks])
-        found = {
-            stream: sn
-            for (stream, info), (*_, sn) in zip(recorded.items(), marks, strict=True)
-            if sn in info.held
-        }
+        numbers = zip(recorded.values(), marks, strict=True)
+        found = {(info.stream, sn): None for info, (*_, sn) in numbers if sn in info.held}
+        found.update({(i.stream, i.held.last): None for i in recorded.values() if i.held.last})
         ordered = "ORDER BY key {0}, zid {0}, eid {0}, epoch {0} LIMIT ?"
         for direction in ("ASC", "DESC"):
             rows = self.rows(
@@ -158,8 +157,8 @@ class StreamIndex:
                 (edges,),
             )
             for info in map(info_of, rows):
-                found.setdefault(info.stream, info.held.last or 0)
-        return [(stream, sn) for stream, sn in found.items() if "*" not in stream.key]
+                found[info.stream, info.held.last or 0] = None
+        return [(stream, sn) for stream, sn in found if "*" not in stream.key]
 
     def journal(self) -> str | None:
         """Return the identity of the journal that `drained` counts the entries of."""
