@@ -27,10 +27,11 @@ from typing import assert_never
 import msgspec
 
 from durable_cache.model.clock import Moment
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
-from durable_cache.protocol.cache.agreement import Agreement, called_here, named_too
+from durable_cache.protocol.cache.agreement import Agreement, beyond_live, called_here, named_too
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -129,8 +130,8 @@ class CoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Nameless:
-    """Of this source something is stored without an epoch, and under one as well."""
+class _NamedTwice:
+    """Of this source some numbers are here under two names, perhaps of one run."""
 
     source: SourceId
 
@@ -173,7 +174,7 @@ class CacheCore:
             take=self._engine_takes,
         )
         self._live: deque[CoreEvent] = deque()
-        self._given: deque[CoreEvent | _Nameless] = deque()
+        self._given: deque[CoreEvent | _NamedTwice] = deque()
         self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=_first_moved))
         self._busy_live = self._busy_given = self._busy_moving = False
         self._effects: list[Effect] = []
@@ -305,7 +306,8 @@ class CacheCore:
                 yield from self._load(sources)
             case Arrived(batch, origin, now, _):
                 batch = yield from self._take_unnumbered(batch)
-                yield from self._load(dict.fromkeys(sample.source for sample in batch))
+                heard = dict.fromkeys(sample.source for sample in batch)
+                yield from self._load(heard)
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
                 if origin is Origin.LIVE:
@@ -313,6 +315,7 @@ class CacheCore:
                 batch = self._within_limit(batch, origin)
                 if len(batch):
                     self._engine_takes(BatchReceived(batch, origin, now))
+                    self._look_for_twins(batch, heard)
             case TokenGone(source, incarnation):
                 self._awaiting_tokens.gone(source, incarnation)
             case EpochDeclared(source):
@@ -334,6 +337,15 @@ class CacheCore:
             case _:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = False
+
+    def _look_for_twins(self, batch: SampleBatch, sources: Iterable[SourceId]) -> None:
+        """Have numbers compared that came live and are here under a later epoch (ADR 0213)."""
+        unknown = self._engine.unknown(sources)
+        for known in (self._engine.known(source) for source in sources if source not in unknown):
+            if max(known.numberings, default=0) > known.current and beyond_live(
+                known, RangeSet.of([s.sn for s in batch if s.source == known.source])
+            ):
+                self._given.append(_NamedTwice(known.source))
 
     def _take_unnumbered(self, batch: SampleBatch) -> Conversation[SampleBatch]:
         """Take the samples that have no number of a source, and return the others."""
@@ -380,7 +392,7 @@ class CacheCore:
             for source in unknown:
                 self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
                 if named_too(self._engine.known(source)):
-                    self._given.append(_Nameless(source))
+                    self._given.append(_NamedTwice(source))
 
     def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
         """Give samples from publishers' own caches the epochs that these publish under.
@@ -430,7 +442,7 @@ class CacheCore:
                 known.pins -= 1
         self._engine_takes(event)
 
-    def _take_given(self, event: CoreEvent | _Nameless) -> Conversation[None]:
+    def _take_given(self, event: CoreEvent | _NamedTwice) -> Conversation[None]:
         try:
             match event:
                 case Arrived():
@@ -440,7 +452,7 @@ class CacheCore:
                 case ResendArrived():
                     answer = yield from self._resends.judge(event)
                     self._effects.append(answer)
-                case _Nameless(source):
+                case _NamedTwice(source):
                     yield from self._name_own(source)
                 case Inquired(inquiry_id, _, failed, whole):
                     if failed:

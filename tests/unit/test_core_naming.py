@@ -115,3 +115,21 @@ def test_a_run_whose_name_was_lost_waits_for_its_token_before_it_goes_on() -> No
     cache.take(run_of(ONE, 13, 14, run=1))
     assert of_run(cache, ONE, 0) == {first: RangeSet([(0, 9)])}
     assert of_run(cache, ONE, 1) == {first + 1: RangeSet([(13, 14)])}
+
+
+def test_a_number_that_comes_live_under_one_name_and_was_given_under_another_is_compared() -> None:
+    """It was fetched before it could be stored as it came; nobody gives the other name again."""
+    cache = DrivenCache()
+    begun = run_of(ONE, 0, 4, seconds=100, run=1)
+    cache.take([*run_of(ONE, 0, 9), begun[0]])
+    (name,) = of_run(cache, ONE, 1)
+    cache.take([msgspec.structs.replace(begun[2], epoch=name + 5)], Origin.RECOVERED)
+    for inquiry in cache.inquiries():
+        cache.give(Inquired(inquiry.inquiry_id, cache.now, whole=False))
+    assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 0)]), name + 5: RangeSet([(2, 2)])}
+    cache.take(begun[1:])
+    (asked,) = cache.inquiries()
+    cache.give(Inquired(asked.inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 4)])}
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(0, 9)])}

@@ -55,7 +55,7 @@ from durable_cache.protocol.cache.questions import (
 )
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = ["Agreement", "Inquiry", "are_twins", "called_here", "named_too"]
+__all__ = ["Agreement", "Inquiry", "are_twins", "beyond_live", "called_here", "named_too"]
 
 _COMPARED_MAX = 20_000
 """So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
@@ -207,16 +207,16 @@ class Agreement:
         self.inquiries.append(asked.inquiry)
 
     def name_own(self, source: SourceId, now: Moment) -> Conversation[None]:
-        """Ask for what is here both without an epoch and with one: a question may be forgotten."""
+        """Ask for what is here under two names: a question may be forgotten, or never be asked."""
         self._now = now.monotonic_ns / 1e9
         known = self._known_of(source)
-        for epoch in named_too(known):
-            pair = (source, epoch, EPOCH_UNKNOWN)
-            ours = known.numberings.get(EPOCH_UNKNOWN)
-            if ours is None or pair in self._different:
+        pairs = [(source, epoch, EPOCH_UNKNOWN) for epoch in named_too(known)]
+        pairs += [(source, *_lower_first(known.current, epoch)) for epoch in beyond_live(known)]
+        for pair in dict.fromkeys(pairs):
+            if pair in self._different:
                 continue
-            if (yield from self._same_here(known, epoch, EPOCH_UNKNOWN)):
-                self._inquire(pair, ours.window.held, in_common=True)
+            if (yield from self._same_here(known, *pair[1:])):
+                self._inquire(pair, _together(known, pair[2:], ()), in_common=True)
 
     def _are_one(self, pair: _Pair, inquiry: _Asked, loser: int) -> Conversation[bool]:
         """Tell whether what others gave, and what is here, show two epochs to be one."""
@@ -391,8 +391,10 @@ class Agreement:
         """Ask others for what is here under the other name; what is without waits for the end."""
         under_way = self._inquiries.get(pair)
         if under_way is not None and self._now < under_way.until:
+            shown = in_common and not under_way.in_common
             under_way.in_common |= in_common
-            return
+            if not shown or under_way.inquiry.inquiry_id in self._asked:
+                return
         first, last = held.first, held.last
         if first is None or last is None:
             return
@@ -452,6 +454,19 @@ def named_too(known: KnownSource) -> list[int]:
     held = ours.window.held
     others = (other for other in known.numberings.values() if other is not ours)
     return [other.epoch for other in others if held.intersection(other.window.held)]
+
+
+def beyond_live(known: KnownSource, sns: RangeSet | None = None) -> list[int]:
+    """Return later epochs than that of live samples under which some of its numbers are here, too.
+
+    `sns`: only these. Others gave it under that name before it came live: perhaps it is one run.
+    """
+    live = known.live
+    if live.named or live.declared:
+        return []
+    held = live.window.held if sns is None else sns
+    later = [other for other in known.numberings.values() if other.epoch > live.epoch]
+    return [other.epoch for other in later if held.intersection(other.window.held)]
 
 
 def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: KnownOf) -> SampleBatch:
