@@ -21,6 +21,7 @@ from durable_cache.endpoints.session import (
     ask_later,
 )
 from durable_cache.errors import RemoteProtocolError, StorageUnavailable
+from durable_cache.model.key_expression import is_too_long
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, parse_source
 from durable_cache.protocol.standings import FROM_THE_BEGINNING, decode_beginning
@@ -350,14 +351,14 @@ class Asking:
     def _within_bound(self, samples: Sequence[Sample], oversized: list[Sample]) -> Sequence[Sample]:
         """Return what is small enough, and note the rest."""
         bytes_max = self._payload_bytes_max
-        if all(len(sample.payload) <= bytes_max for sample in samples):
+        if all(_fits(sample, bytes_max) for sample in samples):
             return samples
         oversized += (
             msgspec.structs.replace(sample, payload=b"", attachment=None)
             for sample in samples
-            if len(sample.payload) > bytes_max
+            if not _fits(sample, bytes_max)
         )
-        return [sample for sample in samples if len(sample.payload) <= bytes_max]
+        return [sample for sample in samples if _fits(sample, bytes_max)]
 
 
 def _is_sorted(samples: list[Sample]) -> bool:
@@ -367,6 +368,10 @@ def _is_sorted(samples: list[Sample]) -> bool:
         if not (is_next and one.source == two.source) and not one.order < two.order:
             return False
     return True
+
+
+def _fits(sample: Sample, bytes_max: int) -> bool:
+    return len(sample.payload) <= bytes_max and not is_too_long(sample.key)
 
 
 def _names_source(selector: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durable_cache.endpoints.session import IntoKeyExpr, read_text
 from durable_cache.errors import ConfigError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, parse_short
 
 __all__ = ["parse_key_expr"]
 
@@ -12,6 +12,6 @@ __all__ = ["parse_key_expr"]
 def parse_key_expr(given: IntoKeyExpr) -> KeyExpression:
     """Read a key expression that somebody declared; ConfigError says what is wrong with it."""
     try:
-        return KeyExpression(read_text(given, "key_expr"))
+        return parse_short(read_text(given, "key_expr"))
     except ValueError as error:
         raise ConfigError(f"key expression {error}") from error

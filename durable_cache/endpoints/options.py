@@ -67,7 +67,8 @@ class CacheOptions:
     queue_bytes_max: int = 64 << 20
     """Decoded samples that wait for the journal; beyond it they are refused visibly."""
     payload_bytes_max: int = 8 << 20
-    """A larger payload is refused and counted; Zenoh itself would allow 1 GiB."""
+    """A larger payload is refused and counted, and so is a key of more than 32 KiB; Zenoh itself
+    would allow 1 GiB and nearly 64 KiB."""
     query_samples_max: int = 100_000
     """Samples in the answer to one query; the rest is for the next page."""
     query_bytes_max: int = 64 << 20

@@ -64,10 +64,10 @@ class Lane:
         self._pool.later(seconds, self, task)
 
     def run(self, task: Task) -> None:
-        """Run one task, whatever it raises."""
+        """Run one task, whatever it raises: a panic in a native driver is no Exception."""
         try:
             task()
-        except Exception as error:
+        except BaseException as error:
             self.failures += 1
             self.last_failure = f"{self.name}: {type(error).__name__}: {error}"
             _log.exception("a task failed, the others go on", extra={"lane": self.name})
@@ -219,7 +219,7 @@ class Loops:
         self._failed = failed
         self._threads: list[Thread] = []
         self._ending = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """The first error that ended a loop while it should have gone on."""
 
     def spawn(self, name: str, run: Callable[[], None]) -> None:
@@ -228,7 +228,7 @@ class Loops:
         def guarded() -> None:
             try:
                 run()
-            except Exception as error:
+            except BaseException as error:  # a panic in a native driver is no Exception
                 if self._ending or self.error is not None:
                     _log.warning("ended with an error", extra={"loop": name}, exc_info=True)
                     return

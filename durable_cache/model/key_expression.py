@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["KeyExpression", "parse_update"]
+__all__ = ["KeyExpression", "is_too_long", "parse_short", "parse_update"]
 
 KEY_BYTES_MAX = 64 * 1024
+"""What Zenoh's wire can bear of a key, and what is read of it."""
+SHORT_BYTES_MAX = 32 * 1024
+"""What is declared, published and stored (ADR 0240): a source, a token's chunks and a namespace
+stand in front of it, and Zenoh ends the session that sends a longer key than it can bear."""
 _REMEMBERED_LENGTH_MAX = 256
 """Longer expressions are rare, and would make what is remembered large."""
 
@@ -99,6 +103,25 @@ def parse_update(key: str) -> KeyExpression | None:
     return _remembered(key) if len(key) <= _REMEMBERED_LENGTH_MAX else _parsed(key)
 
 
+def parse_short(text: str) -> KeyExpression:
+    """Return an expression that may be declared and published on; ValueError as `KeyExpression`."""
+    if is_too_long(text):
+        raise ValueError(
+            f"{text[:40]!r}…: longer than {SHORT_BYTES_MAX} bytes; Zenoh cannot carry it with a "
+            "source in front"
+        )
+    return KeyExpression(text)
+
+
+def is_too_long(key: str) -> bool:
+    """Tell whether a sample on this key could not be answered with its source in front."""
+    return len(key) * 4 > SHORT_BYTES_MAX and _length(key) > SHORT_BYTES_MAX
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
 def _parsed(text: str) -> KeyExpression | None:
     try:
         return KeyExpression(text)
@@ -113,7 +136,7 @@ _remembered = lru_cache(maxsize=16_384)(_parsed)
 def _check(text: str) -> None:
     if not text:
         raise ValueError("a key expression may not be empty")
-    if len(text.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+    if _length(text) > KEY_BYTES_MAX:
         raise ValueError(f"a key expression may not be longer than {KEY_BYTES_MAX} bytes")
     before = ""
     for chunk in text.split("/"):

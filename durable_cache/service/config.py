@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from durable_cache.errors import ConfigError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.addresses import split_address
 from durable_cache.service.kept import FILE_NAME as CHANGES_FILE
 from durable_cache.service.kept import KeptChanges
@@ -541,7 +541,7 @@ def _texts_in(value: object) -> list[str]:
 
 def _key_expr(text: str, where: str) -> KeyExpression:
     try:
-        return KeyExpression(text)
+        return parse_short(text)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
 

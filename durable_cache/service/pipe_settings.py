@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from durable_cache.errors import ConfigError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import parse_short
 from durable_cache.service.sections import SECTION, Positive, Section
 from durable_cache.service.strict import Findings, read_table, readable_model
 
@@ -87,7 +87,7 @@ def _read(raw: object, where: str, findings: Findings) -> PipeSettings | None:
         return None
     with findings.noting():
         try:
-            KeyExpression(pipe.key_expr)
+            parse_short(pipe.key_expr)
         except ValueError as error:
             raise ConfigError(f"{where}.key_expr: {error}") from error
     with findings.noting():

@@ -26,7 +26,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.addresses import split_address
 from durable_cache.service.config import StorageSettings
 from durable_cache.service.http import Handler, Server
@@ -231,7 +231,7 @@ class RestHandler(Handler):
         if path.startswith(_LOCAL):
             path = f"@/{zid_of(self.server.writing.session)}/{path.removeprefix(_LOCAL)}"
         try:
-            return str(KeyExpression(path))
+            return str(parse_short(path))
         except ValueError as error:
             self.refuse(HTTPStatus.BAD_REQUEST, f"{path[:80]!r}: {error}")
             return None

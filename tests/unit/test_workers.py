@@ -26,6 +26,14 @@ def fail() -> None:
     raise ValueError("on purpose")
 
 
+class Panic(BaseException):
+    """As a native driver raises it: no Exception."""
+
+
+def panic() -> None:
+    raise Panic("on purpose")
+
+
 def kept_busy(events: list[Event]) -> Callable[[], None]:
     """Return a task that runs until its event is set."""
     event = Event()
@@ -49,6 +57,23 @@ def test_a_loop_that_fails_stops_its_owner_once_and_keeps_the_first_error() -> N
     assert loops.join(WAIT_SECONDS) == []
     assert isinstance(loops.error, ValueError)
     assert not stopped.acquire(blocking=False)
+
+
+def test_a_loop_in_which_a_driver_panics_stops_its_owner() -> None:
+    stopped = Event()
+    loops = Loops("owner", stopped.set)
+    loops.spawn("panic", panic)
+    assert stopped.wait(WAIT_SECONDS)
+    assert isinstance(loops.error, Panic)
+
+
+def test_a_task_in_which_a_driver_panics_leaves_its_thread_to_others(pool: Pool) -> None:
+    lane, done = pool.lane("tasks", running_max=2, waiting_max=9), threading.Semaphore(0)
+    for _ in range(pool.threads):
+        assert lane.submit(panic)
+    assert lane.submit(done.release)
+    assert done.acquire(timeout=WAIT_SECONDS)
+    assert lane.failures == pool.threads
 
 
 def test_an_error_while_closing_is_not_the_owners() -> None:

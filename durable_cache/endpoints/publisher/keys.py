@@ -16,7 +16,7 @@ from durable_cache.endpoints.session import (
     undeclare,
 )
 from durable_cache.errors import ConfigError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.advisories import user_token
 from durable_cache.protocol.reader.tokens import (
@@ -94,6 +94,6 @@ class OwnKeys:
 @lru_cache(maxsize=1024)
 def _parse_key(text: str) -> KeyExpression:
     try:
-        return KeyExpression(text)
+        return parse_short(text)
     except ValueError as error:
         raise ConfigError(f"key {error}") from error

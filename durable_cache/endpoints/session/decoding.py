@@ -8,6 +8,7 @@ from typing import cast
 import zenoh
 from zenoh import Session
 
+from durable_cache.model.key_expression import is_too_long
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.model.unnumbered import is_unnumbered
@@ -58,7 +59,8 @@ class Decoder:
         """Return our samples, epoch 0; those without source_info only with `keep_plain`.
 
         One whose payload is over the bound is counted in `oversized` and left out; where it has a
-        number it is added to `left_out`, without its payload and attachment.
+        number it is added to `left_out`, without its payload and attachment. So is one on a key
+        that no answer could bear, unless it has no number and nobody stores it.
         """
         decoded: list[Sample] = []
         for sample in samples:
@@ -72,7 +74,10 @@ class Decoder:
             else:
                 sn = info.source_sn
             payload = sample.payload
+            key = str(sample.key_expr)
             whole = len(payload) <= self._payload_bytes_max
+            if is_too_long(key) and (left_out is None or info is not None):
+                whole = False
             if not whole:
                 self.oversized += 1
                 if left_out is None or info is None:
@@ -86,7 +91,7 @@ class Decoder:
                 ntp64, stamp_id, stamped = ntp64_from_ns(received_ns), self._own_zid, True
             (decoded if whole or left_out is None else left_out).append(
                 Sample(
-                    str(sample.key_expr),
+                    key,
                     source,
                     0,
                     sn,

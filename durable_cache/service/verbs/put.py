@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.errors import ConfigError, DurableCacheError, Unacknowledged
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.output import Progress, counted, say
 from durable_cache.service.verbs.options import add_client_options, add_domain_option, domain_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
@@ -111,7 +111,7 @@ def _put(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     try:
-        if not KeyExpression(arguments.key).is_key:
+        if not parse_short(arguments.key).is_key:
             raise ValueError(f"{arguments.key[:80]!r}: name one key, without wildcards")
     except ValueError as error:
         raise ConfigError(f"key {error}") from error

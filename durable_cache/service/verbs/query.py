@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.errors import ConfigError, DurableCacheError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.model.newest import is_update, latest_values
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.model.selection import Order, parse_max, parse_sn, parse_source, parse_time
@@ -108,7 +108,7 @@ def parse_selector(text: str) -> Asked:
     """Split and check a selector; ConfigError says what to write instead."""
     key_expr, _, parameters = text.partition("?")
     try:
-        KeyExpression(key_expr)
+        parse_short(key_expr)
     except ValueError as error:
         raise ConfigError(f"selector: {error}") from error
     # A ";" parts parameters only where a name follows: _time=[start;duration] holds one as well.
