@@ -26,6 +26,7 @@ from durable_cache.endpoints.options import CacheOptions, parse_one_source
 from durable_cache.endpoints.session import Session, declare_heartbeats
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError, StorageCorrupt, StorageError
+from durable_cache.model.key_expression import is_too_long
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import frame
@@ -173,7 +174,9 @@ class Ingest:
         self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
 
     def refusal(self, sample: Sample) -> RefusalReason | None:
-        """Tell why a position is not taken that its publisher sends; any thread."""
+        """Tell why a sample is not taken that its publisher sends to this cache; any thread."""
+        if len(sample.payload) > self._options.payload_bytes_max or is_too_long(sample.key):
+            return RefusalReason.TOO_LARGE
         return None if self.fencing is None else self.fencing.refusal(sample)
 
     def _screen(self, batch: SampleBatch, origin: Origin) -> SampleBatch:

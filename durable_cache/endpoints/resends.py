@@ -37,7 +37,7 @@ class TakingResends:
     """The queries on a cache's own key; any thread may call `answer`.
 
     `stores(sample)` tells which samples are the cache's, all under `key_exprs`; `tell(event)` hands
-    one to its core; `refusal(sample)` tells which positions are not taken, and why.
+    one to its core; `refusal(sample)` tells which are not taken, whoever stores them, and why.
     """
 
     def __init__(

@@ -35,6 +35,7 @@ __all__ = [
     "decode_resent",
     "encode_resend",
     "encode_resent",
+    "in_words",
 ]
 
 RESEND_BYTES_MAX = 64 << 20
@@ -64,16 +65,25 @@ class RefusalReason(IntEnum):
     """A limit of the cache keeps new streams out."""
     FENCED = 7
     """It is the position of a consumer whose source another member has by now."""
+    TOO_LARGE = 8
+    """Its payload is above the cache's limit, or its key is longer than an answer can bear."""
 
 
 FOR_GOOD = frozenset(
     {
         *(RefusalReason.NOT_STORED, RefusalReason.CONFLICT),
         *(RefusalReason.REMOVED, RefusalReason.EPOCH_TAKEN, RefusalReason.FENCED),
+        RefusalReason.TOO_LARGE,
     }
 )
 """Refusals that sending again does not change. A token outlives the link of its session for a
 while: a source that is claimed now may be free soon."""
+
+
+def in_words(reason: int) -> str:
+    """Return a reason for people, also one of a later version."""
+    known = reason in RefusalReason.__members__.values()
+    return RefusalReason(reason).name.lower().replace("_", " ") if known else f"reason {reason}"
 
 
 class ResendRefusal(NamedTuple):

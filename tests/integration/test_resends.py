@@ -238,6 +238,20 @@ def test_a_frame_is_bounded_as_its_options_say(network: LocalNetwork) -> None:
             assert payloads(cache) == [b"%d" % at for at in range(20)]
 
 
+def test_what_is_too_large_is_refused_for_good_and_costs_its_neighbours_nothing(
+    network: LocalNetwork,
+) -> None:
+    with (
+        cache_on(network, payload_bytes_max=1000) as cache,
+        publisher_on(network.client()) as publisher,
+    ):
+        large, small = publisher.put(bytes(2000)), publisher.put(b"1")
+        assert small.wait(20)
+        wait_until(lambda: "too large" in publisher.resend_error, what="the reason")
+        assert not large.wait(1.5)
+        assert payloads(cache) == [b"1"]
+
+
 def test_without_acknowledgements_there_is_nothing_to_wait_for(network: LocalNetwork) -> None:
     with declare_reliable_publisher(network.client(), "a/b") as publisher:
         publisher.put(b"x")

@@ -49,7 +49,7 @@ from durable_cache.protocol.publisher.events import (
     Resent,
     Tick,
 )
-from durable_cache.protocol.resends import RefusalReason
+from durable_cache.protocol.resends import RefusalReason, in_words
 from durable_cache.protocol.wire import Ack
 
 __all__ = ["PipeEngine"]
@@ -397,12 +397,14 @@ class PipeEngine:
                     gone += sns  # it was there, and retention or a purge has been at it since
                 case RefusalReason.CONFLICT | RefusalReason.EPOCH_TAKEN:
                     outputs += self._give_up(cache, lane.run, sns, reason)
-                case RefusalReason.NOT_STORED:
-                    self._failed(cache, sns, "does not store their key")
+                case RefusalReason.NOT_STORED | RefusalReason.TOO_LARGE:
+                    stores = reason == RefusalReason.NOT_STORED
+                    why = "does not store their key" if stores else "takes nothing so large"
+                    self._failed(cache, sns, why)
                     for sn in sns:
                         lane.refused.add(sn, sn)
                 case _:
-                    self._failed(cache, sns, f"refused them for now, reason {reason}")
+                    self._failed(cache, sns, f"refused them for now: {in_words(reason)}")
                     later += sns
         if gone:
             outputs += self._hold(lane.run, cache.cache_id, RangeSet.of(gone))

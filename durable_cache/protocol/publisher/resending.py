@@ -15,7 +15,7 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample
 from durable_cache.protocol.publisher.events import EngineOptions, Resend, ResendFailed, Resent
 from durable_cache.protocol.publisher.numbering import Numbering, Waiting
-from durable_cache.protocol.resends import FOR_GOOD
+from durable_cache.protocol.resends import FOR_GOOD, in_words
 
 __all__ = ["Resending"]
 
@@ -90,7 +90,7 @@ class Resending:
             for first, last, reason in event.refused:
                 if reason in FOR_GOOD:
                     numbering.refuse(cache_id, first, last, reason)
-                self.last_failure = f"cache {cache_id}: refused {first}..{last}, reason {reason}"
+                self.last_failure = f"cache {cache_id}: refused {first}..{last}: {in_words(reason)}"
             return
 
     def wake_ns(self, oldest: Waiting | None) -> int | None:
