@@ -102,3 +102,24 @@ def test_two_runs_under_one_epoch_are_a_conflict_at_once(store: JournaledStorage
     aligned = AlignedStore(store, Door())
     assert len(aligned.compare(run_of("two", 5000, epoch=NAMED), named=False)) == 0
     assert aligned.conflicts == 6
+
+
+def test_what_is_here_without_an_epoch_goes_through_the_door_beside_what_is_new(
+    store: JournaledStorage,
+) -> None:
+    """It shows the door of which run the new samples are."""
+    offered: list[Sample] = []
+
+    class Open(Door):
+        def offer(
+            self, samples: list[Sample], origin: Origin, names: tuple[Incarnation, ...] = ()
+        ) -> None:
+            offered.extend(samples)
+
+    aligned, given = AlignedStore(store, Open()), run_of("two", 5000).samples
+    new, held = SampleBatch(given[3:]), SampleBatch(given[:1])
+    assert aligned.offer(new, held) == held
+    assert [sample.sn for sample in offered] == [3, 4, 5, 0]
+    offered.clear()
+    aligned.offer(SampleBatch(), held)
+    assert offered == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment import AlignerOptions, CacheProfile, StreamLoaded
 from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.pulls import Pulls
@@ -152,3 +154,22 @@ def test_a_page_stops_where_enough_is_asked_for(ledger: Ledger, pulls: Pulls) ->
 def test_what_is_here_by_now_is_compared_and_not_offered(ledger: Ledger, pulls: Pulls) -> None:
     new, known = pulls.split(SampleBatch(samples(8, 9, 10)))
     assert ([s.sn for s in new], [s.sn for s in known]) == ([10], [8, 9])
+
+
+def test_beside_what_is_missing_of_a_run_without_an_epoch_what_is_here_is_asked_for() -> None:
+    """Numbers in common show whether both mean one run; they count as nothing else."""
+    stream = STREAM._replace(epoch=EPOCH_UNKNOWN)
+    ledger = Ledger(OPTIONS, CacheProfile("one", "1", ("a/**",)))
+    ledger.load([StreamLoaded(stream, RangeSet([(0, 9), (20, 25)]))])
+    pulls = Pulls(ledger, "peer", OPTIONS)
+    place = ledger.place(stream)
+    pulls.want(place, RangeSet([(10, 14)]))
+    assert pulls.next_page() == ("peer", ((place, (9, 14, 20, 20)),))
+    given = tuple(
+        msgspec.structs.replace(sample, epoch=EPOCH_UNKNOWN) for sample in samples(9, 12, 20)
+    )
+    assert taken(pulls, "peer", reply(given)) == [9, 12, 20]
+    assert pulls.offered == 1
+    assert taken(pulls, "peer", reply(given[:1], old=((place, (20, 20)),))) == []
+    assert not pulls.left, "what is here is no progress"
+    assert ledger.records[place].unrecoverable == ()

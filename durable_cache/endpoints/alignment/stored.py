@@ -164,7 +164,9 @@ class AlignedStore:
         """Hand samples to the door of live ones; return what of `held` is to be compared.
 
         What a peer calls by the epoch that another run has here is no copy of what is held: it goes
-        through the door, which knows the run by its name. Raises StorageError, to be tried again.
+        through the door, which knows the run by its name. So does what is here without an epoch
+        beside what is new: it shows whether both are of one run (ADR 0214). Raises StorageError, to
+        be tried again.
         """
         ours = {(source, epoch): name for source, epoch, name in self.names(n[0] for n in names)}
         other = {
@@ -173,8 +175,10 @@ class AlignedStore:
             if ours.get((source, epoch), name) != name
         }
         of_others = [sample for sample in held if (sample.source, sample.epoch) in other]
+        new = {sample.source for sample in batch}
+        beside = [s for s in held if s.epoch == EPOCH_UNKNOWN and s.source in new]
         self.pulled += len(batch)
-        self._door.offer([*batch, *of_others], Origin.ALIGNED, names)
+        self._door.offer([*batch, *of_others, *beside], Origin.ALIGNED, names)
         if not of_others:
             return held
         return SampleBatch(s for s in held if (s.source, s.epoch) not in other)

@@ -11,6 +11,10 @@ What the peer compared with knows and does not retain becomes a *quest*: every o
 scope has the stream is asked, and only when each said *absent* for all of it is the rest
 unrecoverable. A peer that fails, or leaves numbers open, ends the quest without a conclusion. What
 is old is unrecoverable for this cache at once: it is beyond its age limit.
+
+No name tells the runs of a foreign publisher apart that two caches have without an epoch. With what
+is missing of one, the numbers are asked for that lie next to it and are here: whoever lets samples
+in compares them (ADR 0214).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from itertools import islice
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment.events import AlignerOptions
 from durable_cache.protocol.alignment.knowledge import FlatRuns, count_of, flat, ranges
 from durable_cache.protocol.alignment.ledger import Ledger
@@ -32,6 +37,8 @@ __all__ = ["Items", "Pulls"]
 Items = tuple[tuple[int, FlatRuns], ...]
 """(place, flat runs) of what is asked for."""
 _RUNS_ASKED_MAX = 2048
+_SN_END = 1 << 36
+_NOTHING = RangeSet()
 
 
 class _Quest:
@@ -55,6 +62,8 @@ class Pulls:
         self.quests: dict[int, _Quest] = {}
         self.names: dict[int, Stream] = {}
         self._names_max = 2 * options.wants_max
+        self._beside: dict[int, RangeSet] = {}
+        """What the last page asks for though it is here."""
         self.offered = self.unrecoverable = 0
         self.refused = 0
         """Samples that came and were left out, for no storage can hold them."""
@@ -118,11 +127,16 @@ class Pulls:
         for peer, asks in self.asks.items():
             items = []
             left = self._options.page_samples_max
+            self._beside.clear()
             for place, runs in islice(asks.items(), self._options.page_items_max):
                 if left <= 0:
                     break
                 left -= runs.count
-                items.append((place, flat(runs)[-2 * _RUNS_ASKED_MAX :]))
+                asked = ranges(flat(runs)[-2 * _RUNS_ASKED_MAX :])
+                if beside := self._held_beside(place, asked):
+                    self._beside[place] = beside
+                    asked.update(beside)
+                items.append((place, flat(asked)))
             if items:
                 return peer, tuple(items)
         return None
@@ -131,7 +145,11 @@ class Pulls:
         """Take a page that was asked for with `items`; returns its samples."""
         asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
         need = {place: ranges(runs) for place, runs in items}
-        batch = self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
+        given = self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
+        batch = self._missing(given)
+        for place, beside in self._beside.items():
+            if place in need:
+                need[place] = need[place].difference(beside)
         served = {
             self._ledger.place(stream): RangeSet.of(sample.sn for sample in samples)
             for stream, samples in batch.by_stream.items()
@@ -155,7 +173,28 @@ class Pulls:
         for place, runs in old.items():
             self.add_unrecoverable(place, runs)
         self.offered += len(batch)
-        return batch
+        return given if len(batch) else batch
+
+    def _held_beside(self, place: int, asked: RangeSet) -> RangeSet:
+        """Return the numbers next to what is asked for that are here, of a stream without epoch."""
+        record = self._ledger.records.get(place)
+        first, last = asked.first, asked.last
+        if record is None or record.stream.epoch != EPOCH_UNKNOWN or first is None or last is None:
+            return RangeSet()
+        held = self._ledger.current(record)
+        beside = (held.clip(0, first - 1).last, held.clip(last + 1, _SN_END).first)
+        return RangeSet.of(sn for sn in beside if sn is not None)
+
+    def _missing(self, given: SampleBatch) -> SampleBatch:
+        """Return what was given without what is here and was asked for beside it."""
+        if not self._beside:
+            return given
+        places = {stream: self._ledger.place(stream) for stream in given.by_stream}
+        return SampleBatch(
+            sample
+            for sample in given
+            if sample.sn not in self._beside.get(places[sample.stream], _NOTHING)
+        )
 
     def split(self, batch: SampleBatch) -> tuple[SampleBatch, SampleBatch]:
         """Return what is not retained here now, and what is."""
