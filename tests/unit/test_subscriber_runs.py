@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
@@ -20,6 +23,11 @@ from tests.unit.subscriber_reader import (
     absent,
     sample,
 )
+
+
+def received(one: Sample, reader: Reader) -> Sample:
+    """Return a sample as it comes to a reader now."""
+    return msgspec.structs.replace(one, received_ns=reader.now.unix_ns)
 
 
 def test_what_a_publishers_own_cache_has_of_the_next_run_is_no_rest_of_the_one_before() -> None:
@@ -134,8 +142,21 @@ def test_absences_of_a_run_that_is_called_otherwise_are_believed_once_that_shows
     reader.answer(absent=other_keys)
     assert reader.story == [0, 1, 0]
     reader.wait(1)
-    assert reader.wanted == [(0, 2)]
+    assert reader.wanted == [(0, 3)]
     reader.answer(sample(0, 77, at=9), absent=other_keys)
+    assert reader.story == [0, 1, 0, 3]
+
+
+def test_what_is_held_behind_the_missing_numbers_shows_which_run_is_meant_too() -> None:
+    """Whoever explains them never had what was passed on before them (seed 9273)."""
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, at=9), sample(3, at=9.3))
+    reader.answer(answerers=0)
+    other_keys = (absent(1, 2, AbsenceReason.OTHER_KEY, 77),)
+    reader.answer(absent=other_keys)
+    reader.wait(1)
+    reader.answer(sample(3, 77, at=9.3), absent=other_keys)
     assert reader.story == [0, 1, 0, 3]
 
 
@@ -250,6 +271,58 @@ def test_the_last_of_a_run_that_nobody_has_is_no_number_of_the_next() -> None:
     assert reader.story == [0, 1, 2, 0, (3, 3)]
     reader.live(sample(1, at=9.1))
     assert reader.story == [0, 1, 2, 0, (3, 3), 1]
+
+
+def test_the_first_that_comes_long_after_its_token_is_of_its_run_though_nobody_has_it() -> None:
+    """The publisher's clock was set back: it publishes as if it had not restarted (seed 7682)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, "0000000b")
+    reader.wait(8)
+    reader.live(received(sample(2), reader))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    assert reader.story == [0, (0, 1), 2]
+
+
+def test_a_number_that_came_behind_the_next_token_fills_the_hole_that_it_lies_in() -> None:
+    """A slow program: the token is looked at first, and nobody has the sample (seed 7767)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1), sample(3))
+    late = received(sample(2), reader)
+    reader.wait(1)
+    reader.answer(names=names)
+    reader.declared(FRESH, "0000000b")
+    reader.live(late)
+    reader.live(sample(0, at=9))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, 3, 0]
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [0, 1, 2, 3, 0, 1]
+
+
+def test_a_number_of_a_run_that_began_fills_no_hole_of_the_one_before() -> None:
+    """By its time it does not lie between those that are held of that."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(2))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(0, at=0.01), sample(1, at=0.011))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    assert reader.story == [0, (1, 1), 2, 0, 1]
 
 
 def test_what_an_answer_names_is_of_its_run_though_all_before_it_is_lost() -> None:

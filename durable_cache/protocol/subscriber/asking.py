@@ -26,7 +26,8 @@ def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
 
     What caches said to be gone is asked for again while it waits for its turn: one of them may have
     found it since. What is held of a run that follows another may be of that: an answer names it.
-    Of a run that begins all of it is asked for, later what comes next behind the hole.
+    Of a run that begins all of it is asked for, later what comes next behind the hole. That shows,
+    where others may call the run otherwise, which one they speak of.
     """
     first = numbering.next_sn or 0
     last = min(numbering.top, first + span - 1)
@@ -37,5 +38,6 @@ def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
         if settled is None and last not in numbering.pending:
             break
         last = last - 1 if settled is None else settled.first - 1
-    shows = follows and bool(numbering.incarnation) and last + 1 in numbering.pending
+    shows = (follows and bool(numbering.incarnation)) or numbering.called_otherwise
+    shows = shows and last + 1 in numbering.pending
     return max(first, last + 1 if shows else last)

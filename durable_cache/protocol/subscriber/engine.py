@@ -469,6 +469,7 @@ class SubscriberEngine:
             self._live(sample, now)
         if followed.declare(epoch, incarnation, self._options, fresh=fresh, maybe_stale=stale):
             self._sources.steady.pop(source, None)
+            followed.saw_token(incarnation, now.unix_ns)
             if not self._history.active:
                 self._history.ask_again(now.monotonic_ns)
             begun = [*followed.take_early(self._options, now.monotonic_ns), *begun]
@@ -578,7 +579,7 @@ class SubscriberEngine:
             # A slow answer is not a loss: it is waited for at most twice the time.
             late = 1 if head.fetch is None else 2
             if now.monotonic_ns >= head.opened_ns + late * timeout_ns:
-                followed.report_left_over(self._options, self._outputs)
+                followed.put_left_over_right(self._options, self._outputs)
                 head.give_up_first(self._outputs, now.monotonic_ns)
         self._settle(followed, now)
 

@@ -15,6 +15,7 @@ from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import (
+    came_with_token,
     is_left_over,
     is_of_a_later,
     is_of_an_earlier,
@@ -108,19 +109,40 @@ class Followed:
         taken = any(run.epoch == epoch for run in runs)
         return (frame(ntp64_to_ns(samples[0].ntp64)) if taken else epoch), over
 
-    def report_left_over(self, options: DeliveryOptions, outputs: Outputs) -> None:
-        """The gap of the run that is delivered expires: what waits behind it may be none of it.
+    def saw_token(self, incarnation: str, now_ns: int) -> None:
+        """Note when the token of a run was seen first, as Unix time."""
+        for numbering in self.numberings:
+            if numbering.incarnation == incarnation and not numbering.declared_ns:
+                numbering.declared_ns = now_ns
 
-        What came behind its token was taken for its own, and nobody has what comes before. If
-        nobody names its run either, and it was published together with the last of the run that
-        ended, it is of that: it comes too late, and the gap goes with it.
+    def put_left_over_right(self, options: DeliveryOptions, outputs: Outputs) -> None:
+        """The gap of the run that is delivered expires: what waits may be of another (ADR 0220).
+
+        What came behind a token was taken for its run's, and nobody names its run. Where it fills
+        a hole of the run before, it is of that, and is delivered with it.
+        """
+        head, wait_seconds = self.head, options.token_wait_seconds
+        if head is None:
+            return
+        for later in self.numberings[1:]:
+            for sample in [*filter(None, (*later.pending.values(), later.parked))]:
+                if came_with_token(sample, later, wait_seconds) and head.has_hole_for(sample):
+                    later.let_go(sample)
+                    head.hold(sample, options.pending_samples_max)
+        self._report_left_over(options, outputs)
+
+    def _report_left_over(self, options: DeliveryOptions, outputs: Outputs) -> None:
+        """Report with the run that ended what was published together with the last of that.
+
+        It comes too late, and the gap before it goes with it.
         """
         head, ended = self.head, self.ended
-        if head is None or ended is None or not head.incarnation:
+        if head is None or ended is None:
             return
         for sn in sorted(head.pending):
             sample = head.pending[sn]
-            if sample.epoch or not is_left_over(sample, ended, options.window_size_samples):
+            may_be = came_with_token(sample, head, options.token_wait_seconds)
+            if not may_be or not is_left_over(sample, ended, options.window_size_samples):
                 return
             head.let_go(sample)
             ended.report_late(sample, outputs)

@@ -82,6 +82,8 @@ class Numbering:
     """The first of the numbers just before the next one that were not passed on; None: none was."""
     began: tuple[int, int] | None = None
     """The number and the time of the first sample that was passed on."""
+    declared_ns: int = 0
+    """When its token was seen, as Unix time."""
     used: bool = True
     duplicates: int = 0
     dropped: int = 0
@@ -131,6 +133,20 @@ class Numbering:
     def take_name(self, epoch: int, incarnation: str) -> None:
         """Be what a token names."""
         self.epoch, self.incarnation, self.declared_epoch = epoch, incarnation, epoch
+
+    def has_hole_for(self, sample: Sample) -> bool:
+        """Tell whether a sample lies between two of this run, by its number and by its time."""
+        sn, following = sample.sn, self.next_sn
+        missing = following is not None and following <= sn and sn not in self.passed
+        if not missing or sn in self.pending or sample.stamped:
+            return False
+        above = min((held for held in self.pending if held > sn), default=None)
+        if above is None:
+            return False
+        below = max((held for held in self.pending if held < sn), default=None)
+        since = self.newest_ntp64 if below is None else self.pending[below].ntp64
+        until = self.pending[above].ntp64
+        return since < sample.ntp64 < until
 
     def is_called(self, epoch: int, incarnation: str) -> bool:
         """Tell whether somebody means this run: by its name, else by its epoch."""

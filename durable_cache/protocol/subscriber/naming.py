@@ -21,7 +21,15 @@ from durable_cache.protocol.wire import Absence
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["Owns", "called_by", "is_left_over", "is_of_a_later", "is_of_an_earlier", "of_run"]
+__all__ = [
+    "Owns",
+    "called_by",
+    "came_with_token",
+    "is_left_over",
+    "is_of_a_later",
+    "is_of_an_earlier",
+    "of_run",
+]
 
 
 _HALF = SOURCE_SN_MODULUS // 2
@@ -76,6 +84,15 @@ def is_of_an_earlier(numbering: Numbering, samples: Iterable[Sample]) -> bool:
         or (sample.sn >= first and not sample.stamped and sample.ntp64 + RESTART_NTP64 < began)
         for sample in samples
     )
+
+
+def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -> bool:
+    """Tell whether a sample of a named run may be of the one before, as far as it came soon.
+
+    Nobody named its run, and it was received before its token was seen, or at most so long after.
+    """
+    until_ns = numbering.declared_ns + round(wait_seconds * 1e9)
+    return bool(numbering.incarnation) and not sample.epoch and sample.received_ns <= until_ns
 
 
 def is_left_over(sample: Sample, ended: Numbering, window: int) -> bool:
