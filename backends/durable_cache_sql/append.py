@@ -6,13 +6,15 @@ held already does a second way look up what is held and sort out duplicates and 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, select, update
 
 from durable_cache.errors import StorageLocked
-from durable_cache.model.sample import Sample, SampleBatch, Skip, sample_digest
+from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip
 from durable_cache.storage.contract import AppendResult, Conflict, Refusal
 from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import ZID_BYTES, Dictionary
@@ -27,9 +29,10 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class _Offers(NamedTuple):
-    """Samples and the numbers of their streams."""
+    """Samples, their digests and the numbers of their streams."""
 
     samples: Sequence[Sample]
+    digests: Sequence[bytes]
     stream_ids: Sequence[int]
 
     def at(self, places: Iterable[int]) -> _Offers:
@@ -39,7 +42,7 @@ class _Offers(NamedTuple):
 
     def part(self, begin: int, end: int) -> _Offers:
         """Return those from `begin` to before `end`."""
-        return _Offers(self.samples[begin:end], self.stream_ids[begin:end])
+        return _Offers(*(column[begin:end] for column in self))  # type: ignore[arg-type]
 
 
 def append_batch(
@@ -74,16 +77,20 @@ def append_batch(
 
 def _by_stream(batch: SampleBatch, dictionary: Dictionary) -> _Offers:
     """Return a batch stream by stream: neighbours in a stream become neighbours on the disk."""
-    samples: list[Sample] = []
+    order: list[int] = []
     stream_ids: list[int] = []
-    for stream, group in batch.by_stream.items():
-        samples += group
-        stream_ids += [dictionary.streams[stream]] * len(group)
-    return _Offers(samples, stream_ids)
+    for stream, places in batch.places.items():
+        order += places
+        stream_ids += [dictionary.streams[stream]] * len(places)
+    if len(batch.places) == 1:
+        return _Offers(batch.samples, batch.digests, stream_ids)
+    samples, digests = batch.samples, batch.digests
+    return _Offers([samples[at] for at in order], [digests[at] for at in order], stream_ids)
 
 
 def _as_given(batch: SampleBatch, dictionary: Dictionary) -> _Offers:
-    return _Offers(batch.samples, [dictionary.streams[sample.stream] for sample in batch])
+    stream_ids = [dictionary.streams[sample.stream] for sample in batch]
+    return _Offers(batch.samples, batch.digests, stream_ids)
 
 
 def refusals(batch: SampleBatch, known: Collection[str] = ()) -> list[Refusal]:
@@ -125,34 +132,34 @@ def _insert(
 
 def _parts(offers: _Offers, samples_max: int) -> Iterator[_Offers]:
     """Cut so that samples and bytes of one statement stay bounded."""
-    begin = size = 0
-    for at, sample in enumerate(offers.samples):
-        more = len(sample.payload)
-        if at > begin and (size + more > STATEMENT_BYTES_MAX or at - begin >= samples_max):
-            yield offers.part(begin, at)
-            begin, size = at, 0
-        size += more
-    if offers.samples:
-        yield offers.part(begin, len(offers.samples))
+    ends = list(accumulate(map(len, [sample.payload for sample in offers.samples]), initial=0))
+    begin, count = 0, len(offers.samples)
+    while begin < count:
+        fitting = bisect_right(ends, ends[begin] + STATEMENT_BYTES_MAX, begin + 1) - 1
+        end = min(max(fitting, begin + 1), begin + samples_max)
+        yield offers if begin == 0 and end >= count else offers.part(begin, end)
+        begin = end
 
 
 def _columns(dictionary: Dictionary, storage_id: int, offers: _Offers) -> list[Sequence[object]]:
     """Return the batch column by column, as `SAMPLE_COLUMNS` names them."""
     given = offers.samples
     encodings, stamps = dictionary.encodings, dictionary.zids
+    put = Kind.PUT
+    times = [sample.ntp64 for sample in given]
     return [
         offers.stream_ids,
         [sample.sn for sample in given],
         [storage_id] * len(given),
-        [sample.kind.value for sample in given],
-        [int(sample.stamped) for sample in given],
+        [0 if sample.kind is put else 1 for sample in given],
+        [1 if sample.stamped else 0 for sample in given],
         [sample.qos for sample in given],
         [encodings[sample.encoding] for sample in given],
         [stamps[sample.timestamp_id] for sample in given],
-        [sample.ntp64 >> 32 for sample in given],
-        [sample.ntp64 & 0xFFFFFFFF for sample in given],
+        [time >> 32 for time in times],
+        [time & 0xFFFFFFFF for time in times],
         [sample.received_ns for sample in given],
-        [sample_digest(sample) for sample in given],
+        offers.digests,
         [sample.payload for sample in given],
         [sample.attachment for sample in given],
     ]
@@ -180,8 +187,7 @@ def _sorted_out(
     held = {(stream_id, sn): bytes(digest) for stream_id, sn, digest in rows}
     new: list[int] = []
     conflicts: list[Conflict] = []
-    for at, (sample, stream_id) in enumerate(zip(*offers, strict=True)):
-        digest = sample_digest(sample)
+    for at, (sample, digest, stream_id) in enumerate(zip(*offers, strict=True)):
         first = held.get((stream_id, sample.sn))
         if first is None:
             held[stream_id, sample.sn] = digest

@@ -58,14 +58,17 @@ class RangeSet:
     def of(cls, sns: Iterable[int]) -> RangeSet:
         """Build the set of the given numbers, in any order, repeats allowed."""
         held = cls()
-        numbers = set(sns)
-        if not numbers:
+        given = list(sns)
+        if not given:
             return held
-        first, last = min(numbers), max(numbers)
-        if last - first + 1 == len(numbers):  # the usual case: one run
+        first, last = given[0], given[-1]
+        count = last - first + 1
+        if count == len(given) and given == list(range(first, last + 1)):  # the usual case: one run
             held._firsts.append(first)
             held._lasts.append(last)
             return held
+        numbers = set(given)
+        first = min(numbers)
         last = first - 1
         for sn in sorted(numbers):
             if sn != last + 1:

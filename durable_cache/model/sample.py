@@ -218,8 +218,8 @@ def key_bytes(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
 
 
-_JOINED_MAX = 1024
-"""Below, one call over a joined text costs less than three over its parts."""
+_PUT = Kind.PUT
+_BEGUN = blake2b(digest_size=DIGEST_BYTES)
 
 
 def sample_digest(sample: Sample) -> bytes:
@@ -227,24 +227,45 @@ def sample_digest(sample: Sample) -> bytes:
 
     Timestamp and QoS take no part: the same sample may arrive re-stamped over another route.
     """
-    payload = sample.payload
-    attachment = sample.attachment
-    attached = -1 if attachment is None else len(attachment)
-    head = _digest_head(sample.kind, sample.encoding, len(payload), attached)
-    if len(payload) < _JOINED_MAX:
-        whole = head + payload + attachment if attachment else head + payload
-        return blake2b(whole, digest_size=DIGEST_BYTES).digest()
-    state = blake2b(head, digest_size=DIGEST_BYTES)
-    state.update(payload)
-    if attachment:
-        state.update(attachment)
-    return state.digest()
+    return _digests((sample,))[0]
+
+
+def _digests(samples: Iterable[Sample]) -> list[bytes]:
+    """Return `sample_digest` of each sample.
+
+    Nearly all differ in nothing but their payloads from the one before: what is the same has been
+    read into a state that is copied.
+    """
+    digests: list[bytes] = []
+    deleted, encoding, payload_bytes, begun = False, "", -1, _BEGUN
+    for sample in samples:
+        payload = sample.payload
+        attachment = sample.attachment
+        if (
+            len(payload) != payload_bytes
+            or attachment is not None
+            or sample.encoding != encoding
+            or (sample.kind is not _PUT) is not deleted
+        ):
+            encoding, deleted = sample.encoding, sample.kind is not _PUT
+            attached = -1 if attachment is None else len(attachment)
+            begun = _digest_begun(deleted, encoding, len(payload), attached)
+            payload_bytes = len(payload) if attachment is None else -1
+        state = begun.copy()
+        state.update(payload)
+        if attachment:
+            state.update(attachment)
+        digests.append(state.digest())
+    return digests
 
 
 @lru_cache(maxsize=4096)
-def _digest_head(kind: int, encoding: str, payload_bytes: int, attachment_bytes: int) -> bytes:
-    sizes = b"%d;%d;%d;%d;" % (kind, len(encoding), payload_bytes, attachment_bytes)
-    return sizes + encoding.encode("utf-8", "surrogatepass")
+def _digest_begun(
+    deleted: bool, encoding: str, payload_bytes: int, attachment_bytes: int
+) -> blake2b:
+    """Return the state of a digest before the payload; to be copied."""
+    sizes = b"%d;%d;%d;%d;" % (deleted, len(encoding), payload_bytes, attachment_bytes)
+    return blake2b(sizes + encoding.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
 
 
 def by_run(samples: Iterable[Sample]) -> dict[tuple[SourceId, int], list[Sample]]:
@@ -295,7 +316,7 @@ class SampleBatch:
         self.samples: Sequence[Sample] = tuple(samples)
         self._places: dict[Stream, list[int]] | None = None
         self._by_stream: dict[Stream, list[Sample]] | None = None
-        self._digests: list[bytes] | None = None
+        self._digests: list[bytes] = []
         self._size: int | None = None
         self._summaries: dict[Stream, StreamSummary] | None = None
 
@@ -303,7 +324,7 @@ class SampleBatch:
     def joined(cls, batches: Sequence[SampleBatch]) -> SampleBatch:
         """Return the samples of several batches as one; digests made already are kept."""
         joined = cls(sample for batch in batches for sample in batch.samples)
-        if any(batch._digests is not None for batch in batches):
+        if any(batch._digests for batch in batches):
             joined._digests = [digest for batch in batches for digest in batch.digests]
         return joined
 
@@ -350,8 +371,8 @@ class SampleBatch:
     @property
     def digests(self) -> list[bytes]:
         """`sample_digest` of each sample, in batch order; owned by the batch."""
-        if self._digests is None:
-            self._digests = list(map(sample_digest, self.samples))
+        if not self._digests:
+            self._digests[:] = _digests(self.samples)  # in place: its bare copy has them, too
         return self._digests
 
     @property
