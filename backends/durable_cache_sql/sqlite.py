@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, chain
@@ -255,7 +255,8 @@ def _insertion(columns: Columns) -> tuple[str, tuple[object, ...]]:
     The driver asks whether somebody adapts a value, of bytes and None with an exception that it
     raises and catches: a third of what a row cost. It does not ask of a bytearray.
     """
-    *numbers, digests, payloads, attachments = columns
+    given = cast("Sequence[Any]", columns)
+    *numbers, digests, payloads, attachments = given
     taken: list[Iterable[object]] = [*numbers, map(bytearray, digests), map(bytearray, payloads)]
     attached = attachments.count(None) < len(attachments)
     if attached:

@@ -310,7 +310,7 @@ class SampleBatch:
     batch; the first counts.
     """
 
-    __slots__ = ("_by_stream", "_digests", "_places", "_size", "_summaries", "samples")
+    __slots__ = ("_by_stream", "_digests", "_places", "_size", "_sources", "_summaries", "samples")
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.samples: Sequence[Sample] = tuple(samples)
@@ -318,6 +318,7 @@ class SampleBatch:
         self._by_stream: dict[Stream, list[Sample]] | None = None
         self._digests: list[bytes] = []
         self._size: int | None = None
+        self._sources: tuple[SourceId, ...] | None = None
         self._summaries: dict[Stream, StreamSummary] | None = None
 
     @classmethod
@@ -341,6 +342,22 @@ class SampleBatch:
 
     def __repr__(self) -> str:
         return f"SampleBatch({len(self.samples)} samples)"
+
+    @property
+    def sources(self) -> tuple[SourceId, ...]:
+        """The sources of the samples, each once, in the order in which they come first."""
+        if self._sources is None:
+            self._sources = tuple(dict.fromkeys([sample.source for sample in self.samples]))
+        return self._sources
+
+    def by_source(self) -> dict[SourceId, Sequence[Sample]]:
+        """Return the samples of each source, in batch order."""
+        if len(self.sources) == 1:
+            return {self.sources[0]: self.samples}
+        groups: dict[SourceId, list[Sample]] = {source: [] for source in self.sources}
+        for sample in self.samples:
+            groups[sample.source].append(sample)
+        return {**groups}
 
     @property
     def places(self) -> dict[Stream, list[int]]:

@@ -44,7 +44,7 @@ class AwaitingTokens:
 
     def keep(self, batch: SampleBatch, now: Moment) -> SampleBatch:
         """Keep what must wait of live samples, and return the rest; all sources are loaded."""
-        waits = {source for source in {sample.source for sample in batch} if self._is_open(source)}
+        waits = set(filter(self._is_open, batch.sources))
         if not waits:
             return batch
         rest: list[Sample] = []

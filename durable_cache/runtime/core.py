@@ -306,8 +306,7 @@ class CacheCore:
                 yield from self._load(sources)
             case Arrived(batch, origin, now, _):
                 batch = yield from self._take_unnumbered(batch)
-                heard = dict.fromkeys(sample.source for sample in batch)
-                yield from self._load(heard)
+                yield from self._load(batch.sources)
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
                 if origin is Origin.LIVE:
@@ -315,7 +314,7 @@ class CacheCore:
                 batch = self._within_limit(batch, origin)
                 if len(batch):
                     self._engine_takes(BatchReceived(batch, origin, now))
-                    self._look_for_twins(batch, heard)
+                    self._look_for_twins(batch)
             case TokenGone(source, incarnation):
                 self._awaiting_tokens.gone(source, incarnation)
             case EpochDeclared(source):
@@ -338,10 +337,11 @@ class CacheCore:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = False
 
-    def _look_for_twins(self, batch: SampleBatch, sources: Iterable[SourceId]) -> None:
+    def _look_for_twins(self, batch: SampleBatch) -> None:
         """Have numbers compared that came live and are here under a later epoch (ADR 0213)."""
-        unknown = self._engine.unknown(sources)
-        for known in (self._engine.known(source) for source in sources if source not in unknown):
+        unknown = self._engine.unknown(batch.sources)
+        loaded = (source for source in batch.sources if source not in unknown)
+        for known in map(self._engine.known, loaded):
             if max(known.numberings, default=0) > known.current and beyond_live(
                 known, RangeSet.of([s.sn for s in batch if s.source == known.source])
             ):
@@ -410,7 +410,7 @@ class CacheCore:
         """Leave out what retention or a purge removed; the sources of the rest are loaded then."""
         removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
         kept, below = part_at_floors(batch, removed.floors)
-        yield from self._load(dict.fromkeys(sample.source for sample in batch))
+        yield from self._load(batch.sources)
         if len(below):
             self._engine_takes(Removed(below))
         return kept

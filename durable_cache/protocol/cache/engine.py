@@ -17,7 +17,7 @@ meanwhile goes with the next.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from durable_cache.errors import LocalProtocolError
@@ -187,14 +187,7 @@ class CacheEngine:
             accepted += event.batch.samples
             return []
         outputs: list[Output] = []
-        groups: dict[SourceId, list[Sample]] = {}
-        for sample in event.batch:
-            group = groups.get(sample.source)
-            if group is None:
-                groups[sample.source] = [sample]
-            else:
-                group.append(sample)
-        for source, samples in groups.items():
+        for source, samples in event.batch.by_source().items():
             known = self.known(source)
             if event.origin in (Origin.RECOVERED, Origin.ALIGNED):
                 self._recovered(known, samples, event)
@@ -208,7 +201,7 @@ class CacheEngine:
                 outputs += self._live(known, samples, event.now)
         return outputs
 
-    def _live(self, known: KnownSource, samples: list[Sample], now: Moment) -> list[Output]:
+    def _live(self, known: KnownSource, samples: Sequence[Sample], now: Moment) -> list[Output]:
         if known.doubt is not None:
             self._doubts.hold_behind(known.doubt, samples)
             return []
@@ -272,7 +265,7 @@ class CacheEngine:
         window.accept(sample.sn, sample.sn)
         numbering.take((sample,), self._accepted)
 
-    def _recovered(self, known: KnownSource, samples: list[Sample], event: BatchReceived) -> None:
+    def _recovered(self, known: KnownSource, samples: Sequence[Sample], event: BatchReceived) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
             numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
             if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
@@ -291,7 +284,7 @@ class CacheEngine:
                 self._advance(known.source, numbering, sample, event.now)
 
     def _native(
-        self, known: KnownSource, samples: list[Sample], event: BatchReceived
+        self, known: KnownSource, samples: Sequence[Sample], event: BatchReceived
     ) -> list[Output]:
         """Take what a publisher's own cache gave, which may know of a run that nothing showed yet.
 
@@ -305,7 +298,7 @@ class CacheEngine:
         self._recovered(known, [s for s in samples if s.epoch != live.epoch], event)
         return self._live(known, sorted(current, key=lambda sample: sample.sn), event.now)
 
-    def _resent(self, known: KnownSource, samples: list[Sample], now: Moment) -> None:
+    def _resent(self, known: KnownSource, samples: Sequence[Sample], now: Moment) -> None:
         for sample in sorted(samples, key=lambda sample: sample.sn):
             numbering = known.numbering(sample.epoch)
             if numbering.window.verdict(sample.sn) is Verdict.NEW:

@@ -31,7 +31,7 @@ class Judged(NamedTuple):
 
 def part_unnumbered(batch: SampleBatch) -> tuple[SampleBatch, SampleBatch]:
     """Return the numbered samples of a batch and the others."""
-    if not any(is_unnumbered(source) for source in {sample.source for sample in batch}):
+    if not any(map(is_unnumbered, batch.sources)):
         return batch, SampleBatch()
     numbered: list[Sample] = []
     others: list[Sample] = []

@@ -140,7 +140,7 @@ class WildcardUpdates:
 
         Nothing is taken yet: an update counts when it is durable.
         """
-        if not any(is_update(sample.key) for sample in batch.samples):
+        if not any(map(is_update, {sample.key for sample in batch.samples})):
             return batch
         with self._lock:
             trial, expected = self._table.copy(), self._expected()
