@@ -69,7 +69,7 @@ from durable_cache.endpoints.status import CacheStatus, status_of
 from durable_cache.endpoints.unnumbered import Plain, Unnumbered
 from durable_cache.endpoints.workers import Lane, Loops, Pool
 from durable_cache.errors import ConfigError, DurableCacheError
-from durable_cache.model.arguments import check_kind, check_number, refused
+from durable_cache.model.arguments import check_kind, check_number, read_timeout, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
@@ -456,6 +456,7 @@ class ReliabilityCache(Closing):
         error of the loop that failed, once everything is closed; says in the log which loops did
         not end in time.
         """
+        timeout_seconds = read_timeout(timeout_seconds)
         if self._closed:
             return
         self._closed = True

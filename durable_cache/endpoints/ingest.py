@@ -23,7 +23,7 @@ from durable_cache.endpoints.delays import Delays
 from durable_cache.endpoints.fencing import Fencing
 from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.options import CacheOptions, parse_one_source
-from durable_cache.endpoints.session import Session, declare_heartbeats
+from durable_cache.endpoints.session import Session, declare_heartbeats, is_sendable
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError, StorageCorrupt, StorageError
 from durable_cache.model.key_expression import is_too_long
@@ -175,7 +175,8 @@ class Ingest:
 
     def refusal(self, sample: Sample) -> RefusalReason | None:
         """Tell why a sample is not taken that its publisher sends to this cache; any thread."""
-        if len(sample.payload) > self._options.payload_bytes_max or is_too_long(sample.key):
+        is_large = len(sample.payload) > self._options.payload_bytes_max
+        if is_large or is_too_long(sample.key) or not is_sendable(sample.encoding):
             return RefusalReason.TOO_LARGE
         return None if self.fencing is None else self.fencing.refusal(sample)
 

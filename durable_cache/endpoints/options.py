@@ -9,7 +9,7 @@ from pathlib import Path
 from durable_cache.endpoints.session import Origins
 from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_fields, check_text, check_timeout
+from durable_cache.model.arguments import check_domain, check_fields, check_text, check_timeout
 from durable_cache.model.selection import Selection, parse_source
 from durable_cache.protocol.alignment import (
     AlignerOptions,
@@ -116,7 +116,7 @@ class CacheOptions:
     def check(self) -> None:
         """ConfigError names what no cache can work with."""
         check_fields(self)
-        check_text("domain", self.domain)
+        check_domain(self.domain)
         check_text("name", self.name)
         self.check_source()
         self.check_cleanup()

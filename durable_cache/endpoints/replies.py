@@ -17,6 +17,7 @@ import msgspec
 from durable_cache.endpoints.session import (
     Query,
     QueryParts,
+    is_sendable,
     reply_bytes,
     reply_error,
     reply_sample,
@@ -337,8 +338,9 @@ def answer(
 
 
 def _reply_one(query: Query, asked: Asked, sample: Sample) -> None:
-    if is_too_long(sample.key):  # stored by an earlier version; Zenoh would not survive the answer
-        reply_error(query, f"a sample on a key too long for an answer: {sample.key[:40]!r}…")
+    # As a frame of ours may bring it, or an earlier version stored it; Zenoh would not survive it.
+    if is_too_long(sample.key) or not is_sendable(sample.encoding):
+        reply_error(query, f"a sample with a key or an encoding too long: {sample.key[:40]!r}…")
         return
     match asked.form:
         case Form.SOURCED:

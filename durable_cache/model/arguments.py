@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -26,18 +27,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_callable",
+    "check_domain",
     "check_fields",
     "check_flag",
     "check_kind",
     "check_number",
     "check_text",
     "check_timeout",
+    "is_domain",
+    "read_timeout",
     "refused",
     "shown",
     "with_named",
 ]
 
 _ValueT = TypeVar("_ValueT")
+_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+DOMAIN_WORDS = "1 to 64 of A-Z a-z 0-9 _ . -"
+FOR_EVER_SECONDS = 1e9
 _OptionsT = TypeVar("_OptionsT", bound="DataclassInstance")
 _SHOWN_MAX = 40
 
@@ -91,6 +98,17 @@ def check_text(name: str, value: object) -> None:
         raise refused(name, value, "a name")
 
 
+def is_domain(value: object) -> bool:
+    """Tell whether a value can be a domain's name, which is a chunk of every key of ours."""
+    return isinstance(value, str) and _DOMAIN.fullmatch(value) is not None
+
+
+def check_domain(value: object, name: str = "domain") -> None:
+    """ConfigError where a value is no domain's name."""
+    if not is_domain(value):
+        raise refused(name, value, f"{DOMAIN_WORDS}, a letter or a digit first")
+
+
 def check_number(name: str, value: object, least: float, *, whole: bool) -> None:
     """ConfigError where a value is no number of at least `least`, or not a whole one."""
     kinds = int if whole else (int, float)
@@ -103,6 +121,16 @@ def check_timeout(value: object, name: str = "timeout_seconds") -> None:
     """ConfigError where a value is neither None, for ever, nor a number of seconds from 0 on."""
     if value is not None:
         check_number(name, value, 0, whole=False)
+
+
+def read_timeout(value: object, name: str = "timeout_seconds") -> float:
+    """Return how long to wait, for ever being thirty years; ConfigError as `check_timeout`.
+
+    Neither a lock nor a sum of times takes more, or an infinity.
+    """
+    check_timeout(value, name)
+    seconds = value if isinstance(value, (int, float)) else FOR_EVER_SECONDS
+    return min(seconds, FOR_EVER_SECONDS)
 
 
 def check_callable(name: str, value: object) -> None:

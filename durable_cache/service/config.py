@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import DOMAIN_WORDS, is_domain
 from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.addresses import split_address
 from durable_cache.service.kept import FILE_NAME as CHANGES_FILE
@@ -63,7 +64,6 @@ STATE_DIR_DEFAULT = "durable-cache-data"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN = frozenset({"lock"})
 """Files of the service itself in `state_dir`, where each storage has a directory."""
-_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OURS = KeyExpression("@durable/**")
 _POSITIONS = KeyExpression("@durable/v1/*/consumers/**")
 BACKENDS = {
@@ -366,8 +366,8 @@ def _service(ours: Mapping[str, object], findings: Findings) -> ServiceSettings:
         if not isinstance(state_dir, str) or not state_dir or "\0" in state_dir:
             raise ConfigError(f"{SECTION}.state_dir: expected the path of a directory")
     with findings.noting():
-        if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
-            raise ConfigError(f"{SECTION}.domain: expected 1 to 64 of A-Z a-z 0-9 _ . -")
+        if not is_domain(domain):
+            raise ConfigError(f"{SECTION}.domain: expected {DOMAIN_WORDS}")
     http = readable_model(HttpSettings, ours.get("http", {}), f"{SECTION}.http", findings)
     rest = readable_model(RestSettings, ours.get("rest", {}), f"{SECTION}.rest", findings)
     for name, section in (("http", http), ("rest", rest)):

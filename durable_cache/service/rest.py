@@ -22,10 +22,11 @@ from durable_cache.endpoints.session import (
     ZError,
     get_plain,
     put_plain,
+    read_encoding,
     zid_of,
 )
 from durable_cache.endpoints.workers import Lane
-from durable_cache.errors import DurableCacheError
+from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.addresses import split_address
 from durable_cache.service.config import StorageSettings
@@ -217,7 +218,11 @@ class RestHandler(Handler):
         key = self._key()
         if key is None:
             return
-        encoding = self.headers.get("Content-Type", _DEFAULT_ENCODING)
+        try:
+            encoding = read_encoding(self.headers.get("Content-Type", _DEFAULT_ENCODING))
+        except ConfigError as error:
+            self.refuse(HTTPStatus.BAD_REQUEST, f"Content-Type: {error}")
+            return
         try:
             self.server.writing.write(key, payload, encoding)
         except (DurableCacheError, ZError, ValueError) as error:

@@ -255,6 +255,17 @@ def test_a_slow_reader_is_cut_off_and_told_why_and_costs_others_nothing(
     assert b"rest.stream_bytes_max" in last
 
 
+@pytest.mark.parametrize("path", ["/demo/type", "/elsewhere/type"])
+def test_a_content_type_or_a_key_that_zenoh_cannot_send_is_refused_and_ends_nothing(
+    shared: Served, path: str
+) -> None:
+    for kind, key in (("x" * 300, path), ("text/plain", f"{path}/{'k' * 40_000}")):
+        body = ("-X", "PUT", "-H", f"content-type:{kind}", "-d", "1")
+        status, said = curl(shared, *body, key)
+        assert status == 400, said
+    assert curl(shared, "-X", "PUT", "-H", "content-type:text/plain", "-d", "1", path)[0] == 200
+
+
 def test_rest_is_off_unless_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     (tmp_path / "cache.json5").write_text(
         """{ plugins: { durable_cache: { storages: { a: { key_expr: "a/**" } } } } }"""

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_fields, check_number, check_text, refused
+from durable_cache.model.arguments import check_domain, check_fields, check_number, refused
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.protocol.consumers import check_consumer
 from durable_cache.protocol.modes import Mode
@@ -78,8 +78,8 @@ class PipeOptions:
             )
         for name in ("retry_seconds", "retry_seconds_max", "answer_timeout_seconds"):
             check_number(name, getattr(self, name), 0, whole=False)
-        check_text("source_domain", self.source_domain)
-        check_text("target_domain", self.target_domain)
+        check_domain(self.source_domain, "source_domain")
+        check_domain(self.target_domain, "target_domain")
         if not isinstance(self.consumer_options, ConsumerOptions):
             raise refused("consumer_options", self.consumer_options, "a ConsumerOptions")
         if self.consumer_options.shared:

@@ -35,7 +35,7 @@ from durable_cache.endpoints.session import (
     watch_tokens_polled,
 )
 from durable_cache.errors import Closed, OutcomeUnknown, RemoteProtocolError
-from durable_cache.model.arguments import check_timeout
+from durable_cache.model.arguments import read_timeout
 from durable_cache.model.delivery import DeliveryRates
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample
@@ -185,7 +185,7 @@ class ReliablePipe(Closing):
 
         Raises Closed, or OutcomeUnknown when the time is over: it goes on being carried.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._changed:
             target = self._handed_out

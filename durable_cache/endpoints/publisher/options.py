@@ -19,7 +19,7 @@ from durable_cache.endpoints.session import (
     read_qos,
 )
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_fields, check_number, check_text, refused
+from durable_cache.model.arguments import check_domain, check_fields, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.quantities import bytes_of, seconds_of
 from durable_cache.model.sample import Qos
@@ -149,7 +149,7 @@ class PublisherOptions:
             )
         if self.heartbeat_seconds is not None:
             check_number("heartbeat_seconds", self.heartbeat_seconds, 0.1, whole=False)
-        check_text("domain", self.domain)
+        check_domain(self.domain)
         if self.name is not None:
             check_user(self.name)
         if self.spool_dir is not None and not self.acknowledgements:

@@ -64,7 +64,7 @@ from durable_cache.errors import (
     RemoteProtocolError,
     Unacknowledged,
 )
-from durable_cache.model.arguments import check_timeout
+from durable_cache.model.arguments import read_timeout
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.protocol.disposals import UNREGISTERED
@@ -236,7 +236,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     @property
     def matched(self) -> bool:
         """Whether some subscriber or cache listens to this publisher now."""
-        return is_matched(self._publisher)
+        return not self.closed and is_matched(self._publisher)
 
     def put(
         self,
@@ -277,7 +277,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         is nothing to wait for. Raises Closed, or OutcomeUnknown when the time is over, here or for
         some sample: it may be stored all the same.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         if not self._options.acknowledgements:
             return
         before = self._engine.unknown
@@ -301,7 +301,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         wait. Raises ConfigError where no
         acknowledgements are wanted.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         if not self._options.acknowledgements:
             raise ConfigError("acknowledgements=0: nothing is acknowledged to this publisher")
         before = self._engine.unknown

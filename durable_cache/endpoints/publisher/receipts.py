@@ -10,7 +10,7 @@ import msgspec
 
 from durable_cache.endpoints.waking import Waiters, wait_for
 from durable_cache.errors import OutcomeUnknown
-from durable_cache.model.arguments import check_callable, check_timeout
+from durable_cache.model.arguments import check_callable, read_timeout
 from durable_cache.protocol.publisher.events import Standing
 from durable_cache.protocol.resends import RefusalReason
 from durable_cache.storage.contract import Durability
@@ -86,7 +86,7 @@ class Receipt(msgspec.Struct, eq=False, gc=False):
 
         The outcome is unknown then.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         standing, owner = self._standing, self._owner
         if standing.done:
             return True

@@ -22,6 +22,7 @@ __all__ = [
     "Origins",
     "check_session",
     "read_bytes",
+    "is_sendable",
     "read_encoding",
     "read_origins",
     "read_qos",
@@ -35,8 +36,11 @@ IntoEncoding: TypeAlias = str | zenoh.Encoding
 IntoKeyExpr: TypeAlias = str | zenoh.KeyExpr
 
 _ENCODINGS_CACHED = 256
-_ENCODING_BYTES_MAX = 1024
-"""Zenoh's schemas end at 255 bytes; a longer text is a mistaken argument."""
+_SCHEMA_BYTES_MAX = 255
+"""Of the part of an encoding that Zenoh has no number for, which is all of it where it knows none:
+its wire has 8 bits for the length. The session that sends a longer one panics (ADR 0240)."""
+_OTHER = "id: 65535,"
+"""Stands in an encoding that Zenoh has no number for."""
 
 
 def read_bytes(value: object, name: str) -> bytes:
@@ -63,18 +67,38 @@ def read_encoding(value: object) -> str:
         case str():
             return _canonical(value)
         case zenoh.Encoding():
-            return str(value)
+            return _checked(str(value), value)
         case _:
             raise refused("encoding", value, "a str or a zenoh.Encoding")
+
+
+def is_sendable(encoding: str) -> bool:
+    """Tell whether Zenoh can send an encoding."""
+    return (
+        len(encoding) * 4 <= _SCHEMA_BYTES_MAX
+        or _schema_bytes(encoding, zenoh.Encoding(encoding)) <= _SCHEMA_BYTES_MAX
+    )
+
+
+def _schema_bytes(text: str, encoding: zenoh.Encoding) -> int:
+    schema = text if _OTHER in repr(encoding)[:40] else text.partition(";")[2]
+    return len(schema.encode())
+
+
+def _checked(text: str, encoding: zenoh.Encoding) -> str:
+    size = _schema_bytes(text, encoding)
+    if size > _SCHEMA_BYTES_MAX:
+        raise ConfigError(
+            f"encoding {text[:40]!r}…: a schema of {size} bytes; Zenoh takes {_SCHEMA_BYTES_MAX}"
+        )
+    return text
 
 
 @lru_cache(maxsize=_ENCODINGS_CACHED)
 def _canonical(text: str) -> str:
     try:
-        size = len(text.encode())
-        if size > _ENCODING_BYTES_MAX:
-            raise ConfigError(f"encoding: {size} bytes; {_ENCODING_BYTES_MAX} are allowed")
-        return str(zenoh.Encoding(text))
+        encoding = zenoh.Encoding(text)
+        return _checked(str(encoding), encoding)
     except (ValueError, zenoh.ZError) as error:
         raise ConfigError(f"encoding {text[:40]!r}: {error}") from None
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from durable_cache.endpoints.session import Session, is_fifo, read_callback, ring_capacity
 from durable_cache.endpoints.waking import AsyncItems, Waiters
 from durable_cache.errors import Closed, ConfigError
-from durable_cache.model.arguments import check_number, check_timeout, refused
+from durable_cache.model.arguments import check_number, read_timeout, refused
 
 __all__ = [
     "Callback",
@@ -59,8 +59,8 @@ class Channel(Generic[_ItemT]):
 
     def recv(self, timeout_seconds: float | None = None) -> _ItemT:
         """Wait for the next item; Closed when none will come, TimeoutError when time is over."""
-        if timeout_seconds is not None:
-            check_timeout(timeout_seconds)
+        if timeout_seconds is not None:  # most calls: nothing to look at
+            timeout_seconds = read_timeout(timeout_seconds)
         with self._changed:
             ready = self._changed.wait_for(lambda: self._items or self._closed, timeout_seconds)
             if not ready:

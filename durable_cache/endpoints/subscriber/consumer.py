@@ -34,7 +34,7 @@ from durable_cache.endpoints.subscriber.subscriber import (
     SubscriberOptions,
 )
 from durable_cache.errors import Closed, ConfigError, DurableCacheError, Fenced, OutcomeUnknown
-from durable_cache.model.arguments import check_kind, check_text, check_timeout, refused
+from durable_cache.model.arguments import check_kind, check_text, read_timeout, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId, by_run
 from durable_cache.model.unnumbered import is_unnumbered
@@ -245,7 +245,7 @@ class ReliableConsumer(ReliableSubscriber):
         """
         check_kind("sample", sample, Sample, "a sample of this subscriber")
         check_text("reason", reason)
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         if self._by_itself:
             raise ConfigError('confirm="auto" rejects after attempts_max: choose confirm="manual"')
         with self._lock:
@@ -280,7 +280,7 @@ class ReliableConsumer(ReliableSubscriber):
         do not acknowledge in time, and delivery goes on from there all the same; Closed.
         """
         check_target(to, source)
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         with self._changed:
             known = self._positions.all()
             if isinstance(to, Sample):
@@ -314,7 +314,7 @@ class ReliableConsumer(ReliableSubscriber):
         Raises Closed, or OutcomeUnknown when the time is over: they may be held all the same.
         Raises Fenced where another member has a source by now: what is confirmed counts no more.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         with self._changed:
             target = self._batches + (self._positions.changed > 0) + self._writing
             self._hurried = self._positions.changed > 0
@@ -565,7 +565,7 @@ class ReliableConsumer(ReliableSubscriber):
         What is not written when the time is over comes again at the next start: the log says so.
         Raises the error of a thread that failed.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             if self._ended:

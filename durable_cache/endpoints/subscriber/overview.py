@@ -19,7 +19,7 @@ from durable_cache.errors import (
     RemoteProtocolError,
     StorageUnavailable,
 )
-from durable_cache.model.arguments import check_kind, check_timeout
+from durable_cache.model.arguments import check_kind, read_timeout
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.consumers import (
@@ -167,7 +167,7 @@ def rewind_consumer(
     """
     check_session(session)
     check_target(to, source)
-    check_timeout(timeout_seconds)
+    timeout_seconds = read_timeout(timeout_seconds)
     given = ConsumerOptions() if options is None else options
     chosen = check_kind("options", given, ConsumerOptions, "a ConsumerOptions").checked()
     keeping = Keeping(session, domain, consumer, None, chosen, timeout_seconds)

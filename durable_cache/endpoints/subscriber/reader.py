@@ -35,7 +35,7 @@ from durable_cache.endpoints.subscriber.subscriber import (
     SubscriberOptions,
 )
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_kind, check_timeout
+from durable_cache.model.arguments import check_kind, read_timeout
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
@@ -134,8 +134,7 @@ class ReliableReader(ReliableSubscriber):
 
         False when the time is over, and where the reader is closed before.
         """
-        check_timeout(timeout_seconds)
-        return self._kept.wait(timeout_seconds)
+        return self._kept.wait(read_timeout(timeout_seconds))
 
     def sample_lost_status(self) -> SampleLost:
         """Return how many samples were dropped; `change` is since this was last asked."""

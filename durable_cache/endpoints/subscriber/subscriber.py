@@ -53,7 +53,7 @@ from durable_cache.endpoints.subscriber.mailbox import NEVER_NS, Mailbox
 from durable_cache.endpoints.subscriber.questions import Questions
 from durable_cache.endpoints.subscriber.receiver import Receiver
 from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
-from durable_cache.model.arguments import check_fields, check_number, check_text, check_timeout
+from durable_cache.model.arguments import check_domain, check_fields, check_number, read_timeout
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
@@ -151,7 +151,7 @@ class SubscriberOptions:
     def checked(self) -> SubscriberOptions:
         """Return the options themselves; ConfigError names what no subscriber can work with."""
         check_fields(self)
-        check_text("domain", self.domain)
+        check_domain(self.domain)
         for name in ("channel_samples", "payload_bytes_max", "events_max"):
             check_number(name, getattr(self, name), 1, whole=True)
         for name in ("query_timeout_seconds", "overrun_seconds"):
@@ -515,7 +515,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         Threads that do not end in time, as in a callback that never returns, are named in the log.
         Raises the error of a thread that failed.
         """
-        check_timeout(timeout_seconds)
+        timeout_seconds = read_timeout(timeout_seconds)
         if self._stopped.is_set():
             return
         self._stopped.set()
