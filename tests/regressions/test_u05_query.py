@@ -15,7 +15,7 @@ import pytest
 
 import durable_cache
 from durable_cache import declare_reliability_cache, declare_reliable_publisher
-from durable_cache.testing.network import LocalNetwork
+from durable_cache.testing.network import LocalNetwork, wait_until
 
 TREE = Path(durable_cache.__file__).parents[1]
 QUERIES = re.findall(
@@ -86,6 +86,29 @@ def test_a_source_in_front_of_the_keys_is_read_as_everywhere(network: LocalNetwo
     assert {row["key"] for row in any_first_chunk} == {"fleet/0/pose", "fleet/1/pose"}
     latest = rows(run(network, "query", "*/fleet/**", "--latest", "--format", "json"))
     assert [row["payload"] for row in latest] == ["28", "29"]
+
+
+@pytest.mark.parametrize("keys", ["aaa", "zyx"])
+def test_what_happened_first_stands_first_whoever_published_it(
+    nobody: LocalNetwork, keys: str
+) -> None:
+    assert "the whole history is printed, oldest first" in (TREE / "README.md").read_text()
+    with declare_reliability_cache(nobody.client(), "turn/**") as cache:
+        publishers = [
+            declare_reliable_publisher(nobody.client(id=zid), "turn/*", cache=False)
+            for zid in ("c" * 32, "b" * 32, "a" * 32)
+        ]
+        wait_until(lambda: all(publisher.matched for publisher in publishers), what="matching")
+        for at in range(6):
+            publishers[at % 3].put(b"n%d" % at, key=f"turn/{keys[at % 3]}")
+        wait_until(lambda: cache.status().appended == 6, what="all of it")
+        for asked in ("turn/**", "*/turn/*", "*/*"):
+            printed = run(nobody, "query", asked, "--format", "csv").stdout
+            assert re.findall(r"\bn(\d)", printed) == list("012345")
+        printed = run(nobody, "query", "turn/**", "--limit", "3").stdout
+        assert re.findall(r"\bn(\d)", printed) == list("012")
+        for publisher in publishers:
+            publisher.close()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import heapq
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,14 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.model.newest import is_update, latest_values
 from durable_cache.model.sample import Kind, Sample
-from durable_cache.model.selection import Order, parse_max, parse_sn, parse_source, parse_time
+from durable_cache.model.selection import (
+    Order,
+    Selection,
+    parse_max,
+    parse_sn,
+    parse_source,
+    parse_time,
+)
 from durable_cache.service.files import (
     BINARY,
     SampleFile,
@@ -146,20 +154,30 @@ def readings_of(key_expr: str, source: str) -> tuple[Reading, ...]:
 
 def read_all(
     asking: Asking,
-    readings: Iterable[Reading],
+    readings: Sequence[Reading],
     parameters: str,
     trouble: Pages,
     order: Order = Order.IDENTITY,
-) -> Iterator[list[Sample]]:
-    """Yield what caches hold under any of the readings, each sample once, each in `order`."""
+) -> Iterator[Sample]:
+    """Return what caches hold under any of the readings, each sample once, in `order`."""
+    parts = [
+        _read(asking, readings[: at + 1], parameters, trouble, order) for at in range(len(readings))
+    ]
+    return heapq.merge(*parts, key=Selection(order=order).place)
+
+
+def _read(
+    asking: Asking, readings: Sequence[Reading], parameters: str, trouble: Pages, order: Order
+) -> Iterator[Sample]:
+    """Yield what the last of the readings names, and none before it."""
     from durable_cache.service.client import history_pages
 
-    before: list[KeyExpression] = []
-    for reading in readings:
-        asked = (reading.key_expr, reading.prefix, parameters)
-        for page in history_pages(asking, *asked, trouble, order):
-            yield [s for s in page if not any(earlier.matches(s.key) for earlier in before)]
-        before.append(KeyExpression(reading.key_expr))
+    *others, reading = readings
+    before = [KeyExpression(other.key_expr) for other in others]
+    for page in history_pages(asking, reading.key_expr, reading.prefix, parameters, trouble, order):
+        for sample in page:
+            if not any(earlier.matches(sample.key) for earlier in before):
+                yield sample
 
 
 def _query(arguments: argparse.Namespace) -> int:
@@ -185,12 +203,13 @@ def _query(arguments: argparse.Namespace) -> int:
         samples_to(arguments.format, arguments.output) as file,
     ):
         asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
-        pages: Iterable[list[Sample]] = (
-            [_latest(asking, readings, trouble)]
+        # People read what happened first first, and so does `--limit`.
+        order = order_of(arguments.format) if arguments.format in BINARY else Order.TIME
+        samples = (
+            iter(_latest(asking, readings, trouble))
             if arguments.latest
-            else read_all(asking, readings, asked.parameters, trouble, order_of(arguments.format))
+            else read_all(asking, readings, asked.parameters, trouble, order)
         )
-        samples: Iterator[Sample] = itertools.chain.from_iterable(pages)
         left_out: list[Sample] = []
         if not arguments.wildcard_updates:
             samples = _on_keys(samples, left_out)
@@ -255,8 +274,7 @@ def _write(samples: Iterator[Sample], file: SampleFile, limit: int) -> tuple[int
 def _latest(asking: Asking, readings: Sequence[Reading], trouble: Pages) -> list[Sample]:
     """Return the newest sample of each key that is not deleted."""
     if len(readings) > 1 or readings[0].prefix != "*":
-        pages = read_all(asking, readings, "_max=1", trouble)
-        found = latest_values(itertools.chain.from_iterable(pages))
+        found = latest_values(read_all(asking, readings, "_max=1", trouble))
         return [sample for sample in found if sample.kind is Kind.PUT]
     key_expr = readings[0].key_expr
     gathered = asking.select(key_expr)

@@ -98,8 +98,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     trouble = Pages()
     with client_session(arguments) as session:
         asking = Asking(session, zid_of(session), timeout_seconds=arguments.timeout)
-        pages = read_all(asking, readings_of(asked.key_expr, "*"), asked.parameters, trouble)
-        found = list(itertools.islice(itertools.chain.from_iterable(pages), _SAMPLES_MAX + 1))
+        samples = read_all(asking, readings_of(asked.key_expr, "*"), asked.parameters, trouble)
+        found = list(itertools.islice(samples, _SAMPLES_MAX + 1))
         if trouble.errors:
             raise DurableCacheError(trouble.errors[0])
         if not trouble.answers and not are_caches_in_reach(asking):
