@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 __all__ = ["Moment"]
 
 
-class Moment(NamedTuple):
-    """When something happened, as the shell's clocks say."""
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """When something happened, as the shell's clocks say.
+
+    A struct, as samples are: there is one of these for every put.
+    """
 
     monotonic_ns: int
     """For waiting; never goes back."""

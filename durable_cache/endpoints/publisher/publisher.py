@@ -370,21 +370,19 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             with self._sending:
                 if self.closed:
                     raise Closed(f"the publisher on {self.key_expr} is closed")
-                read = new_stamp(self._outlet) if given is None else (given, *raw_timestamp(given))
-                stamp, ntp64, stamp_id = read
-                outputs: Sequence[Output] = ()
                 if self._jobs.qsize() <= self._jobs_max:
+                    stamp, ntp64, stamp_id = (
+                        new_stamp(self._outlet) if given is None else (given, *raw_timestamp(given))
+                    )
                     qos, now = self._qos, moment_now()
                     put = Put(on, kind, payload, encoding, attachment, ntp64, stamp_id, qos, now)
-                    with self._lock:
-                        sending = self._engine.number(put)
-                    outputs = self._tell(put) if sending is None else (sending,)
-                if outputs and not isinstance(outputs[0], Full):
-                    standing = self._send(outputs, key, stamp)
-                    if self._keys.unregistered:
-                        self._keys.register(on)
-                    # As the overloads of `declare_reliable_publisher` say.
-                    return None if standing is None else Receipt(self, standing)  # type: ignore[return-value]
+                    sent = self._send_ordinary(put, key, stamp) or self._send_other(put, key, stamp)
+                    if sent is not None:
+                        if self._keys.unregistered:
+                            self._keys.register(on)
+                        standing = sent.standing
+                        # As the overloads of `declare_reliable_publisher` say.
+                        return None if standing is None else Receipt(self, standing)  # type: ignore[return-value]
             # Not while `_sending` is held: whoever waits longest is not who must go first.
             deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
             self._await_room(deadline)
@@ -406,15 +404,36 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             "a put does (in an event loop not at all: await receipts)"
         )
 
-    def _send(
-        self, outputs: Sequence[Output], key: str | None, stamp: Timestamp
-    ) -> Standing | None:
-        """Carry out what a put needs; whatever it raises, the engine is told what became of it."""
-        standing, kept = None, False
+    def _send_ordinary(self, put: Put, key: str | None, stamp: Timestamp) -> Send | None:
+        """Number and send what needs nothing else (ADR 0200); None, and nothing done, otherwise."""
+        with self._lock:
+            sending = self._engine.number(put)
+        if sending is None:
+            return None
+        try:
+            send(self._outlet, sending.sample, key, stamp)
+        except BaseException as error:
+            self._not_sent(error)
+            raise
+        with self._lock:
+            self._engine.sent()
+            if self._own_cache.reading:
+                self.changed.notify_all()
+        return sending
+
+    def _send_other(self, put: Put, key: str | None, stamp: Timestamp) -> Send | None:
+        """Carry out what a put needs; None where there is no room for it.
+
+        Whatever it raises, the engine is told what became of it.
+        """
+        sending, kept = None, False
+        outputs = self._tell(put)
+        if isinstance(outputs[0], Full):
+            return None
         try:
             for output in outputs:
                 if isinstance(output, Send):
-                    standing = output.standing
+                    sending = output
                     send(self._outlet, output.sample, key, stamp)
                 elif isinstance(output, Keep) and self._spool is not None:
                     self._spool.append(output.sample, output.incarnation)
@@ -422,22 +441,19 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                     kept = True
                 else:
                     self._do((output,))
-        except Exception as error:
-            self._ended(SendFailed())
-            if not kept:
+        except BaseException as error:
+            self._not_sent(error)
+            if not (kept and isinstance(error, Exception)):
                 raise
             _log.warning("a sample is sent later, from the spool", extra={"reason": str(error)})
-            return standing
-        except BaseException:
-            # Ctrl-C is raised once the call into Zenoh is over: the sample may have left, and its
-            # number with it.
-            self._ended(_SENT)
-            raise
-        with self._lock:
-            self._engine.sent()
-            if self._own_cache.reading:
-                self.changed.notify_all()
-        return standing
+            return sending
+        self._ended(_SENT)
+        return sending
+
+    def _not_sent(self, error: BaseException) -> None:
+        # Ctrl-C is raised once the call into Zenoh is over: the sample may have left, and its
+        # number with it.
+        self._ended(SendFailed() if isinstance(error, Exception) else _SENT)
 
     def _ended(self, event: Sent | SendFailed) -> None:
         with self._lock:

@@ -54,17 +54,21 @@ def new_stamp(outlet: Outlet) -> tuple[zenoh.Timestamp, int, str]:
 def send(outlet: Outlet, sample: Sample, key: str | None, stamp: zenoh.Timestamp) -> None:
     """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
     info = SourceInfo(outlet.entity, sample.sn)
+    attachment = sample.attachment
     if key is not None:
         _send_on(outlet, key, sample, stamp, info)
     elif sample.kind is not _PUT:
-        outlet.delete(attachment=sample.attachment, timestamp=stamp, source_info=info)
+        outlet.delete(attachment=attachment, timestamp=stamp, source_info=info)
     elif sample.encoding == outlet.encoding:  # the publisher's own: Zenoh need not read it again
-        outlet.put(sample.payload, attachment=sample.attachment, timestamp=stamp, source_info=info)
+        if attachment is None:  # as every argument, it costs as much as a call of ours
+            outlet.put(sample.payload, timestamp=stamp, source_info=info)
+        else:
+            outlet.put(sample.payload, attachment=attachment, timestamp=stamp, source_info=info)
     else:
         outlet.put(
             sample.payload,
             encoding=sample.encoding,
-            attachment=sample.attachment,
+            attachment=attachment,
             timestamp=stamp,
             source_info=info,
         )

@@ -92,6 +92,7 @@ class PublisherEngine:
         """
         self._source = source
         self._options = options or EngineOptions()
+        self._wanted = self._options.acknowledgements > 0
         self._numbering = Numbering(source, 0, incarnation, next_sn)
         self._fresh = self._numbering
         """The numbering that begins where no earlier one goes on."""
@@ -208,9 +209,9 @@ class PublisherEngine:
     @property
     def has_room(self) -> bool:
         """Whether a further sample may wait for acknowledgements."""
-        options = self._options
-        return self.unacknowledged == 0 or (
-            self.unacknowledged < options.unacknowledged_max
+        waiting, options = self.unacknowledged, self._options
+        return waiting == 0 or (
+            waiting < options.unacknowledged_max
             and self.unacknowledged_bytes < options.unacknowledged_bytes_max
         )
 
@@ -325,8 +326,7 @@ class PublisherEngine:
     def _put(self, event: Put) -> list[Output]:
         if self._under_way is not None:
             raise LocalProtocolError("a put while another is under way")
-        wanted = self._options.acknowledgements > 0
-        if wanted and not self.has_room:
+        if self._wanted and not self.has_room:
             return [Full(self.unacknowledged)]
         if self._numbering.next_sn >= SOURCE_SN_MODULUS:
             self._wrap(event.now)
@@ -349,16 +349,15 @@ class PublisherEngine:
         """
         numbering = self._numbering
         sn = numbering.next_sn
-        wanted = self._options.acknowledgements > 0
         if (
             self._under_way is not None
             or sn >= SOURCE_SN_MODULUS
             or (alone and (self._has_spool or self._declared != numbering.incarnation))
-            or (wanted and not self.has_room)
+            or (self._wanted and not self.has_room)
         ):
             return None
         attachment = put.attachment
-        monotonic_ns, unix_ns = put.now
+        now = put.now
         if self.subjects is not None:
             sequence, since = self.subjects.following(put.key, sn, put.now)
             attachment = attach(attachment, sequence, put.key, sn, since)
@@ -375,13 +374,13 @@ class PublisherEngine:
             put.timestamp_id,
             False,
             put.qos,
-            unix_ns,
+            now.unix_ns,
         )
         standing = None
-        if wanted:
+        if self._wanted:
             standing = Standing(numbering.incarnation, sn)
             self.unacknowledged += 1
-            self.unacknowledged_bytes += numbering.wait_for(standing, sample, monotonic_ns)
+            self.unacknowledged_bytes += numbering.wait_for(standing, sample, now.monotonic_ns)
         self._under_way = send = Send(sample, standing)
         return send
 
