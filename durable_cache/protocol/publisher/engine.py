@@ -475,31 +475,36 @@ class PublisherEngine:
         open_ = numbering.open
         first_answer = {cache_id: level}  # shared: what is known of a sample is never changed
         enough = self._is_enough([level])
-        finished = []
-        history = self._history if numbering.source == self._source else None
+        finished: list[Standing] = []
         freed_bytes = 0
         # Whichever is shorter: one sample that nobody ever gets must not make every run long.
         numbers: Iterable[int] = range(first, last + 1)
         if last - first >= len(open_):
             numbers = [sn for sn in open_ if first <= sn <= last]
-        others = numbering.refused.get(cache_id)  # it has another sample, or none, there
+        others = numbering.refused.get(cache_id)
+        if others is not None:  # it has another sample, or none, there
+            numbers = [sn for sn in numbers if sn not in others]
         for sn in numbers:
             waiting = open_.get(sn)
-            if waiting is None or (others is not None and sn in others):
+            if waiting is None:
                 continue
             standing = waiting.standing
             if standing.caches:
                 best = max(level, standing.caches.get(cache_id, level))
                 standing.caches = {**standing.caches, cache_id: best}
-                standing.done = self._is_enough(standing.caches.values())
+                if not self._is_enough(standing.caches.values()):
+                    continue
             else:
-                standing.caches, standing.done = first_answer, enough
-            if standing.done:
-                del open_[sn]
-                freed_bytes += waiting.size
-                finished.append(standing)
-                if history is not None:
-                    history.release(numbering.epoch, sn)
+                standing.caches = first_answer
+                if not enough:
+                    continue
+            standing.done = True
+            del open_[sn]
+            freed_bytes += waiting.size
+            finished.append(standing)
+        if self._history is not None and numbering.source == self._source:
+            for standing in finished:
+                self._history.release(numbering.epoch, standing.sn)
         self.unacknowledged -= len(finished)
         self.unacknowledged_bytes -= freed_bytes
         return finished
