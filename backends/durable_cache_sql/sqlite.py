@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -274,7 +274,9 @@ def _insert_text(rows: int, *, attached: bool) -> str:
     Where nothing is `attached`, no attachment is bound.
     """
     names = SAMPLE_COLUMNS if attached else SAMPLE_COLUMNS[:-1]
-    one = insert(samples).values(dict.fromkeys([samples.c[name] for name in names], bindparam(None)))
+    one = insert(samples).values(
+        dict.fromkeys([samples.c[name] for name in names], bindparam(None))
+    )
     head, row = str(one.compile(dialect=sqlite.dialect(paramstyle="qmark"))).split(" VALUES ")
     return f"{head} VALUES {', '.join([row] * rows)}"
 

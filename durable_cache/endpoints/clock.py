@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import monotonic_ns, time_ns
 
 from durable_cache.model.clock import Moment
 
@@ -11,4 +11,4 @@ __all__ = ["moment_now"]
 
 def moment_now() -> Moment:
     """Return what both clocks say."""
-    return Moment(time.monotonic_ns(), time.time_ns())
+    return Moment(monotonic_ns(), time_ns())

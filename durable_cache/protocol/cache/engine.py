@@ -265,7 +265,9 @@ class CacheEngine:
         window.accept(sample.sn, sample.sn)
         numbering.take((sample,), self._accepted)
 
-    def _recovered(self, known: KnownSource, samples: Sequence[Sample], event: BatchReceived) -> None:
+    def _recovered(
+        self, known: KnownSource, samples: Sequence[Sample], event: BatchReceived
+    ) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.epoch, sample.sn)):
             numbering = known.numbering(known.canonical(sample.epoch, sample.sn))
             if numbering.window.verdict(sample.sn) is Verdict.DUPLICATE:
