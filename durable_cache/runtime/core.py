@@ -27,11 +27,10 @@ from typing import assert_never
 import msgspec
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
-from durable_cache.protocol.cache.agreement import Agreement, beyond_live, called_here, named_too
+from durable_cache.protocol.cache.agreement import Agreement
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import (
@@ -65,6 +64,7 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
+from durable_cache.protocol.cache.names import called_here, heard_twice, named_too
 from durable_cache.protocol.cache.questions import (
     Agreed,
     Conversation,
@@ -314,7 +314,10 @@ class CacheCore:
                 batch = self._within_limit(batch, origin)
                 if len(batch):
                     self._engine_takes(BatchReceived(batch, origin, now))
-                    self._look_for_twins(batch)
+                    unknown = self._engine.unknown(batch.sources)
+                    known = (source for source in batch.sources if source not in unknown)
+                    twice = heard_twice(batch, map(self._engine.known, known))
+                    self._given.extend(map(_NamedTwice, twice))
             case TokenGone(source, incarnation):
                 self._awaiting_tokens.gone(source, incarnation)
             case EpochDeclared(source):
@@ -336,16 +339,6 @@ class CacheCore:
             case _:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = False
-
-    def _look_for_twins(self, batch: SampleBatch) -> None:
-        """Have numbers compared that came live and are here under a later epoch (ADR 0213)."""
-        unknown = self._engine.unknown(batch.sources)
-        loaded = (source for source in batch.sources if source not in unknown)
-        for known in map(self._engine.known, loaded):
-            if max(known.numberings, default=0) > known.current and beyond_live(
-                known, RangeSet.of([s.sn for s in batch if s.source == known.source])
-            ):
-                self._given.append(_NamedTwice(known.source))
 
     def _take_unnumbered(self, batch: SampleBatch) -> Conversation[SampleBatch]:
         """Take the samples that have no number of a source, and return the others."""
@@ -520,6 +513,7 @@ class CacheCore:
             self._to_move.append(alias)
         for alias in agreement.revoked:
             self._engine_takes(EpochFreed(alias.source, alias.stored))
+            self.epochs.reuse(alias.source, alias.stored)
             self._effects.append(ReportEpochs(alias, are_one=False))
         agreement.inquiries, agreement.agreed, agreement.revoked = [], [], []
 

@@ -6,8 +6,8 @@ import msgspec
 
 from durable_cache.model.sample import SampleBatch
 from durable_cache.model.selection import Cursor
-from durable_cache.protocol.cache.agreement import are_twins
 from durable_cache.protocol.cache.events import Alias
+from durable_cache.protocol.cache.names import are_twins
 from durable_cache.protocol.cache.questions import (
     Conversation,
     Lookup,

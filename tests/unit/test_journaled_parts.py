@@ -204,6 +204,8 @@ def test_an_older_backend_is_noticed_where_an_old_entry_was_drained_again(tmp_pa
     """What was recorded last is in both; what the stream had before that is not."""
     backend = Backend()
     with opened(tmp_path, backend) as store:
+        for key in ("a/0/a", "a/0/b", "a/0/c", "a/0/d", "b/a", "b/b", "b/c", "b/d"):
+            store.commit(batch(Stream(key, SourceId("cd", 1), 3), 0))
         store.commit(batch(ONE, 0, 1, 2))
         assert store.drain_all(5)
         older = backend.read(Selection(), 99)

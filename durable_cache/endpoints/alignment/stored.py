@@ -18,9 +18,9 @@ from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.alignment import (
     StreamLoaded,
 )
-from durable_cache.protocol.cache.agreement import are_twins
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.cache.names import are_twins
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage

@@ -19,7 +19,7 @@ puts the samples off that raised it, for they are given again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -28,17 +28,30 @@ import msgspec
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.fitting import (
     adjoin,
     begun_between,
+    belongs,
     by_time,
+    came_before,
+    free_below,
     is_out_of_order,
     is_unnamed,
     may_be_of,
     wrapped_between,
+)
+from durable_cache.protocol.cache.names import (
+    KnownOf,
+    are_twins,
+    beyond_live,
+    both_declared,
+    lower_first,
+    named_too,
+    together,
+    under,
 )
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
@@ -53,9 +66,10 @@ from durable_cache.protocol.cache.questions import (
     NumbersLooked,
     answer_of,
 )
+from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = ["Agreement", "Inquiry", "are_twins", "beyond_live", "called_here", "named_too"]
+__all__ = ["Agreement", "Inquiry"]
 
 _COMPARED_MAX = 20_000
 """So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
@@ -77,7 +91,6 @@ what both caches heard before they were parted is among them."""
 _SN_END = 1 << 36
 _Pair = tuple[SourceId, int, int]
 """A source and two of its epochs, the one that would stand first."""
-KnownOf = Callable[[SourceId], KnownSource]
 KeyT = TypeVar("KeyT")
 _ValueT = TypeVar("_ValueT")
 
@@ -125,6 +138,7 @@ class Agreement:
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
         self._undecided: OrderedDict[SourceId, float] = OrderedDict()
         self._declared: OrderedDict[tuple[SourceId, int], bool] = OrderedDict()
+        self._parted: OrderedDict[Alias, bool] = OrderedDict()
         self._agreed = {(alias.source, alias.stored): alias for alias in agreements}
         self.inquiries: list[Inquiry] = []
         self.agreed: list[Alias] = []
@@ -153,7 +167,7 @@ class Agreement:
     def differ(self, source: SourceId, winner: int, loser: int) -> None:
         """Two epochs are two after all."""
         self._agreed.pop((source, loser), None)
-        self._differ((source, *_lower_first(winner, loser)))
+        self._differ((source, *lower_first(winner, loser)))
 
     def settle(self, batch: SampleBatch, now: Moment) -> Conversation[SampleBatch]:
         """Return what of others' samples may come in now; what is held back is given again."""
@@ -211,12 +225,12 @@ class Agreement:
         self._now = now.monotonic_ns / 1e9
         known = self._known_of(source)
         pairs = [(source, epoch, EPOCH_UNKNOWN) for epoch in named_too(known)]
-        pairs += [(source, *_lower_first(known.current, epoch)) for epoch in beyond_live(known)]
+        pairs += [(source, *lower_first(known.current, epoch)) for epoch in beyond_live(known)]
         for pair in dict.fromkeys(pairs):
             if pair in self._different:
                 continue
             if (yield from self._same_here(known, *pair[1:])):
-                self._inquire(pair, _together(known, pair[2:], ()), in_common=True)
+                self._inquire(pair, together(known, pair[2:], ()), in_common=True)
 
     def _are_one(self, pair: _Pair, inquiry: _Asked, loser: int) -> Conversation[bool]:
         """Tell whether what others gave, and what is here, show two epochs to be one."""
@@ -263,38 +277,118 @@ class Agreement:
         if epoch == EPOCH_UNKNOWN:
             return (yield from self._nameless(source, known, samples))
         if known.canonical(epoch, 0) != epoch:
-            yield from self._check(source, known, epoch, samples)
-            return samples
+            contradicts = yield from self._check(known, epoch, samples)
+            return [] if contradicts else samples
+        ours = self._unproven(known, epoch)
+        fits = None if ours is None else (yield from belongs(ours, samples))
+        proven = fits is True or ours is None or not ours.named_here
+        twins: list[int] = []
+        if ours is not None and (fits is False or not proven):
+            twins = yield from self._twins(known, ours, samples)
+            for twin in twins if fits is None else ():
+                proven |= (yield from self._same_here(known, epoch, twin)) is True
+        if ours is not None and fits is False:
+            for twin in twins:
+                self._differ((source, *lower_first(epoch, twin)))
+            if not twins:
+                return (yield from self._called_alike(known, ours, samples))
+        else:
+            yield from self._compare_names(known, epoch, samples, proven=proven)
+        if twins and (fits is False or not proven):
+            return under(lower_first(min(twins), max(twins))[0], samples)
+        return samples
+
+    def _compare_names(
+        self, known: KnownSource, epoch: int, samples: list[Sample], *, proven: bool
+    ) -> Conversation[None]:
+        """See which other names the run of samples may have here; they have or get this one.
+
+        Not `proven`: what is here under this one may be another run that two caches call alike.
+        """
         for other in [*known.numberings.values()]:
             own = is_unnamed(other) and not other.foreign
-            pair = (source, *_lower_first(epoch, other.epoch))
+            pair = (known.source, *lower_first(epoch, other.epoch))
             if (
                 other.epoch == epoch
                 or pair in self._different
-                or _both_declared(known, epoch, other)
+                or both_declared(known, epoch, other)
             ):
                 continue
             same = yield from self._compared(other, samples)
             if same is False:
-                self._differ(pair)
+                if proven:
+                    self._differ(pair)
             elif same or own:
-                self._inquire(pair, other.window.held, in_common=same is True)
+                self._inquire(pair, other.window.held, in_common=same is True and proven)
             elif (yield from adjoin(known, epoch, other.epoch, samples)):
-                self._inquire(pair, _together(known, pair[1:], samples), in_common=False)
-        return samples
+                self._inquire(pair, together(known, pair[1:], samples), in_common=False)
 
-    def _check(
-        self, source: SourceId, known: KnownSource, epoch: int, samples: list[Sample]
-    ) -> Conversation[None]:
-        """Take an agreement back where others' samples under its loser show that it was wrong."""
+    def _twins(
+        self, known: KnownSource, ours: Numbering, samples: list[Sample]
+    ) -> Conversation[list[int]]:
+        """Return under which epochs samples are here that come under the epoch of another run."""
+        twins: list[int] = []
+        for other in [*known.numberings.values()]:
+            same = other is not ours and (yield from self._compared(other, samples))
+            twins += [other.epoch] if same else []
+        return twins
+
+    def _unproven(self, known: KnownSource, epoch: int) -> Numbering | None:
+        """Return the run here under an epoch, where nothing but samples tells which run it is."""
+        ours = known.numberings.get(epoch)
+        if ours is None or not ours.window.held or ours.named or ours.declared:
+            return None
+        return None if (known.source, epoch) in self._declared else ours
+
+    def _called_alike(
+        self, known: KnownSource, ours: Numbering, samples: list[Sample]
+    ) -> Conversation[list[Sample]]:
+        """Part two runs that two caches call by one epoch: the earlier goes by an earlier one.
+
+        The other finds what it gave under that name and takes it over. Samples that come from among
+        those of our run wait.
+        """
+        epoch = free_below(known, ours.epoch)
+        if epoch == EPOCH_UNKNOWN:
+            return []
+        if (yield from came_before(ours, samples)):
+            self._differ((known.source, epoch, ours.epoch))
+            return under(epoch, samples)
+        if all(is_later(sample, ours.newest_ntp64) for sample in samples):
+            alias = Alias(known.source, ours.epoch, 0, epoch)
+            _put(self._parted, alias, True)
+            yield from self.agree(alias)
+        return []
+
+    def _check(self, known: KnownSource, epoch: int, samples: list[Sample]) -> Conversation[bool]:
+        """Tell whether others' samples under a name that lost are not of the run that it became.
+
+        The agreement was wrong, or the name is another run's: it is theirs once nothing of the
+        first is stored under it any more.
+        """
+        source = known.source
         alias = self._agreed.get((source, epoch))
         winner = known.numberings.get(known.canonical(epoch, 0))
         if alias is None or winner is None:
-            return
-        if (yield from self._compared(winner, samples)) is False:
+            return False
+        fits = yield from self._compared(winner, samples)
+        if fits is None and self._unproven(known, winner.epoch):
+            fits = yield from belongs(winner, samples)
+        if fits is not False:
+            return False
+        if known.is_moved(epoch) or alias not in self._parted:
             yield from answer_of(Keep(Disagreed(alias)), Done)
             self.differ(source, alias.epoch, epoch)
             self.revoked.append(alias)
+        if known.is_moved(epoch):
+            self._forget(source, epoch)
+        return True
+
+    def _forget(self, source: SourceId, epoch: int) -> None:
+        """Forget what was found of the run that had an epoch which is another one's now."""
+        for memory in (self._different, self._inquiries):
+            for pair in [pair for pair in memory if pair[0] == source and epoch in pair[1:]]:
+                del memory[pair]
 
     def _nameless(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
@@ -315,7 +409,7 @@ class Agreement:
         if apart or source not in self._waited_for:
             same = False if apart else (yield from self._of_one_run(source, known, samples))
             if same is False and not elsewhere and (epoch := by_time(known, fitting, samples)):
-                return [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
+                return under(epoch, samples)
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.
                 self._await_name(source)
@@ -341,8 +435,8 @@ class Agreement:
             return same
         held = ours.window.held
         lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
-        in_order = not (yield from is_out_of_order(held, lowest))
-        if in_order and not (yield from is_out_of_order(held, highest)):
+        in_order = not (yield from is_out_of_order(ours, lowest))
+        if in_order and not (yield from is_out_of_order(ours, highest)):
             return True
         if source not in self._undecided:
             _put(self._undecided, source, self._now + _UNDECIDED_SECONDS)
@@ -446,91 +540,13 @@ class Agreement:
         _put(self._different, pair, True)
 
 
-def named_too(known: KnownSource) -> list[int]:
-    """Return under which epochs numbers are here that are here without one, too."""
-    ours = known.numberings.get(EPOCH_UNKNOWN)
-    if ours is None or not is_unnamed(ours):
-        return []
-    held = ours.window.held
-    others = (other for other in known.numberings.values() if other is not ours)
-    return [other.epoch for other in others if held.intersection(other.window.held)]
-
-
-def beyond_live(known: KnownSource, sns: RangeSet | None = None) -> list[int]:
-    """Return later epochs than that of live samples under which some of its numbers are here, too.
-
-    `sns`: only these. Others gave it under that name before it came live: perhaps it is one run.
-    """
-    live = known.live
-    if live.named or live.declared:
-        return []
-    held = live.window.held if sns is None else sns
-    later = [other for other in known.numberings.values() if other.epoch > live.epoch]
-    return [other.epoch for other in later if held.intersection(other.window.held)]
-
-
-def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: KnownOf) -> SampleBatch:
-    """Return what another gave under the epochs by which its runs go here.
-
-    A run that has no epoch here, and comes under that of another run, is left out: under its
-    number another sample may be here already.
-    """
-    epochs: dict[tuple[SourceId, int], int | None] = {}
-    sources = {sample.source for sample in batch} if names else set()
-    for source, epoch, name in names:
-        if source not in sources:
-            continue
-        known = known_of(source)
-        own = known.of_incarnation(name)
-        taken = known.numberings.get(known.canonical(epoch, 0))
-        if own is not None:
-            epochs[source, epoch] = own.epoch
-        elif taken is not None and taken.is_of_another(name):
-            epochs[source, epoch] = None
-    if all(called == epoch for (_, epoch), called in epochs.items()):
-        return batch
-    found = ((s, epochs.get((s.source, s.epoch), s.epoch)) for s in batch)
-    return SampleBatch(
-        sample if epoch == sample.epoch else msgspec.structs.replace(sample, epoch=epoch)
-        for sample, epoch in found
-        if epoch is not None
-    )
-
-
-def are_twins(first: Sample, second: Sample) -> bool:
-    """Tell whether samples under one number are the same, whatever their epochs."""
-    ours = (first.ntp64, first.timestamp_id, sample_digest(first))
-    return ours == (second.ntp64, second.timestamp_id, sample_digest(second))
-
-
-def _both_declared(known: KnownSource, epoch: int, other: Numbering) -> bool:
-    """Tell whether the source's own tokens say that two epochs are two."""
-    numbering = known.numberings.get(epoch)
-    return numbering is not None and bool(numbering.incarnation and other.incarnation)
-
-
 def _sn(sample: Sample) -> int:
     return sample.sn
-
-
-def _together(known: KnownSource, epochs: Iterable[int], samples: Iterable[Sample]) -> RangeSet:
-    """Return the numbers that are here of some runs, and those of samples."""
-    numbers = RangeSet.of([sample.sn for sample in samples])
-    for epoch in epochs:
-        if epoch in known.numberings:
-            numbers.update(known.numberings[epoch].window.held)
-    return numbers
 
 
 def _is_nameless(given: tuple[tuple[SourceId, int], list[Sample]]) -> bool:
     """Tell whether samples, by source and epoch, have no epoch."""
     return given[0][1] == EPOCH_UNKNOWN
-
-
-def _lower_first(one: int, two: int) -> tuple[int, int]:
-    """Return two epochs, the one that stands first; one that says nothing comes last."""
-    lower, higher = sorted((one, two), key=lambda epoch: (epoch == EPOCH_UNKNOWN, epoch))
-    return lower, higher
 
 
 def _put(memory: OrderedDict[KeyT, _ValueT], key: KeyT, value: _ValueT) -> None:

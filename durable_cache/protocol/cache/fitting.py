@@ -9,18 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from durable_cache.model.ranges import RangeSet
+import msgspec
+
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
-from durable_cache.protocol.cache.questions import Conversation, Numbers, NumbersFound, answer_of
+from durable_cache.protocol.cache.questions import (
+    Conversation,
+    Lookup,
+    Numbers,
+    NumbersFound,
+    NumbersLooked,
+    answer_of,
+)
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 
 __all__ = [
     "adjoin",
     "begun_between",
+    "belongs",
     "by_time",
+    "came_before",
+    "free_below",
     "is_out_of_order",
     "is_unnamed",
     "may_be_of",
@@ -75,6 +86,10 @@ def adjoin(
     return ended_ntp64 < min(times) + RESTART_NTP64
 
 
+def _sn(sample: Sample) -> int:
+    return sample.sn
+
+
 def _ends(numbering: Numbering | None) -> list[int]:
     """Return the lowest and the highest number that is here of a run."""
     if numbering is None or not numbering.window.held:
@@ -98,6 +113,51 @@ def begun_between(
         if ours.newest_ntp64 < (yield from _beginning(known.source, other)) <= first:
             return True
     return False
+
+
+def belongs(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[bool | None]:
+    """Tell whether samples that bear the epoch of a run here are of that run (ADR 0215).
+
+    A number in common decides, else the order of numbers and times; None: nothing contradicts.
+    """
+    if any(sample.stamped or not sample.ntp64 for sample in samples):
+        return None
+    held = numbering.window.held
+    both = tuple(
+        msgspec.structs.replace(sample, epoch=numbering.epoch)
+        for sample in samples
+        if sample.sn in held
+    )
+    differs = False
+    if both:
+        looked = yield from answer_of(Lookup(both), NumbersLooked)
+        for sample, stored, _ in looked.found:
+            if stored is None or stored.stamped:
+                continue
+            if (stored.ntp64, stored.timestamp_id) == (sample.ntp64, sample.timestamp_id):
+                return True
+            differs = True
+    newest = numbering.newest_held
+    if differs or any(s.sn <= newest and is_later(s, numbering.newest_ntp64) for s in samples):
+        return False
+    for sample in (min(samples, key=_sn), max(samples, key=_sn)):
+        if (yield from is_out_of_order(numbering, sample, RESTART_NTP64)):
+            return False
+    return None
+
+
+def came_before(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[bool]:
+    """Tell whether samples were published before a run that is here began."""
+    newest = max(sample.ntp64 for sample in samples)
+    begun = yield from _beginning(next(iter(samples)).source, numbering)
+    return newest < begun
+
+
+def free_below(known: KnownSource, epoch: int) -> int:
+    """Return the next epoch before one that no run has or had; 0 where there is no room."""
+    before = max((other for other in known.numberings if other < epoch), default=EPOCH_UNKNOWN)
+    free = (one for one in range(epoch - 1, before, -1) if not known.is_taken(one))
+    return next(free, EPOCH_UNKNOWN)
 
 
 def may_be_of(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[bool]:
@@ -129,18 +189,21 @@ def _beginning(source: SourceId, numbering: Numbering) -> Conversation[int]:
     return min(times, default=ntp64_from_ns(frame_start_ns(numbering.epoch)))
 
 
-def is_out_of_order(held: RangeSet, sample: Sample) -> Conversation[bool]:
-    """Tell whether a neighbour by number without an epoch is none by time."""
+def is_out_of_order(
+    numbering: Numbering, sample: Sample, apart_ntp64: int = _APART_NTP64
+) -> Conversation[bool]:
+    """Tell whether a neighbour by number is none by time."""
+    held = numbering.window.held
     below, above = held.clip(0, sample.sn - 1).last, held.clip(sample.sn + 1, _SN_END).first
     for sn in (below, above):
         if sn is None:
             continue
-        question = Numbers(sample.source, EPOCH_UNKNOWN, sn, sn, _NEIGHBOURS_MAX)
+        question = Numbers(sample.source, numbering.epoch, sn, sn, _NEIGHBOURS_MAX)
         neighbours = yield from answer_of(question, NumbersFound)
         for stored in neighbours.samples:
             later = stored.ntp64 - sample.ntp64
             apart = later if sn < sample.sn else -later
-            if apart > _APART_NTP64 and not (stored.stamped | sample.stamped):
+            if apart > apart_ntp64 and not (stored.stamped | sample.stamped):
                 return True
     return False
 

@@ -38,6 +38,7 @@ class Numbering:
         "foreign",
         "incarnation",
         "name_lost",
+        "named_here",
         "newest_ntp64",
         "parked",
         "rejected",
@@ -56,6 +57,8 @@ class Numbering:
         """What its token is to call it: it began where the numbers of a named run wrapped."""
         self.foreign = False
         """Not all of it was heard by this process: what others gave may be another's numbers."""
+        self.named_here = False
+        """Its epoch may be of our making; otherwise it came with what others gave."""
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
         self.parked: Sample | None = None
         self.newest_ntp64 = 0
@@ -191,7 +194,7 @@ class KnownSource:
         for state in states:
             first = state.held.first
             numbering = self.numbering(self.canonical(state.epoch, 0 if first is None else first))
-            numbering.foreign = True
+            numbering.foreign = numbering.named_here = True
             numbering.newest_ntp64 = max(numbering.newest_ntp64, state.newest_ntp64)
             numbering.incarnation = numbering.incarnation or state.incarnation
             numbering.name_lost |= state.name_lost
@@ -372,6 +375,10 @@ class KnownSource:
             epoch = earlier
         return epoch
 
+    def is_moved(self, epoch: int) -> bool:
+        """Tell whether nothing is stored any more under an epoch that lost."""
+        return self._epochs.moved_to(self.source, epoch) is not None
+
     def is_taken(self, epoch: int) -> bool:
         """Tell whether a run goes by an epoch, or did until it got another name."""
         return epoch in self.numberings or epoch in self._epochs.lost(self.source)
@@ -385,6 +392,7 @@ class KnownSource:
         highest = max((self.current, *self.numberings, *self._epochs.lost(self.source)))
         self.current = epoch_of_restart(sample, unix_ns, highest)
         numbering = self.live
+        numbering.named_here = True
         numbering.expect_name(before, sample.sn)
         numbering.window.begin(0)
         return numbering

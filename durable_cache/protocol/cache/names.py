@@ -1,0 +1,126 @@
+"""By which epochs a cache calls the runs of a source, and which of two names stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.cache.fitting import is_unnamed
+from durable_cache.protocol.cache.numbering import KnownSource, Numbering
+from durable_cache.protocol.wire import Incarnation
+
+__all__ = [
+    "KnownOf",
+    "are_twins",
+    "beyond_live",
+    "both_declared",
+    "called_here",
+    "heard_twice",
+    "lower_first",
+    "named_too",
+    "together",
+    "under",
+]
+
+KnownOf = Callable[[SourceId], KnownSource]
+
+
+def named_too(known: KnownSource) -> list[int]:
+    """Return under which epochs numbers are here that are here without one, too."""
+    ours = known.numberings.get(EPOCH_UNKNOWN)
+    if ours is None or not is_unnamed(ours):
+        return []
+    held = ours.window.held
+    others = (other for other in known.numberings.values() if other is not ours)
+    return [other.epoch for other in others if held.intersection(other.window.held)]
+
+
+def beyond_live(known: KnownSource, sns: RangeSet | None = None) -> list[int]:
+    """Return later epochs than that of live samples under which some of its numbers are here, too.
+
+    `sns`: only these. Others gave it under that name before it came live: perhaps it is one run.
+    """
+    live = known.live
+    if live.named or live.declared:
+        return []
+    held = live.window.held if sns is None else sns
+    later = [other for other in known.numberings.values() if other.epoch > live.epoch]
+    return [other.epoch for other in later if held.intersection(other.window.held)]
+
+
+def heard_twice(batch: SampleBatch, sources: Iterable[KnownSource]) -> list[SourceId]:
+    """Return the sources of which numbers came live that are here under a later epoch (ADR 0213).
+
+    Only what others gave has a later epoch than live samples: there is nearly never one.
+    """
+    found: list[SourceId] = []
+    for known in sources:
+        if max(known.numberings, default=EPOCH_UNKNOWN) <= known.current:
+            continue
+        sns = RangeSet.of([sample.sn for sample in batch if sample.source == known.source])
+        if beyond_live(known, sns):
+            found.append(known.source)
+    return found
+
+
+def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: KnownOf) -> SampleBatch:
+    """Return what another gave under the epochs by which its runs go here.
+
+    A run that has no epoch here, and comes under that of another run, is left out: under its
+    number another sample may be here already.
+    """
+    epochs: dict[tuple[SourceId, int], int | None] = {}
+    sources = {sample.source for sample in batch} if names else set()
+    for source, epoch, name in names:
+        if source not in sources:
+            continue
+        known = known_of(source)
+        own = known.of_incarnation(name)
+        taken = known.numberings.get(known.canonical(epoch, 0))
+        if own is not None:
+            epochs[source, epoch] = own.epoch
+        elif taken is not None and taken.is_of_another(name):
+            epochs[source, epoch] = None
+    if all(called == epoch for (_, epoch), called in epochs.items()):
+        return batch
+    found = ((s, epochs.get((s.source, s.epoch), s.epoch)) for s in batch)
+    return SampleBatch(
+        sample if epoch == sample.epoch else msgspec.structs.replace(sample, epoch=epoch)
+        for sample, epoch in found
+        if epoch is not None
+    )
+
+
+def are_twins(first: Sample, second: Sample) -> bool:
+    """Tell whether samples under one number are the same, whatever their epochs."""
+    ours = (first.ntp64, first.timestamp_id, sample_digest(first))
+    return ours == (second.ntp64, second.timestamp_id, sample_digest(second))
+
+
+def both_declared(known: KnownSource, epoch: int, other: Numbering) -> bool:
+    """Tell whether the source's own tokens say that two epochs are two."""
+    numbering = known.numberings.get(epoch)
+    return numbering is not None and bool(numbering.incarnation and other.incarnation)
+
+
+def together(known: KnownSource, epochs: Iterable[int], samples: Iterable[Sample]) -> RangeSet:
+    """Return the numbers that are here of some runs, and those of samples."""
+    numbers = RangeSet.of([sample.sn for sample in samples])
+    for epoch in epochs:
+        if epoch in known.numberings:
+            numbers.update(known.numberings[epoch].window.held)
+    return numbers
+
+
+def lower_first(one: int, two: int) -> tuple[int, int]:
+    """Return two epochs, the one that stands first; one that says nothing comes last."""
+    lower, higher = sorted((one, two), key=lambda epoch: (epoch == EPOCH_UNKNOWN, epoch))
+    return lower, higher
+
+
+def under(epoch: int, samples: Iterable[Sample]) -> list[Sample]:
+    return [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]

@@ -1,0 +1,105 @@
+"""Two runs of a foreign publisher that two caches call by one epoch are not mixed (ADR 0215)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.cache.events import Origin
+from durable_cache.runtime.effects import Inquired
+from durable_cache.storage.contract import Floor
+from tests.unit.driven import DrivenCache
+from tests.unit.test_core import ONE, acknowledged, of_run, run_of
+
+EARLIER, LATER = 1, 2
+"""Two runs after the first one, 100 and 104 seconds after the caches began."""
+
+
+def earlier(first: int, last: int) -> list[Sample]:
+    return run_of(ONE, first, last, seconds=100, run=EARLIER)
+
+
+def later(first: int, last: int) -> list[Sample]:
+    return run_of(ONE, first, last, seconds=104, run=LATER)
+
+
+def that_heard(samples: list[Sample]) -> tuple[DrivenCache, int]:
+    """Return a cache that heard the first run and these, and how it calls these."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 19))
+    cache.take(samples)
+    cache.wait(2)
+    cache.effects.clear()
+    return cache, cache.core.epochs.canonical(ONE, cache.all()[-1].epoch)
+
+
+def given(cache: DrivenCache, samples: list[Sample], epoch: int) -> None:
+    """Give samples as a peer does that was asked for them: again and again."""
+    for _ in range(3):
+        called = [msgspec.structs.replace(sample, epoch=epoch) for sample in samples]
+        cache.take(called, Origin.ALIGNED)
+        cache.wait(2)
+
+
+@pytest.mark.parametrize("theirs", [(4, 13), (10, 13)], ids=["numbers in common", "times alone"])
+def test_the_earlier_of_two_runs_goes_by_an_earlier_epoch(theirs: tuple[int, int]) -> None:
+    cache, name = that_heard(later(0, 9))
+    given(cache, earlier(*theirs), name)
+    assert of_run(cache, ONE, LATER) == {name: RangeSet([(0, 9)])}
+    assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([theirs])}
+
+
+@pytest.mark.parametrize("theirs", [(4, 13), (0, 3)], ids=["numbers in common", "times alone"])
+def test_who_has_the_earlier_run_calls_it_so_and_takes_the_other_under_its_name(
+    theirs: tuple[int, int],
+) -> None:
+    cache, name = that_heard(earlier(4, 9))
+    given(cache, later(*theirs), name)
+    assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([(4, 9)])}
+    assert of_run(cache, ONE, LATER) == {name: RangeSet([theirs])}
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(0, 19)])}
+
+
+def test_what_is_here_under_another_name_shows_which_run_a_name_means_there() -> None:
+    """Nothing is acknowledged of the run that goes by that name here."""
+    cache, name = that_heard([*earlier(4, 9), *later(0, 2)])
+    (before,) = of_run(cache, ONE, EARLIER)
+    given(cache, later(0, 3), before)
+    assert of_run(cache, ONE, EARLIER) == {before: RangeSet([(4, 9)])}
+    assert of_run(cache, ONE, LATER) == {name: RangeSet([(0, 3)])}
+    assert acknowledged(cache, ONE) == RangeSet([(0, 3)])
+
+
+def test_a_name_that_a_run_left_is_free_for_the_run_that_others_call_so() -> None:
+    """Though what the first run had was purged, so that only its time tells them apart."""
+    cache, name = that_heard(earlier(0, 9))
+    given(cache, earlier(0, 9), name - 1)
+    for inquiry in cache.inquiries():
+        cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([(0, 9)])}
+    cache.store.purge([Floor(earlier(0, 0)[0].stream._replace(epoch=name - 1), 10)])
+    given(cache, later(0, 5), name)
+    assert of_run(cache, ONE, LATER) == {name: RangeSet([(0, 5)])}
+    assert of_run(cache, ONE, EARLIER) == {}
+
+
+def test_runs_wait_where_no_epoch_is_free_between_them() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 19))
+    cache.take(earlier(0, 5))
+    (before,) = of_run(cache, ONE, EARLIER)
+    cache.take(run_of(ONE, 0, 9, seconds=101, run=3))
+    cache.take(later(0, 9))
+    given(cache, run_of(ONE, 0, 12, seconds=102, run=4), before + 1)
+    assert of_run(cache, ONE, 4) == {}
+    assert of_run(cache, ONE, 3) == {before + 1: RangeSet([(0, 9)])}
+
+
+def test_one_run_whose_clock_was_set_back_is_one_where_a_number_in_common_shows_it() -> None:
+    cache, name = that_heard(later(0, 5))
+    given(cache, [*later(5, 5), *run_of(ONE, 6, 9, seconds=50, run=LATER)], name)
+    assert of_run(cache, ONE, LATER) == {name: RangeSet([(0, 9)])}
