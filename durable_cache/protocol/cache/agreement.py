@@ -371,16 +371,17 @@ class Agreement:
         winner = known.numberings.get(known.canonical(epoch, 0))
         if alias is None or winner is None:
             return False
+        moved = known.is_moved(epoch)
         fits = yield from self._compared(winner, samples)
-        if fits is None and self._unproven(known, winner.epoch):
+        if fits is None and moved and self._unproven(known, winner.epoch):
             fits = yield from belongs(winner, samples)
         if fits is not False:
             return False
-        if known.is_moved(epoch) or alias not in self._parted:
+        if moved or alias not in self._parted:
             yield from answer_of(Keep(Disagreed(alias)), Done)
             self.differ(source, alias.epoch, epoch)
             self.revoked.append(alias)
-        if known.is_moved(epoch):
+        if moved:
             self._forget(source, epoch)
         return True
 
