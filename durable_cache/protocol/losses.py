@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
-from operator import attrgetter
 from typing import NamedTuple, assert_never
 
 import msgspec
@@ -31,7 +30,6 @@ __all__ = [
     "encode_table",
 ]
 
-_SOURCE = attrgetter("source")
 _NO_SUBJECTS = SubjectCounts()
 OTHERS = "*"
 """The user of the row that takes the counts of those there was no room for."""
@@ -154,13 +152,15 @@ class Losses:
 
     def passed_on(self, samples: Sequence[Sample], passed: Passed = Passed.FIRST) -> None:
         """Count samples that the program gets; those without a number have no rates."""
-        if len(samples) == 1 and passed is Passed.FIRST:
-            # For a sample that comes alone a Counter costs more than all the rest.
-            source, delivered = samples[0].source, self._delivered
-            if source in delivered:
-                delivered[source] += 1
+        sources = [sample.source for sample in samples]
+        source, delivered = sources[0], self._delivered
+        if passed is Passed.FIRST and source in delivered:
+            # Most often all are of one source, and to count each costs more than to say so.
+            count = len(sources)
+            if sources.count(source) == count:
+                delivered[source] += count
                 return
-        for source, count in Counter(map(_SOURCE, samples)).items():
+        for source, count in Counter(sources).items():
             if not is_unnumbered(source):
                 self._count(source, count, passed)
 

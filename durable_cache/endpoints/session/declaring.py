@@ -200,7 +200,7 @@ def tokens_for_certain(session: Session, key_expr: str, timeout_seconds: float) 
 
 def take_token_changes(watch: ZenohSubscriber) -> Sequence[tuple[str, bool]]:
     """Return each change since the last call as (key, alive), at once."""
-    changes = receive_now(watch, _CHANGES_KEPT_MAX)
+    changes = _polled(watch)
     return [(str(change.key_expr), change.kind == PUT) for change in changes] if changes else ()
 
 
@@ -212,8 +212,7 @@ def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscribe
 
 def take_heartbeats(watch: ZenohSubscriber) -> Sequence[tuple[SourceId, int]]:
     """Return each heartbeat since the last call as (source, last source_sn), at once."""
-    beats = receive_now(watch, _CHANGES_KEPT_MAX)
-    return [beat for one in beats if (beat := _heartbeat(one)) is not None] if beats else ()
+    return [beat for one in _polled(watch) if (beat := _heartbeat(one)) is not None]
 
 
 def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int] | None:
@@ -437,8 +436,7 @@ def hear_polled(session: Session, key_expr: str) -> ZenohSubscriber:
 
 def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
     """Return each message since the last call as (key, payload), at once."""
-    heard = receive_now(subscriber, _CHANGES_KEPT_MAX)
-    return [(str(sample.key_expr), sample.payload.to_bytes()) for sample in heard]
+    return [(str(sample.key_expr), sample.payload.to_bytes()) for sample in _polled(subscriber)]
 
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
@@ -461,6 +459,15 @@ def receive_now(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sam
     except _GONE:
         pass  # undeclared: what was there before is all there is
     return taken
+
+
+def _polled(watch: ZenohSubscriber) -> Sequence[zenoh.Sample]:
+    """Take what is there; mostly nothing is, and that is seen with one look."""
+    try:
+        first = watch.handler.try_recv()
+    except _GONE:
+        return ()
+    return () if first is None else (first, *receive_now(watch, _CHANGES_KEPT_MAX - 1))
 
 
 def receive_query(queryable: Queryable) -> Query | None:

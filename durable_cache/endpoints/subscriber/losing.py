@@ -63,6 +63,8 @@ class Losing:
         self._losses, self._table = losses, table
         self._sources_max = options.losses_max
         self._advisories = Advisories(subscriber, options.loss_keys_max)
+        self.wake_ns = self._advisories.wake_ns
+        """Returns the monotonic time of the next advisory, or None."""
         self._sinks: list[Sink[LossAdvisory]] = []
         self._keys: OrderedDict[SourceId, str] = OrderedDict()
         """What publishers say they publish on: the key of a lost sample is lost with it."""
@@ -80,10 +82,6 @@ class Losing:
     def errors(self) -> int:
         """How often a listener's callback raised."""
         return sum(sink.errors for sink in self._sinks if isinstance(sink, Callback))
-
-    def wake_ns(self) -> int | None:
-        """Return the monotonic time of the next advisory, or None."""
-        return self._advisories.wake_ns()
 
     def declared(self, token: PublisherToken) -> None:
         """Know on which keys a source publishes."""

@@ -177,9 +177,9 @@ class ReliableReader(ReliableSubscriber):
             self._writers.learn()
         super()._run()
 
-    def _take_said(self) -> Iterator[Event]:
+    def _take_said(self, looks_around: bool) -> Iterator[Event]:
         self._writers.look()
-        yield from super()._take_said()
+        yield from super()._take_said(looks_around)
 
     def _note_publisher(self, key: str, *, alive: bool) -> None:
         self._writers.note_publisher(key, alive=alive)

@@ -58,7 +58,7 @@ from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.losses import LossRow, LossTable
-from durable_cache.protocol.modes import EXACTLY_ONCE, Mode
+from durable_cache.protocol.modes import EXACTLY_ONCE, Mode, Passed
 from durable_cache.protocol.subscriber.arriving import ArrivingEngine
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
@@ -94,6 +94,8 @@ _LISTED_SECONDS = 2.0
 """How long after our start tokens that come may be of publishers that were there before us."""
 _CACHES_MET_MAX = 1024
 """Tokens of caches that are remembered; of one that is forgotten it is asked what it holds."""
+_LOOK_NS = 10_000_000
+"""How long names and heartbeats may wait while samples come one by one."""
 _IDLE_SECONDS = 0.1
 """How often tokens and heartbeats are looked at while nothing else comes."""
 
@@ -199,6 +201,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._error: BaseException | None = None
         self._threads: list[Thread] = []
         self._warned = False
+        self._look_ns = 0
+        """When to look around again; monotonic."""
         self._publishers = watch_tokens_polled(session, tokens_about(domain, "pub", self.key_expr))
         self._caches = watch_tokens_polled(session, tokens_about(domain, "history", self.key_expr))
         self._known_publishers: dict[str, PublisherToken] = {}
@@ -395,7 +399,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         """Handle an event, and what else is due; return when there is more to do."""
         self._turn()
         # What was declared before these samples came is known before they are looked at.
-        for said in self._take_said():
+        for said in self._take_said(self._looks_around(event)):
             self._handle(said)
         if event is not None:
             self._handle(event)
@@ -408,9 +412,19 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._warn()
         return wake_ns
 
-    def _take_said(self) -> Iterator[Event]:
-        """Yield what tokens and heartbeats say since the last time."""
-        self._losing.look()
+    def _looks_around(self, event: Event | None) -> bool:
+        """Tell whether it is time to look at what may be known some milliseconds later, too."""
+        if isinstance(event, Received):
+            now_ns = event.now.monotonic_ns
+            if now_ns < self._look_ns:
+                return False
+            self._look_ns = now_ns + _LOOK_NS
+        return True
+
+    def _take_said(self, looks_around: bool) -> Iterator[Event]:
+        """Yield what tokens say since the last time; names and heartbeats where it is time."""
+        if looks_around:
+            self._losing.look()
         for key, alive in take_token_changes(self._publishers):
             self._note_publisher(key, alive=alive)
             token = parse_publisher_token(key, self._domain)
@@ -438,7 +452,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 self._met_caches[key] = time.time_ns()
                 if not self._known_caches:
                     yield AnswerersGone(moment_now())
-        for source, source_sn in take_heartbeats(self._heartbeats):
+        for source, source_sn in take_heartbeats(self._heartbeats) if looks_around else ():
             yield HeartbeatReceived(source, source_sn, moment_now())
 
     def _meet(self, key: str) -> tuple[bool, int | None]:
@@ -467,15 +481,20 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             return False
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, Received):
+            ready = self._engine.take_next(event)
+            if ready is not None:  # as nearly always
+                self._pass_on(ready, Passed.FIRST, unsure=False)
+                return
         self._do(self._engine.handle(event))
 
     def _do(self, outputs: Iterable[Output]) -> None:
-        self.subjects.tell()
+        if self._engine.subjects.untold:
+            self.subjects.tell()
         for output in outputs:
             match output:
                 case Deliver(samples, unsure, passed):
-                    self._engine.losses.passed_on(samples, passed)
-                    self._deliver(self._engine.losses.after_misses(samples, unsure=unsure))
+                    self._pass_on(samples, passed, unsure=unsure)
                 case Fetch() | AskHistory() | AskBeginning():
                     self._questions.ask(output)
                 case Missed(source, epoch, first, last):
@@ -483,6 +502,11 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 case _:
                     assert_never(output)
         self._history_complete = self._engine.history_complete
+
+    def _pass_on(self, samples: Sequence[Sample], passed: Passed, *, unsure: bool) -> None:
+        losses = self._engine.losses
+        losses.passed_on(samples, passed)
+        self._deliver(losses.after_misses(samples, unsure=unsure))
 
     def _deliver(self, samples: Sequence[Sample]) -> None:
         self._sink.deliver(samples)

@@ -11,7 +11,7 @@ It is driven as `SubscriberEngine` is.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -126,6 +126,10 @@ class ArrivingEngine:
             case _:
                 assert_never(event)
         return self._outputs.take()
+
+    def take_next(self, received: Received) -> Sequence[Sample] | None:
+        """Return None: every sample is looked at, as its mode has it."""
+        return None
 
     def run_of(self, source: SourceId, epoch: int) -> tuple[int, str]:
         """Return by which epoch and incarnation a run goes whose samples bear an epoch."""

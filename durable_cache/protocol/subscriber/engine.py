@@ -35,6 +35,7 @@ from durable_cache.protocol.subscriber.events import (
     AnswerersGone,
     BeginningTold,
     Declared,
+    Deliver,
     DeliveryOptions,
     Event,
     Fetch,
@@ -91,7 +92,8 @@ class SubscriberEngine:
         self._crowd, self._answerers_known = Crowd(), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
         self._duplicates = self._dropped = self.beyond = 0
-        self._wake_times: list[int] | None = None  # a next number changes none of them
+        self._wake_known = False  # a next number does not change it
+        self._wake_ns: int | None = None
 
     @property
     def history_complete(self) -> bool:
@@ -132,7 +134,7 @@ class SubscriberEngine:
         `answerers_known`: there are caches, and one that does not answer may be restarting.
         """
         self._began_ns = self._heard_ns = now.unix_ns
-        self._answerers_known, self._wake_times = answerers_known, None
+        self._answerers_known, self._wake_known = answerers_known, False
         if self._history.active:
             self._history.start(now.monotonic_ns)
         return self._outputs.take()
@@ -140,13 +142,10 @@ class SubscriberEngine:
     def handle(self, event: Event) -> list[Output]:
         """Take what happened and return what is to be done, in order."""
         self.losses.now_ns, self.subjects.now = event.now.unix_ns, event.now
-        self._wake_times = self._wake_times if isinstance(event, Received) else None
+        self._wake_known = self._wake_known and isinstance(event, Received)
         match event:
-            case Received(samples, now, oversized):
-                if not oversized:
-                    self._received(samples, now)
-                for sample in in_place(samples, oversized) if oversized else ():
-                    self._take(sample, now)
+            case Received():
+                self._received(event)
             case Fetched() | FetchFailed():
                 self._answered(event)
             case HistoryPage() | HistoryFailed():
@@ -168,34 +167,52 @@ class SubscriberEngine:
                 self._tick(now)
             case _:
                 assert_never(event)
-        if self._crowd:
+        if self._crowd.waiting:
             self._let_in(event.now)
         return self._outputs.take()
 
+    def take_next(self, received: Received) -> Sequence[Sample] | None:
+        """Return what is passed on where these are the next of one source that lacks nothing.
+
+        None, and nothing changed, where there is more to do: `handle` tells (ADR 0226).
+        """
+        samples, now = received.samples, received.now
+        numbering = None if received.oversized else self._sources.next_of(samples)
+        if numbering is None or self._crowd.waiting or not self._outputs.passes_at_once(samples):
+            return None
+        self._heard_ns = self.losses.now_ns = now.unix_ns
+        self.subjects.now = now
+        return numbering.all_named(samples)
+
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""
-        if self._wake_times is None:
+        if not self._wake_known:
             times = self._history.wake_times() + self._sources.wake_times()
             times += self._awaiting.wake_times() + self._tails.wake_times()
-            self._wake_times = times + self._answerers.wake_times()
-        return min(self._wake_times, default=None)
+            self._wake_ns = min(times + self._answerers.wake_times(), default=None)
+            self._wake_known = True
+        return self._wake_ns
 
     # What is published
 
-    def _received(self, samples: Sequence[Sample], now: Moment) -> None:
-        ready = self._outputs.ready
-        steady = self._sources.steady
-        reading, self._heard_ns = self._history.active, now.unix_ns
+    def _received(self, received: Received) -> None:
+        samples, now, oversized = received.samples, received.now, received.oversized
+        if (ready := self.take_next(received)) is not None:
+            self._outputs.done.append(Deliver(tuple(ready)))
+        elif not oversized:
+            self._take_each(samples, now)
+        for sample in in_place(samples, oversized) if oversized else ():
+            self._take(sample, now)
+
+    def _take_each(self, samples: Sequence[Sample], now: Moment) -> None:
+        ready, reading = self._outputs.ready, self._history.active
+        steady, self._heard_ns = self._sources.steady, now.unix_ns
         for sample in samples:
             numbering = steady.get(sample.source)
             if numbering is not None and sample.sn == numbering.next_sn:
-                numbering.next_sn = sample.sn + 1
-                if sample.ntp64 > numbering.newest_ntp64:
-                    numbering.newest_ntp64 = sample.ntp64
-                ready.append(numbering.name(sample))
-                numbering.used = True
+                ready.append(numbering.next_named(sample))
                 continue
-            self._wake_times = None
+            self._wake_known = False
             if is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
             elif reading and not self._sources.is_live(sample.source):
@@ -207,7 +224,7 @@ class SubscriberEngine:
         """Take a sample that may be too large for us."""
         if isinstance(sample, TooLarge):
             self._sources.steady.pop(sample.source, None)  # another look than at its number
-        self._received((sample,), now)
+        self._take_each((sample,), now)
 
     def _hold_back(self, sample: Sample) -> None:
         """Keep a sample until history is read; of what does not fit, where each source stands."""
@@ -331,7 +348,7 @@ class SubscriberEngine:
             if not any(later.reached >= 0 for later in followed.numberings[1:]):
                 break  # declared, and nothing of it came yet
             if not head.ending:
-                self._look_for_end(followed, head, now_ns)
+                followed.look_for_end(head, options, self._outputs, now_ns)
             if not (head.end_known and (head.next_sn is None or head.next_sn > head.top)):
                 break
             followed.end_first()
@@ -346,17 +363,6 @@ class SubscriberEngine:
             self._sources.waiting[followed.source] = followed
         else:
             self._sources.waiting.pop(followed.source, None)
-
-    def _look_for_end(self, followed: Followed, head: Numbering, now_ns: int) -> None:
-        """A later numbering has begun: the rest of this one comes first, or is reported."""
-        head.ending = True
-        if head.next_sn is None or not self._options.recovery:
-            head.end_known = True
-            return
-        if followed.wraps(self._options):
-            head.top, head.end_known = SOURCE_SN_MODULUS - 1, True
-            head.end_told = True
-        head.advance(self._outputs, now_ns)
 
     def _ask_missing(self, followed: Followed, numbering: Numbering, now_ns: int) -> None:
         if not (self._options.recovery and numbering.is_due(now_ns)):
@@ -585,7 +591,7 @@ class SubscriberEngine:
 
     def _let_in(self, now: Moment) -> None:
         """Follow those that wait for room, as far as there is some."""
-        self._wake_times = None
+        self._wake_known = False
         for _ in range(len(self._crowd)):
             if self.reads_history or not self._sources.make_room():
                 return

@@ -147,6 +147,19 @@ class Followed:
             head.let_go(sample)
             ended.report_late(sample, outputs)
 
+    def look_for_end(
+        self, head: Numbering, options: DeliveryOptions, outputs: Outputs, now_ns: int
+    ) -> None:
+        """A later numbering has begun: the rest of this one comes first, or is reported."""
+        head.ending = True
+        if head.next_sn is None or not options.recovery:
+            head.end_known = True
+            return
+        if self.wraps(options):
+            head.top, head.end_known = SOURCE_SN_MODULUS - 1, True
+            head.end_told = True
+        head.advance(outputs, now_ns)
+
     def end_first(self) -> None:
         """The first numbering is at its end: the next one is delivered."""
         ended = self.ended = self.numberings.pop(0)

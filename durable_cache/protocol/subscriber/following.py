@@ -11,7 +11,7 @@ report (`lost`). A source's later numberings wait until the earlier one is at it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +28,7 @@ from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 __all__ = ["RESTART_NTP64", "Numbering", "is_one"]
 
 _SECOND_NS = 1_000_000_000
+_named = msgspec.structs.replace
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
 
@@ -185,7 +186,32 @@ class Numbering:
             self.called = self.epoch
         if sample.epoch == self.called:
             return sample
-        return msgspec.structs.replace(sample, epoch=self.called)
+        return _named(sample, epoch=self.called)
+
+    def goes_on_with(self, samples: Sequence[Sample]) -> bool:
+        """Tell whether all of these are of its source, and bear the next numbers in order."""
+        first, count = self.next_sn, len(samples)
+        if count == 1:
+            return samples[0].sn == first and samples[0].source == self.source
+        if first is None or [sample.sn for sample in samples] != list(range(first, first + count)):
+            return False
+        return [sample.source for sample in samples].count(self.source) == count
+
+    def next_named(self, sample: Sample) -> Sample:
+        """Return the next sample as it is passed on; it is not too large, and nothing waits."""
+        self.next_sn, self.used = sample.sn + 1, True
+        if sample.ntp64 > self.newest_ntp64:
+            self.newest_ntp64 = sample.ntp64
+        return self.name(sample)
+
+    def all_named(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """Return the next samples as they are passed on, as `next_named` does each."""
+        if len(samples) == 1:
+            return (self.next_named(samples[0]),)
+        called = self.called = self.epoch if self.called is None else self.called
+        self.next_sn, self.used = samples[-1].sn + 1, True
+        self.newest_ntp64 = max([self.newest_ntp64, *[sample.ntp64 for sample in samples]])
+        return [one if one.epoch == called else _named(one, epoch=called) for one in samples]
 
     def report(self, outputs: Outputs, first: int, last: int) -> None:
         """Report numbers as missed, under the epoch that its samples bear."""

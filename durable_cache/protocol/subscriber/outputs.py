@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
+
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.subscriber.events import Deliver, Missed, Output
 from durable_cache.protocol.subscriber.subjects import Subjects
 
 __all__ = ["Outputs"]
+
+_ATTACHMENT = attrgetter("attachment")
 
 
 class Outputs:
@@ -40,6 +45,13 @@ class Outputs:
             self.done[-1] = Missed(source, epoch, previous.first, last)
         else:
             self.done.append(Missed(source, epoch, first, last))
+
+    def passes_at_once(self, samples: Sequence[Sample]) -> bool:
+        """Count samples as passed on, unless there is something to read from them or to say."""
+        if self._unsure or any(map(_ATTACHMENT, samples)):
+            return False
+        self.delivered += len(samples)
+        return True
 
     def begin_unsure(self) -> None:
         """What is ready next may follow a loss that nobody can count."""

@@ -9,7 +9,7 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
@@ -142,6 +142,11 @@ class Sources:
         """Return a source that is followed."""
         return self.followed.get(source)
 
+    def next_of(self, samples: Sequence[Sample]) -> Numbering | None:
+        """Return the numbering of which all of these are the next, that needs no other look."""
+        numbering = self.steady.get(samples[0].source) if samples else None
+        return numbering if numbering is not None and numbering.goes_on_with(samples) else None
+
     def is_live(self, source: SourceId) -> bool:
         """Tell whether what is published of a source is passed on."""
         followed = self.followed.get(source)
@@ -235,36 +240,36 @@ class Crowd:
     """The sources that wait for room, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[SourceId, Crowded] = OrderedDict()
+        self.waiting: OrderedDict[SourceId, Crowded] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def declare(self, token: Declared) -> None:
         """Keep a source's last token."""
-        self._waiting.setdefault(token.source, Crowded()).token = token
+        self.waiting.setdefault(token.source, Crowded()).token = token
 
     def add(self, sample: Sample) -> None:
         """Keep the first, the highest and the last sample of a source."""
-        samples = self._waiting.setdefault(sample.source, Crowded()).samples
+        samples = self.waiting.setdefault(sample.source, Crowded()).samples
         highest = max((*samples, sample), key=lambda one: one.sn)
         between = highest is not sample and highest is not samples[0]
         samples[1:] = [highest, sample] if between else [sample]
 
     def leave(self, source: SourceId) -> list[Sample]:
         """Return what came of a source that shows a token only now, and wait for it no more."""
-        crowded = self._waiting.get(source)
+        crowded = self.waiting.get(source)
         if crowded is None or crowded.token is not None:
             return []
-        return self._waiting.pop(source).samples
+        return self.waiting.pop(source).samples
 
     def take(self) -> tuple[SourceId, Crowded]:
         """Return the source that has waited for longest, and what came of it."""
-        return self._waiting.popitem(last=False)
+        return self.waiting.popitem(last=False)
 
     def take_beyond(self, options: DeliveryOptions) -> list[tuple[SourceId, int, int]]:
         """Return the numbers, as runs, of the source there is no room for, if there is one."""
-        if len(self._waiting) <= options.sources_max:
+        if len(self.waiting) <= options.sources_max:
             return []
         source, crowded = self.take()
         return [(source, *run) for run in crowded.runs(options.window_size_samples)]

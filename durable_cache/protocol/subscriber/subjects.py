@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -48,6 +49,7 @@ __all__ = [
     "Subjects",
 ]
 
+_ATTACHMENT = attrgetter("attachment")
 _SECOND_NS = 1_000_000_000
 _HELD_MAX = 1024
 """Sequences of held samples that are remembered, to know a neighbour."""
@@ -204,7 +206,8 @@ class Subjects:
         self._window = SubscriberWindow(options)
         self._losses_max, self._strips = options.subject_losses_max, not options.keeps_trailers
         self._losses: OrderedDict[SubjectId, SubjectLoss] = OrderedDict()
-        self._untold: list[SubjectLoss] = []
+        self.untold: list[SubjectLoss] = []
+        """Losses since `take_losses`."""
         self._counts = dict.fromkeys(Condition, 0)
         self._lost = self._rotated_before = 0
         self.of_one_key = False
@@ -243,7 +246,7 @@ class Subjects:
 
     def take_losses(self) -> Sequence[SubjectLoss]:
         """Return the losses since the last time, each once."""
-        untold, self._untold = self._untold, []
+        untold, self.untold = self.untold, []
         return untold
 
     def read(self, samples: list[Sample], *, keeps_repeats: bool = False) -> list[Sample]:
@@ -251,7 +254,7 @@ class Subjects:
 
         Repeats are left out, unless `keeps_repeats`: then they are only counted.
         """
-        if not any(sample.attachment for sample in samples):
+        if not any(map(_ATTACHMENT, samples)):
             return samples
         all_read = [self._read(sample, keeps_repeats=keeps_repeats) for sample in samples]
         return [sample for sample in all_read if sample is not None]
@@ -323,4 +326,4 @@ class Subjects:
         while len(self._losses) > self._losses_max:
             self._losses.popitem(last=False)
         self._lost += lost
-        self._untold.append(loss)
+        self.untold.append(loss)
