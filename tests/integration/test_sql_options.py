@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import Connection, Engine, event
 
 from durable_cache.errors import ConfigError, StorageUnavailable
+from durable_cache.model.sample import Kind
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.conformance.hooks import read_all
 from durable_cache.testing.samples import batch, run, sample
@@ -42,6 +44,27 @@ def test_a_removal_takes_transactions_of_the_size_allowed(tmp_path: Path) -> Non
             assert storage.purge([Floor(sample(0).stream, 340)]) == 340
         assert len(commits) >= 4
         assert [left.sn for left in read_all(storage)] == list(range(340, 350))
+
+
+@pytest.mark.parametrize("statement_bytes_max", [1, 100_000, 64 << 20])
+def test_many_samples_come_back_as_they_were_however_few_have_an_attachment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement_bytes_max: int
+) -> None:
+    monkeypatch.setattr("durable_cache_sql.append.STATEMENT_BYTES_MAX", statement_bytes_max)
+    given = [
+        msgspec.structs.replace(
+            one,
+            payload=b"x" * (one.sn % 300),
+            kind=Kind.DELETE if one.sn % 7 == 0 else Kind.PUT,
+            attachment=bytes(one.sn % 3) if one.sn in (5, 3_000, 4_999) else None,
+        )
+        for one in (*run(0, 2_999), *run(3_000, 4_999, key="suite/b"))
+    ]
+    with SqlBackend().open("fleet", sqlite(tmp_path)) as storage:
+        assert storage.append(batch(given)).new == 5_000
+        again = storage.append(batch(given))
+        assert (again.new, again.duplicates, again.conflicts) == (0, 5_000, ())
+        assert read_all(storage) == given
 
 
 def test_a_read_beyond_the_pool_waits_for_its_time_and_names_the_option(tmp_path: Path) -> None:

@@ -81,6 +81,39 @@ def test_the_digest_is_not_fooled_by_where_fields_end(
     assert sample_digest(left) != sample_digest(right)
 
 
+alike = st.builds(
+    Sample,
+    st.just("a"),
+    st.sampled_from([SOURCE, SourceId("f", 2)]),
+    st.just(0),
+    st.integers(0, 9),
+    st.sampled_from([b"", b"1", b"22", b"3" * 2000]),
+    st.sampled_from(Kind),
+    st.sampled_from(["zenoh/bytes", "text/plain"]),
+    st.sampled_from([None, b"", b"4"]),
+)
+
+
+@given(st.lists(alike, max_size=8))
+def test_the_digest_does_not_depend_on_what_comes_before(made: list[Sample]) -> None:
+    assert SampleBatch(made).digests == [sample_digest(one) for one in made]
+
+
+def test_a_bare_copy_has_the_digests_that_are_made_later() -> None:
+    batch = SampleBatch(run(0, 2))
+    bare = batch.bare()
+    assert batch.digests is bare.digests
+
+
+@given(st.lists(alike, max_size=8))
+def test_the_samples_of_each_source_keep_their_order(made: list[Sample]) -> None:
+    batch = SampleBatch(made)
+    groups = batch.by_source()
+    assert list(groups) == list(batch.sources) == list(dict.fromkeys(one.source for one in made))
+    for source, group in groups.items():
+        assert list(group) == [one for one in made if one.source == source]
+
+
 def test_the_digest_takes_no_note_of_the_route() -> None:
     one = filled()
     again = msgspec.structs.replace(
