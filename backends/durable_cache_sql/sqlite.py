@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
@@ -68,6 +68,8 @@ _WAL_PAGES = 8192
 _CACHE_KIB = 65_536
 _ROWS_TOGETHER = (2048, 256, 32, 4, 1)
 """Rows of one INSERT: few sizes, so that each is parsed once; SQLite binds up to 32,766 values."""
+_COPIED_BYTES_MAX = 16_384
+"""Above, a copy costs as much as it spares."""
 _json = msgspec.json.Encoder()
 
 
@@ -250,21 +252,29 @@ class SqliteDatabase(Database):
 
 
 def _insertion(columns: Columns) -> tuple[str, tuple[object, ...]]:
-    """Return one INSERT of rows that are given column by column, and the values it binds.
-
-    The driver asks whether somebody adapts a value, of bytes and None with an exception that it
-    raises and catches: a third of what a row cost. It does not ask of a bytearray.
-    """
-    given = cast("Sequence[Any]", columns)
-    *numbers, digests, payloads, attachments = given
-    taken: list[Iterable[object]] = [*numbers, map(bytearray, digests), map(bytearray, payloads)]
+    """Return one INSERT of rows that are given column by column, and the values it binds."""
+    *numbers, digests, payloads, attachments = cast("Sequence[Any]", columns)
+    taken = [*numbers, _bound(digests), _bound(payloads)]
     attached = attachments.count(None) < len(attachments)
     if attached:
-        taken.append([one if one is None else bytearray(one) for one in attachments])
+        taken.append(_bound(attachments))
     values: list[object] = [None] * (len(attachments) * len(taken))
     for at, column in enumerate(taken):
         values[at :: len(taken)] = column
     return _insert_text(len(attachments), attached=attached), tuple(values)
+
+
+def _bound(column: Sequence[Any]) -> Sequence[bytes | bytearray | None]:
+    """Return bytes as they are bound in the least time (ADR 0230).
+
+    The driver asks whether somebody adapts a value: of bytes and None with an exception that it
+    raises and drops, which is a third of what a row costs. It does not ask of a bytearray.
+    """
+    if None not in column and max(map(len, column)) <= _COPIED_BYTES_MAX:
+        return list(map(bytearray, column))
+    return [
+        one if one is None or len(one) > _COPIED_BYTES_MAX else bytearray(one) for one in column
+    ]
 
 
 @cache
