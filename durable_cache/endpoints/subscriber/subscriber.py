@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from threading import Event as Flag
 from threading import Thread, current_thread
 from typing import NamedTuple, assert_never
@@ -96,6 +95,8 @@ _CACHES_MET_MAX = 1024
 """Tokens of caches that are remembered; of one that is forgotten it is asked what it holds."""
 _LOOK_NS = 10_000_000
 """How long names and heartbeats may wait while samples come one by one."""
+_LEFT_SECONDS = 0.02
+"""How often it is looked whether everything that came before the end is delivered."""
 _IDLE_SECONDS = 0.1
 """How often tokens and heartbeats are looked at while nothing else comes."""
 
@@ -236,7 +237,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._shown = declare_native_token(session, str(key_expr), self.source, "sub")
         self._spawn("ask", self._questions.run)
         self._spawn("deliver", self._run)
-        self._spawn("receive", partial(self._receiver.run, self._drive))
+        self._spawn("receive", self._receive)
         close_at_exit(self, session)
 
     def _make_engine(self, options: SubscriberOptions) -> SubscriberEngine | ArrivingEngine:
@@ -334,6 +335,16 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                     self._error = error
 
         self._threads.append(start_thread(guarded, f"dc-subscriber-{name}"))
+
+    def _receive(self) -> None:
+        """Receive until the end; where it is the session that was closed, end as it did."""
+        self._receiver.run(self._drive)
+        while self._mailbox.waiting or self._mailbox.is_taken:
+            if self._stopped.wait(_LEFT_SECONDS):
+                return
+        if not self._stopped.is_set():
+            _log.info("the session of the subscriber on %s was closed", self.key_expr)
+            self.close()
 
     def _next(self) -> Event | None:
         """Return the next event; when there is none, what is left of samples that overran us."""
