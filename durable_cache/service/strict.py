@@ -177,13 +177,8 @@ def _read_field(
         return inner() if model is None else model
     if isinstance(value, str) and not _takes_text(annotation):
         value = plain_number(name, value, f"{where}.{name}")
-    elif isinstance(value, Mapping) and not _takes_text(annotation):
-        value = {
-            key: plain_number(str(key), text, f"{where}.{name}.{key}")
-            if isinstance(text, str)
-            else text
-            for key, text in value.items()
-        }
+    elif typing.get_origin(annotation) is dict and not _takes_text(annotation):
+        return _read_entries(annotation, value, f"{where}.{name}", findings)
     try:
         msgspec.convert({name: value}, dict[str, annotation])  # type: ignore[valid-type]
     except msgspec.ValidationError as error:
@@ -191,6 +186,18 @@ def _read_field(
         text = str(error).replace("$[...]", f"$.{name}")
         raise ConfigError(_located(text, where, {name: annotation})) from error
     return value
+
+
+def _read_entries(
+    annotation: object, table: object, where: str, findings: Findings
+) -> dict[str, object]:
+    """Return what is right of a table of values by name, and note each mistake by its own."""
+    *_, kind = typing.get_args(annotation)
+    entries: dict[str, object] = {}
+    for name, value in read_table(table, where).items():
+        with findings.noting():
+            entries[name] = _read_field(name, kind, value, where, findings)
+    return entries
 
 
 def _takes_text(annotation: object) -> bool:
@@ -232,7 +239,7 @@ def _in_words(text: str) -> str:
         return text
     for word, plain in _KINDS.items():
         text = re.sub(rf"\b{word}\b", plain, text)
-    return text.replace(" | ", " or ")
+    return text.replace(" | ", " or ").replace("a whole number or a number", "a number")
 
 
 def _choices(annotation: object) -> list[str]:

@@ -5,6 +5,7 @@ Nothing here opens a storage; a mistake in a backend's own options is named with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -60,8 +61,9 @@ def read_volume(name: str, settings: VolumeSettings) -> Volume:
     known = {field.encode_name for field in msgspec.structs.fields(backend.options_type)}
     raw: dict[str, object] = {}
     for option, value in settings.options.items():
-        with findings.noting():
-            raw |= resolve_secrets({option: value}, where) if option in known else {option: value}
+        raw[option] = value if option not in known or not isinstance(value, Mapping) else ""
+        with findings.noting():  # what a reference stands for may be missing: the option is not
+            raw |= resolve_secrets({option: value}, where) if option in known else {}
     options = readable_model(backend.options_type, raw, where, findings)
     findings.end()
     if options is None:

@@ -14,7 +14,7 @@ from durable_cache.service.building import cache_options, effective_limits
 from durable_cache.service.config import Settings, read_settings
 from durable_cache.service.document import DOCUMENT_BYTES_MAX, read_document
 from durable_cache.service.layers import Overrides, load_settings, overrides_from
-from durable_cache.service.strict import read_table
+from durable_cache.service.strict import Mistakes, mistakes_of, read_table
 from durable_cache.service.volumes import read_volume
 from durable_cache.storage.contract import Durability, Retention
 
@@ -232,6 +232,38 @@ def test_every_limit_is_documented_with_its_default() -> None:
     settings = load_settings(Overrides())
     for name, value in effective_limits(cache_options(settings, "cache")).items():
         assert f"| `{name}` | {value} |" in page, f"document {name} = {value}"
+
+
+def test_a_secret_that_is_not_there_is_one_mistake() -> None:
+    volumes = {"m": {"backend": "sql", "url": {"env": "DURABLE_CACHE_NOT_THERE"}}}
+    storages = {"fleet": {"key_expr": "a"}}
+    document = {"plugins": {"durable_cache": {"volumes": volumes, "storages": storages}}}
+    with pytest.raises(ConfigError) as wrong:
+        read_volume("m", read_settings(document).cache.volumes["m"])
+    assert mistakes_of(wrong.value) == (
+        "plugins.durable_cache.volumes.m.url: the environment variable DURABLE_CACHE_NOT_THERE is "
+        "not set",
+    )
+
+
+def test_every_limit_that_is_wrong_is_named_by_its_own() -> None:
+    limits = {
+        "gaps_open_max": "x",
+        "pool_threads": None,
+        "tail_bytes_max": "1 zb",
+        "retention_seconds": True,
+        "queue_bytes_max": "1 MiB",
+    }
+    storages = {"fleet": {"key_expr": "a", "limits": limits}}
+    with pytest.raises(Mistakes) as wrong:
+        read_settings({"plugins": {"durable_cache": {"storages": storages}}})
+    where = "plugins.durable_cache.storages.fleet.limits"
+    assert wrong.value.mistakes == (
+        f"{where}.gaps_open_max: expected a number, got text",
+        f"{where}.pool_threads: expected a number, got nothing",
+        f'{where}.tail_bytes_max: expected a number, or "64 KiB", "10 MiB" or "2 GB", got \'1 zb\'',
+        f"{where}.retention_seconds: expected a number, got true or false",
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,15 @@ def setting_reason(key: str, error: Exception, known: Iterable[str]) -> str:
     inner = _IN_JSON.match(text)
     if inner is None:
         return text
-    names = _NAMES_EXPECTED.match(inner[1])
+    said = inner[1].replace('\\"', '"')
+    names = _NAMES_EXPECTED.match(said)
     if names is not None:
         near = difflib.get_close_matches(names[1], re.findall(r"`(.*?)`", names[2]), n=1)
-        return f"Zenoh: {inner[1]}{_meant(near)}"
-    endpoint = _NO_PROTOCOL.match(inner[1])
+        return f"Zenoh: {said}{_meant(near)}"
+    endpoint = _NO_PROTOCOL.match(said)
     if endpoint is not None:
-        return f"Zenoh: {inner[1]}{_meant([f'tcp/{endpoint[2]}'] if ':' in endpoint[2] else [])}"
-    return f"Zenoh: {inner[1]}"
+        return f"Zenoh: {said}{_meant([f'tcp/{endpoint[2]}'] if ':' in endpoint[2] else [])}"
+    return f"Zenoh: {said}"
 
 
 def opening_reason(error: Exception, endpoints: Collection[str]) -> str:
