@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,7 @@ __all__ = [
     "OPEN_RUNS_MAX",
     "DeadLetter",
     "Position",
+    "Weight",
     "check_consumer",
     "claim_key",
     "claim_of",
@@ -48,9 +50,11 @@ __all__ = [
     "fence_of_one_alone",
     "is_claim_key",
     "is_position_key",
+    "next_fence",
     "kept_key_expr",
     "position_key",
     "positions_key_expr",
+    "run_key_of",
 ]
 
 OPEN_RUNS_MAX = 1_000
@@ -59,11 +63,32 @@ _POSITION_BYTES_MAX = 128 * 1024
 _REWINDS_MAX = _FENCE_MAX = 1 << 32
 _DEAD_LETTER_BYTES_MAX = 1 << 30
 _REASON_CHARACTERS_MAX = 1000
+_LEAPS_MAX = 16
 _DEAD = "dead"
 """Where a position's key has its source, which is never called so."""
+_REWOUND_KEYS = 16
+"""Positions that a run may have in a cache: one for each of its last rewinds."""
 _CLAIM = "claim"
 """Where a position's key has its epoch."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Weight(NamedTuple):
+    """What decides which of two positions of a run is the later one."""
+
+    rewinds: int
+    fence: int
+    exclusive: bool = False
+
+    def is_less(self, other: Weight) -> bool:
+        """Tell whether another one is later: by rewinds, then by fence.
+
+        Of an exclusive consumer by fence, then by rewinds (ADR 0236): who claimed a source read all
+        rewinds that a majority held, and one that none held counts no more.
+        """
+        if self.exclusive and other.exclusive:
+            return (self.fence, self.rewinds) < (other.fence, other.rewinds)
+        return self[:2] < other[:2]
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,9 +119,9 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.source, self.incarnation or self.epoch
 
     @property
-    def outweighs(self) -> tuple[int, int]:
-        """Rewinds, then fence: of two positions of a run the lesser one is of an earlier owner."""
-        return self.rewinds, self.fence
+    def weight(self) -> Weight:
+        """Of two positions of a run the lesser one is of an earlier owner."""
+        return Weight(self.rewinds, self.fence, self.exclusive)
 
     @property
     def confirmed_to(self) -> int:
@@ -165,9 +190,21 @@ def dead_letter_key(domain: str, consumer: str, sample: Sample) -> str:
     return own_key(domain, "consumers", consumer, _DEAD, source, epoch, sn)
 
 
-def position_key(domain: str, consumer: str, source: SourceId, epoch: int) -> str:
-    """Return the key of a consumer's position in one run of a source."""
-    return own_key(domain, "consumers", consumer, str(source), str(epoch))
+def position_key(domain: str, consumer: str, source: SourceId, epoch: int, rewinds: int = 0) -> str:
+    """Return the key of a consumer's position in one run of a source, so often rewound.
+
+    Each rewind has another key, so that no position of before is newer under it (ADR 0235): the
+    first is `<epoch>`, then `<epoch>.1`; after `_REWOUND_KEYS` of them they come round again.
+    """
+    slot = rewinds % _REWOUND_KEYS
+    run = f"{epoch}.{slot}" if slot else str(epoch)
+    return own_key(domain, "consumers", consumer, str(source), run)
+
+
+def run_key_of(key: str) -> str:
+    """Return the key of a run's position before it was rewound, of the key of any position."""
+    head, _, run = key.rpartition("/")
+    return f"{head}/{run.partition('.')[0]}"
 
 
 def claim_key(domain: str, consumer: str, source: SourceId) -> str:
@@ -226,6 +263,15 @@ def fence_of_one_alone(found: Iterable[Position]) -> int:
     """
     fence = max((position.fence for position in found), default=0)
     return fence + (fence > 0)
+
+
+def next_fence(read: Iterable[Position], refused: int) -> int:
+    """Return under which fence sources are begun whose positions were read: above all of these.
+
+    It is further above, twice as far each time, the oftener caches `refused` what was written under
+    the one before: they know a later fence that a later stamp hides (ADR 0237).
+    """
+    return max((position.fence for position in read), default=0) + (1 << min(refused, _LEAPS_MAX))
 
 
 def encode_position(position: Position) -> bytes:

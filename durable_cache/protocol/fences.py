@@ -22,10 +22,12 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.protocol.consumers import (
     Position,
+    Weight,
     claim_of,
     decode_position,
     is_claim_key,
     is_position_key,
+    run_key_of,
 )
 from durable_cache.protocol.majority import CLAIM_MARGIN_NTP64
 from durable_cache.protocol.resends import RefusalReason
@@ -37,7 +39,7 @@ FENCES_MAX = 100_000
 many sources may be claimed; claims to further ones are refused."""
 _WITHHELD_MAX = 10_000
 """Writers some of whose positions are not acknowledged."""
-_Weight = tuple[int, int]
+_UNKNOWN = Weight(0, 0)
 
 
 class Claim(NamedTuple):
@@ -50,9 +52,9 @@ class Claim(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known by the keys of positions, and by those of claims."""
+    """What is known by the keys of runs, as `run_key_of` gives them, and by those of claims."""
 
-    weights: dict[str, _Weight]
+    weights: dict[str, Weight]
     claims: dict[str, Claim]
 
 
@@ -64,11 +66,11 @@ class Fences:
 
     def __init__(self, domain: str, fences_max: int = FENCES_MAX) -> None:
         self._domain, self._fences_max = domain, fences_max
-        self._newest: dict[str, _Weight] = {}
+        self._newest: dict[str, Weight] = {}
         self._claims: dict[str, Claim] = {}
         self._withheld: dict[SourceId, RangeSet] = {}
         """Numbers of positions and claims of earlier owners that other caches held."""
-        self.stored: Mapping[str, _Weight] = {}
+        self.stored: Mapping[str, Weight] = {}
         """What was stored before anything was admitted; replaced, never changed."""
         self.stored_claims: Mapping[str, Claim] = {}
         self.unread = False
@@ -111,7 +113,7 @@ class Fences:
         held, withheld = RangeSet(runs), self._withheld.get(writer)
         return held if withheld is None else held.difference(withheld)
 
-    def read(self, samples: Iterable[Sample]) -> dict[str, _Weight]:
+    def read(self, samples: Iterable[Sample]) -> dict[str, Weight]:
         """Return what the positions among samples say, by their keys."""
         return self.read_all(samples).weights
 
@@ -123,8 +125,8 @@ class Fences:
             if position is None:
                 continue
             if not is_claim_key(self._domain, sample.key):
-                weight = position.outweighs
-                found.weights[sample.key] = max(weight, found.weights.get(sample.key, weight))
+                key = run_key_of(sample.key)
+                found.weights[key] = _heavier(found.weights.get(key, _UNKNOWN), position.weight)
             if position.exclusive:
                 key = self._claim_key(sample)
                 found.claims[key] = _later(found.claims.get(key), _claim(sample, position))
@@ -136,7 +138,7 @@ class Fences:
         key = self._claim_key(sample)
         claim = self._claim_to(key)
         if not is_claim_key(self._domain, sample.key):
-            older = position.outweighs < self._known(sample.key)
+            older = position.weight.is_less(self._known(run_key_of(sample.key)))
             older |= claim is not None and position.fence < claim.fence
             return RefusalReason.FENCED if older else None
         if claim is None:
@@ -144,8 +146,8 @@ class Fences:
             return None if has_room else RefusalReason.FULL
         return RefusalReason.FENCED if _is_taken(claim, _claim(sample, position)) else None
 
-    def _known(self, key: str) -> _Weight:
-        return max(self._newest.get(key, (0, 0)), self.stored.get(key, (0, 0)))
+    def _known(self, key: str) -> Weight:
+        return _heavier(self._newest.get(key, _UNKNOWN), self.stored.get(key, _UNKNOWN))
 
     def _claim_to(self, key: str) -> Claim | None:
         stored = self.stored_claims.get(key)
@@ -163,10 +165,10 @@ class Fences:
                 self._claims[key] = _later(self._claims.get(key), _claim(sample, position))
         if is_claim_key(self._domain, sample.key):
             return
-        key, weight = sample.key, position.outweighs
+        key = run_key_of(sample.key)
         if key not in self._newest and len(self._newest) >= self._fences_max:
             del self._newest[next(iter(self._newest))]
-        self._newest[key] = max(weight, self._newest.get(key, weight))
+        self._newest[key] = _heavier(self._newest.get(key, _UNKNOWN), position.weight)
 
     def _withhold(self, sample: Sample) -> None:
         withheld = self._withheld.setdefault(sample.source, RangeSet())
@@ -185,6 +187,10 @@ class Fences:
             return decode_position(sample.payload)
         except RemoteProtocolError:
             return None  # it is stored as any sample; who reads it says what is wrong
+
+
+def _heavier(known: Weight, other: Weight) -> Weight:
+    return other if known.is_less(other) else known
 
 
 def _claim(sample: Sample, position: Position) -> Claim:

@@ -24,12 +24,14 @@ from typing import NamedTuple
 
 from durable_cache.model.sample import SourceId
 
-__all__ = ["CLAIM_MARGIN_NTP64", "LEASE_NS", "Claims", "majority_of"]
+__all__ = ["CLAIM_MARGIN_NTP64", "LEASE_NS", "LEASE_SECONDS", "Claims", "majority_of"]
 
 CLAIM_MARGIN_NTP64 = (1 << 32) // 100
 """10 ms: so much later is a claim stamped than the one of the owner before."""
 LEASE_NS = 2_000_000_000
 """How long a majority's word counts: caches acknowledge within a quarter of a second."""
+LEASE_SECONDS = 1.1 * LEASE_NS / 1e9
+"""How long who claimed a source waits before it is read: clocks do not run alike."""
 _STEP_NTP64 = 16
 """A few nanoseconds: Zenoh's Python rounds stamps to whole ones."""
 _STEPS_MAX = CLAIM_MARGIN_NTP64 // _STEP_NTP64 // 2

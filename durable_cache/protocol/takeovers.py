@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.consumers import Position
@@ -81,12 +83,22 @@ class Takeovers:
         for member in frozenset().union(*taken.among) - sharing.members:
             self._taken[member] = taken
 
+    def rewound(self, stands: Iterable[Position]) -> None:
+        """A rewind began here: what it took back is confirmed a second time from now on."""
+        firsts = {one.run: one.confirmed_to for one in stands}
+        self._taken = {
+            member: taken._replace(
+                confirmed={run: min(to, firsts.get(run, to)) for run, to in taken.confirmed.items()}
+            )
+            for member, taken in self._taken.items()
+        }
+
     def compare(self, sharing: Sharing, stands: Sequence[Position]) -> list[Twice]:
         """Return what was confirmed here of sources whose owner was not dead but out of reach."""
         found = []
         returned = frozenset(sharing.returned)
         for member in sorted(returned):
-            for position in join_positions([*stands, *self._left]):
+            for position in _ever([*stands, *self._left]):
                 first = self._first_since(member, returned, position)
                 last = position.confirmed_to
                 if first is not None and first <= last:
@@ -123,7 +135,7 @@ class Takeovers:
         self._leave(self._known)
 
     def _leave(self, stands: Iterable[Position]) -> None:
-        self._left = join_positions([*self._left, *stands]) if self._taken else []
+        self._left = _ever([*self._left, *stands]) if self._taken else []
 
     def unread(self, sharing: Sharing, read: Iterable[Position]) -> list[Twice]:
         """Return what this member confirmed before it gave up, and others will process again."""
@@ -161,6 +173,11 @@ class Takeovers:
             sharing.forget(member)
         self._taken.clear()
         self._known, self._left = [], []
+
+
+def _ever(positions: Iterable[Position]) -> list[Position]:
+    """Return one position for each run: what was ever confirmed, whether taken back or not."""
+    return join_positions(msgspec.structs.replace(one, rewinds=0) for one in positions)
 
 
 def _says_more(position: Position, told: Position | None) -> bool:

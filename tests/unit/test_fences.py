@@ -13,7 +13,9 @@ from durable_cache.protocol.consumers import (
     claim_key,
     dead_letter_key,
     encode_position,
+    is_position_key,
     position_key,
+    run_key_of,
 )
 from durable_cache.protocol.fences import Fences
 from durable_cache.protocol.resends import RefusalReason
@@ -24,7 +26,7 @@ sns = count()
 
 def position(fence: int, rewinds: int = 0, *, source: SourceId = SOURCE) -> Sample:
     stands = Position("k", source, 1, "", 10, rewinds=rewinds, fence=fence)
-    key = position_key("default", "bill", source, 1)
+    key = position_key("default", "bill", source, 1, rewinds)
     return Sample(key, OWNER, 1, next(sns), encode_position(stands))
 
 
@@ -37,7 +39,7 @@ def claim(fence: int, writer: SourceId = OWNER, *, at_ms: int = 0) -> Sample:
 def of(writer: SourceId, fence: int, rewinds: int = 0) -> Sample:
     """Return the position of an exclusive member."""
     told = Position("k", SOURCE, 1, "", 10, rewinds=rewinds, fence=fence, exclusive=True)
-    key = position_key("default", "bill", SOURCE, 1)
+    key = position_key("default", "bill", SOURCE, 1, rewinds)
     return Sample(key, writer, 1, next(sns), encode_position(told))
 
 
@@ -63,6 +65,23 @@ def test_a_rewind_outweighs_a_later_fence() -> None:
     assert admitted(fences, position(5), position(6), position(6, rewinds=1)) == [
         *(False, False, True)
     ]
+
+
+def test_a_position_of_before_a_rewind_never_takes_the_place_of_what_was_rewound() -> None:
+    """A clock that is ahead stamps it later: under one key, who reads the newest would read it."""
+    keys = [position_key("default", "bill", SOURCE, 7, rewinds) for rewinds in range(16)]
+    assert len({*keys}) == 16
+    assert {is_position_key("default", key) for key in keys} == {True}
+    assert {run_key_of(key) for key in keys} == {keys[0]}
+    assert position_key("default", "bill", SOURCE, 7, 16) == keys[0], "a run has so many at most"
+
+
+def test_an_exclusive_rewind_that_no_majority_held_does_not_outweigh_the_next_owner() -> None:
+    """It came to a cache that had not heard of the claim, and from there to all (ADR 0236)."""
+    fences = Fences("default")
+    assert admitted(fences, claim(2), of(OWNER, 2)) == [True, True]
+    assert admitted(fences, of(EARLIER, 1, rewinds=1), judged=False) == [True]
+    assert admitted(fences, of(OWNER, 2), of(OWNER, 2, rewinds=1)) == [True, True]
 
 
 def test_what_other_caches_hold_is_taken_as_it_is_and_teaches() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_cache.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from durable_cache.errors import ConfigError, Fenced, LocalProtocolError, RemoteProtocolError
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.unnumbered import identified
 from durable_cache.protocol import consumers
@@ -22,6 +24,7 @@ from durable_cache.protocol.consumers import (
     decode_position,
     encode_dead_letter,
     encode_position,
+    next_fence,
 )
 from durable_cache.protocol.subscriber.positions import (
     Point,
@@ -298,6 +301,35 @@ def test_a_rewind_outweighs_whatever_was_confirmed_before_it() -> None:
     assert join_positions([moved, whole, later]) == [whole]
     assert resumed_from([whole]) == {}, "followed as one that is met for the first time"
     assert decode_position(encode_position(whole)) == whole
+
+
+def test_an_exclusive_rewind_that_the_next_owner_did_not_read_counts_no_more() -> (
+    None
+):
+    """A majority held none of it, or the next owner had read it (ADR 0236)."""
+    alone = partial(msgspec.structs.replace, exclusive=True)
+    stray = alone(position(4, (2, 4), name=NAME), rewinds=1, fence=1)
+    owner = alone(position(9, name=NAME), fence=2)
+    for order in ([stray, owner], [owner, stray]):
+        assert join_positions(order) == [owner]
+    went_on = alone(stray, fence=3)
+    assert join_positions([owner, went_on]) == [went_on], "who has the source rewound it"
+
+
+def test_a_source_that_went_to_another_member_is_not_rewound_in_silence() -> None:
+    positions = Positions("a/**", [position(9, name=NAME)])
+    with pytest.raises(Fenced, match=f"nothing was rewound: {OTHER} went to another member"):
+        positions.rewind({SOURCE: Point(5, 7), OTHER: Point(5, 1)})
+    assert positions.is_confirmed(sample(7))
+    assert positions.take() == []
+
+
+@pytest.mark.parametrize(("refused", "fence"), [(0, 4), (1, 5), (2, 7), (99, 3 + 65536)])
+def test_a_fence_that_is_refused_is_followed_by_one_further_above(refused: int, fence: int) -> None:
+    """A cache knows a later fence, which a position of a later stamp hides from who reads."""
+    read = [msgspec.structs.replace(position(1), fence=fence) for fence in (3, 1)]
+    assert next_fence(read, refused) == fence
+    assert next_fence([], 0) == 1
 
 
 def test_a_rewind_takes_back_later_runs_whole_and_no_other_source() -> None:

@@ -11,6 +11,7 @@ import pytest
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.members import NO_VIEW, Sharing, View, owner_of
+from durable_cache.protocol.subscriber.positions import Point, rewound
 from durable_cache.protocol.takeovers import Takeovers, Twice
 
 SOURCES = [SourceId("5", number) for number in range(1, 40)]
@@ -47,6 +48,27 @@ def take_over(sharing: Sharing, takeovers: Takeovers, *gained: Position) -> None
     sharing.stopped()
     takeovers.note(sharing, gained)
     sharing.begin()
+
+
+def test_what_a_rewind_took_back_is_told_too_when_an_owner_returns() -> None:
+    """Confirmed before the takeover, by that owner, and here once more since."""
+    (sharing, views), takeovers = begun_with(OTHER), Takeovers()
+    source = owned_by(OTHER, OWN, OTHER)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    takeovers.rewound(rewound([position(source, 6)], {source: Point(1, 2)}))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 9)]) == [Twice(OTHER, source, 2, 9)]
+
+
+def test_a_rewind_that_was_given_up_hides_nothing_of_what_was_confirmed() -> None:
+    (sharing, views), takeovers = begun_with(OTHER), Takeovers()
+    source = owned_by(OTHER, OWN, OTHER)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    takeovers.give_up(rewound([position(source, 6)], {source: Point(1, 5)}))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 9)]) == [Twice(OTHER, source, 5, 9)]
 
 
 def test_what_was_confirmed_since_an_owner_was_taken_for_dead_is_told_when_it_returns() -> None:

@@ -9,24 +9,30 @@ never held while the program's code runs or anything is sent.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import Condition, Lock, Thread, current_thread
-from threading import Event as Flag
-from typing import Literal, NamedTuple
 
 import msgspec
 
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Session, ZError, start_thread, zid_of
+from durable_cache.endpoints.subscriber.asked import (
+    Confirm,
+    ConsumerName,
+    Counts,
+    KeptPosition,
+    Rewind,
+)
 from durable_cache.endpoints.subscriber.channels import (
     Callback,
     Delivery,
     FifoChannel,
     confirmed_by,
 )
-from durable_cache.endpoints.subscriber.keeping import ConsumerOptions, Keeping
+from durable_cache.endpoints.subscriber.keeping import Keeping
 from durable_cache.endpoints.subscriber.rewinding import RewindTo, check_target, points_of
 from durable_cache.endpoints.subscriber.subscriber import (
     Miss,
@@ -41,14 +47,13 @@ from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.consumers import (
     DeadLetter,
     Position,
-    check_consumer,
     encode_position,
     fence_of_one_alone,
 )
 from durable_cache.protocol.losses import LossTable
 from durable_cache.protocol.standings import encode_standings
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.positions import Point, Positions, standings_of
+from durable_cache.protocol.subscriber.positions import Positions, standings_of
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
 
 __all__ = ["Confirm", "ConsumerName", "KeptPosition", "ReliableConsumer"]
@@ -61,59 +66,6 @@ _LOOK_SECONDS = 0.05
 delivery that waits for confirmations looks around."""
 _WAITS_SECONDS = 5.0
 """How long delivery waits for confirmations before it says so."""
-
-Confirm = Literal["auto", "manual"]
-
-
-class KeptPosition(NamedTuple):
-    """Where a run of a source stands, for a program that keeps positions itself."""
-
-    run: str
-    """Names the run; of each, the position that was stored last is kept."""
-    value: bytes
-
-
-class ConsumerName(NamedTuple):
-    """A consumer's name, and how what bears it works."""
-
-    consumer: str
-    confirm: Confirm
-    options: ConsumerOptions
-
-    @classmethod
-    def of(
-        cls, consumer: object, confirm: Confirm, options: object, *, retries: bool = False
-    ) -> ConsumerName | None:
-        """Read a subscriber's arguments; None where it is no consumer. Raises ConfigError.
-
-        `retries`: its mode confirms, too.
-        """
-        if confirm not in ("auto", "manual"):
-            raise refused("confirm", confirm, '"auto" or "manual"')
-        if consumer is None:
-            if (confirm != "auto" and not retries) or options is not None:
-                raise ConfigError(
-                    "confirm, consumer_options: name the consumer they are of, or confirm in "
-                    'mode="at-least-once"'
-                )
-            return None
-        given = ConsumerOptions() if options is None else options
-        chosen = check_kind("consumer_options", given, ConsumerOptions, "a ConsumerOptions")
-        return cls(check_consumer(consumer), confirm, chosen.checked())
-
-
-class _Rewind:
-    """A rewind that was asked for; `done` once it is in force."""
-
-    def __init__(self, points: Mapping[SourceId, Point] | None) -> None:
-        self.points = points
-        self.done = Flag()
-
-
-class _Counts(NamedTuple):
-    delivered: int = 0
-    missed: int = 0
-    duplicates: int = 0
 
 
 class ReliableConsumer(ReliableSubscriber):
@@ -140,9 +92,9 @@ class ReliableConsumer(ReliableSubscriber):
         """What is called for each sample in `auto` mode."""
         self._ending = self._ended = self._told_full = False
         self._writing = self._hurried = self._waits_for_room = False
-        self._rewind: _Rewind | None = None
+        self._rewind: Rewind | None = None
         """What the thread that delivers is to begin anew from."""
-        self._before = _Counts()
+        self._before = Counts()
         """What the engines before a rewind counted."""
         self._fenced: Fenced | None = None
         """Why caches take no position of ours any more."""
@@ -277,7 +229,8 @@ class ReliableConsumer(ReliableSubscriber):
 
         Raises ConfigError where caches no longer keep the number, or it was not reached;
         StorageUnavailable, to be tried again, where they do not answer; OutcomeUnknown where they
-        do not acknowledge in time, and delivery goes on from there all the same; Closed.
+        do not acknowledge in time, and delivery goes on from there all the same; Fenced where a
+        source went to another member meanwhile, and nothing was rewound; Closed.
         """
         check_target(to, source)
         timeout_seconds = read_timeout(timeout_seconds)
@@ -286,7 +239,7 @@ class ReliableConsumer(ReliableSubscriber):
             if isinstance(to, Sample):
                 epoch = self._positions.epoch_of(to)
                 to = to if epoch is None else msgspec.structs.replace(to, epoch=epoch)
-        wanted = _Rewind(points_of(self._asking, self.key_expr, known, to, source))
+        wanted = Rewind(points_of(self._asking, self.key_expr, known, to, source))
         by_handler = current_thread() in self._threads
         with self._changed:
             if not by_handler:
@@ -297,11 +250,22 @@ class ReliableConsumer(ReliableSubscriber):
             self._changed.notify_all()
         if by_handler:
             return
+        self._await_rewind(wanted, timeout_seconds)
+        self.flush(timeout_seconds)
+
+    def _await_rewind(self, wanted: Rewind, timeout_seconds: float | None) -> None:
+        end = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not wanted.done.wait(_LOOK_SECONDS):
             self._discard()
             if self._stopped.is_set():
                 raise Closed(f"consumer {self.consumer!r} is closed")
-        self.flush(timeout_seconds)
+            if time.monotonic() >= end:
+                raise OutcomeUnknown(
+                    f"consumer {self.consumer!r} is not rewound yet: it is, once its handler "
+                    "returns and its sources are begun"
+                )
+        if wanted.refused is not None:
+            raise wanted.refused
 
     def _discard(self) -> None:
         """Drop what is delivered and not received, and what is on its way there."""
@@ -361,16 +325,26 @@ class ReliableConsumer(ReliableSubscriber):
             wanted = self._rewind
             if wanted is None or self._ending:
                 return
-            self._resume(self._positions.rewind(wanted.points))
+            try:
+                stands = self._positions.rewind(wanted.points)
+                self._rewound(stands)
+            except Fenced as error:
+                wanted.refused = error
+                _log.warning("consumer %r: %s", self.consumer, error)
+                stands = self._positions.rewind({})  # what was held back meanwhile comes again
+            self._resume(stands)
             self._discard()
             self._rewind = None
             self._changed.notify_all()
         wanted.done.set()
         self._begin_anew()
 
+    def _rewound(self, stands: Sequence[Position]) -> None:
+        """A rewind is in force, and this is where all runs stand; under the lock."""
+
     def _resume(self, known: Sequence[Position]) -> None:
         """Put an engine that stands there in the place of the one before; under the lock."""
-        self._before = _Counts(self.delivered, self.missed, self.duplicates)
+        self._before = Counts(self.delivered, self.missed, self.duplicates)
         self._resuming = ResumingEngine(self._delivery, known, earlier=self._resuming)
         self._engine = self._resuming
 
@@ -429,14 +403,14 @@ class ReliableConsumer(ReliableSubscriber):
         if self._halts:
             return
         for sample, returned in called.each(self._admitted(samples)):
-            if returned or self._is_done(called, sample):
+            if returned or (self._is_done(called, sample) and self._of((sample,))):
                 if positions.handled(sample):
                     with self._changed:
                         positions.join_many()
                         self._changed.notify_all()
             else:
                 with self._changed:
-                    positions.hand_out(sample)
+                    positions.hand_out(*self._of((sample,)))
                     self._changed.notify_all()
                 self._await_room()
             if self._ending or self._rewind is not None:  # `_halts`, for every sample
@@ -450,27 +424,40 @@ class ReliableConsumer(ReliableSubscriber):
                 return False
             if attempts >= self._bounds.attempts_max:
                 return self._is_buried(DeadLetter(called.last_error, attempts, sample))
-            with self._changed:
-                if self._changed.wait_for(lambda: self._halts, self._bounds.attempt_seconds):
-                    return False
-            if all(returned for _, returned in called.each((sample,))):
-                return True
+            self._pause(self._bounds.attempt_seconds)
+            if self._halts:
+                return False
+            outcomes = [returned for _, returned in called.each(self._admitted((sample,)))]
+            if all(outcomes):
+                return bool(outcomes)  # none where the sample is another member's by now
             attempts += 1
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before a handler is called again; handovers go on meanwhile."""
+        end = time.monotonic() + seconds
+        while not self._halts and (left := end - time.monotonic()) > 0:
+            self._between()
+            with self._changed:
+                self._changed.wait_for(lambda: self._halts, min(left, _LOOK_SECONDS))
 
     def _is_buried(self, letter: DeadLetter) -> bool:
         """Write a dead letter until caches hold it; False where delivery ends before."""
         told = False
-        while not self._halts:
+
+        def may_wait() -> bool:
+            self._between()
+            return not self._halts and bool(self._of((letter.sample,)))
+
+        while may_wait():
             try:
-                if self._bury(letter, lambda: not self._halts):
+                if self._bury(letter, may_wait):
                     return True
             except (DurableCacheError, ZError) as error:
                 if not told:
                     about = {"consumer": self.consumer, "reason": str(error)}
                     _log.warning("delivery waits: a dead letter could not be written", extra=about)
                 told = True
-                with self._changed:
-                    self._changed.wait_for(lambda: self._halts, _RETRY_SECONDS)
+                self._pause(_RETRY_SECONDS)
         return False
 
     def _bury(self, letter: DeadLetter, may_wait: Callable[[], bool]) -> bool:

@@ -18,13 +18,11 @@ from durable_cache.endpoints.subscriber.subscriber import Miss
 from durable_cache.errors import DurableCacheError, Fenced, NoMajority, OutcomeUnknown
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position
-from durable_cache.protocol.majority import LEASE_NS
+from durable_cache.protocol.majority import LEASE_SECONDS
 
 __all__ = ["ExclusiveConsumer"]
 
 _log = logging.getLogger(__name__)
-_LEASE_SECONDS = 1.1 * LEASE_NS / 1e9
-"""Clocks do not run alike."""
 _LOOK_SECONDS = 0.05
 """How often delivery that stands still looks around."""
 _RETRY_SECONDS = 0.5
@@ -105,7 +103,7 @@ class ExclusiveConsumer(SharingConsumer):
 
     def _wait_for_lease(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._ending, _LEASE_SECONDS)
+            self._changed.wait_for(lambda: self._ending, LEASE_SECONDS)
 
     def _compare(self) -> None:
         """Report nothing as processed twice: who was out of reach processed nothing meanwhile."""

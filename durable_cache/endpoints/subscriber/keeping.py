@@ -324,7 +324,8 @@ class Keeping:
         return self.claiming.read_twice(keys, lambda: self.read_now(timeout_seconds, alone), pause)
 
     def _put(self, position: Position, timestamp: Timestamp | None) -> Receipt:
-        key = position_key(self._domain, self._consumer, position.source, position.epoch)
+        run = position.source, position.epoch, position.rewinds
+        key = position_key(self._domain, self._consumer, *run)
         return self._publish(key, position, timestamp)
 
     def _publish(self, key: str, position: Position, timestamp: Timestamp | None) -> Receipt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -32,6 +32,7 @@ from durable_cache.protocol.consumers import (
     is_claim_key,
     positions_key_expr,
 )
+from durable_cache.protocol.majority import LEASE_SECONDS
 from durable_cache.protocol.members import owner_of
 from durable_cache.protocol.subscriber.positions import join_positions, rewound
 from durable_cache.protocol.wire import own_key
@@ -175,11 +176,8 @@ def rewind_consumer(
         if keeping.key_expr is None:
             raise ConfigError(f"consumer {consumer!r}: nothing was confirmed under that name")
         asking = Asking(session, zid_of(session), timeout_seconds=timeout_seconds)
-        known = keeping.positions
+        known = _claimed(keeping, timeout_seconds)
         moved = rewound(known, points_of(asking, keeping.key_expr, known, to, source))
-        if chosen.caches is not None:
-            fence = 1 + keeping.fence_read
-            moved = [msgspec.structs.replace(one, fence=fence) for one in moved]
         end = time.monotonic() + timeout_seconds
         if not keeping.write(moved, lambda: time.monotonic() < end):
             raise OutcomeUnknown(
@@ -189,6 +187,24 @@ def rewind_consumer(
         return len(moved)
     finally:
         keeping.close()
+
+
+def _claimed(keeping: Keeping, timeout_seconds: float) -> Sequence[Position]:
+    """Return where a consumer stands; an exclusive one, once a majority gives its sources to us.
+
+    Who was cut off from us may have confirmed more since it was read (ADR 0236).
+    """
+    known = keeping.positions
+    if keeping.claiming is None:
+        return known
+    fence, claimed = 1 + keeping.fence_read, set[SourceId]()
+    end = time.monotonic() + timeout_seconds
+    while gained := {one.source for one in known} - claimed:
+        claimed |= gained
+        if not keeping.claim(gained, fence, lambda: time.monotonic() < end):
+            raise OutcomeUnknown("no majority of the caches acknowledges claims; rewind again")
+        known = keeping.read_claimed(claimed, timeout_seconds, lambda: time.sleep(LEASE_SECONDS))
+    return [msgspec.structs.replace(one, fence=fence) for one in known]
 
 
 def _newest(asking: Asking, key_expr: str) -> Iterator[Sample]:

@@ -37,7 +37,7 @@ from durable_cache.errors import (
 )
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.consumers import Position
+from durable_cache.protocol.consumers import Position, next_fence
 from durable_cache.protocol.losses import LossTable
 from durable_cache.protocol.members import Sharing
 from durable_cache.protocol.subscriber.events import (
@@ -77,6 +77,8 @@ class SharingConsumer(ReliableConsumer):
         self._begun = self._told_error = False
         self._look_seconds = self._retry_seconds = self._stop_seconds = 0.0
         """When to look at tokens, when to try again, and when what is lost is in hand no more."""
+        self._refused = 0
+        """How often in a row caches refused the positions with which sources were to be begun."""
         self._withdrawn = 0
         """Samples of what is lost that were taken back from the channel."""
         self._elsewhere: list[Position] = []
@@ -161,7 +163,8 @@ class SharingConsumer(ReliableConsumer):
         self._between()
         if self._membership.agreed and not self._membership.sharing.has_begun:
             self._take_over()
-        super()._turn()
+        if self._begun and self._membership.sharing.contenders:
+            super()._turn()  # a rewind waits until there is something to go back in
 
     def _between(self) -> None:
         now = time.monotonic()
@@ -217,6 +220,9 @@ class SharingConsumer(ReliableConsumer):
         self._withdrawn, self._stop_seconds, self._told_error = 0, 0.0, False
         return True
 
+    def _rewound(self, stands: Sequence[Position]) -> None:
+        self._takeovers.rewound(stands)
+
     def _lapse(self) -> None:
         """Give up all sources, for caches take no position of ours: others took us for dead.
 
@@ -256,9 +262,10 @@ class SharingConsumer(ReliableConsumer):
             if not self._keeping.write(gained, self._for_a_while()):
                 raise OutcomeUnknown("caches do not acknowledge positions")
         except (DurableCacheError, ZError) as error:
+            self._refused += isinstance(error, Fenced)
             self._put_off(error, now)
             return
-        self._told_error = False
+        self._told_error, self._refused = False, 0
         with self._changed:
             if self._ending:
                 return
@@ -283,7 +290,7 @@ class SharingConsumer(ReliableConsumer):
     def _read_anew(self) -> tuple[list[Position], int]:
         """Return where all sources stand, and the fence under which those that are gained begin."""
         read = self._keeping.read_now(self._query_seconds)
-        return read, 1 + max((position.fence for position in read), default=0)
+        return read, next_fence(read, self._refused)
 
     def _is_gained(self, source: SourceId) -> bool:
         return self._membership.sharing.owned_then(source) and not self.owns(source)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from durable_cache.errors import LocalProtocolError
+from durable_cache.errors import Fenced, LocalProtocolError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId, by_run
 from durable_cache.model.unnumbered import UNNUMBERED_EID, is_unnumbered
@@ -360,9 +360,18 @@ class Positions:
         return None if run is None else run.epoch
 
     def rewind(self, points: Mapping[SourceId, Point] | None) -> list[Position]:
-        """Go on as a later life that stood where `rewound` says; return where all runs stand."""
+        """Go on as a later life that stood where `rewound` says; return where all runs stand.
+
+        Raises Fenced, and nothing changes, where nothing is known of a source: it is another's now.
+        """
         self.join()
         before = self.all()
+        lost = set(points or ()) - {run.source for run in before}
+        if lost:
+            raise Fenced(
+                f"nothing was rewound: {', '.join(map(str, sorted(lost)))} went to another member "
+                "meanwhile; rewind there"
+            )
         moved = rewound(before, points)
         self._runs, self._named, self.in_hand = {}, {}, 0
         unwritten = {(run.source, run.epoch, run.incarnation) for run in self._changed}
@@ -436,7 +445,7 @@ def join_positions(positions: Iterable[Position]) -> list[Position]:
 
 def _joined(one: Position, other: Position) -> Position:
     if one.rewinds != other.rewinds:
-        return max(one, other, key=lambda position: position.rewinds)
+        return other if one.weight.is_less(other.weight) else one
     further = one if one.reached >= other.reached else other
     both = _open_within(one, further.reached).intersection(_open_within(other, further.reached))
     runs = tuple((first, last) for first, last in both)

@@ -10,7 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
-from durable_cache.protocol.consumers import Position, decode_position, is_claim_key
+from durable_cache.protocol.consumers import (
+    Position,
+    dead_letters_in,
+    decode_position,
+    is_claim_key,
+    is_position_key,
+)
 from durable_cache.protocol.fences import Fences
 from durable_cache.protocol.resends import RefusalReason
 from durable_cache.protocol.subscriber.positions import join_positions
@@ -179,12 +185,21 @@ class SimKeeper(Node):
 
     def answer(self) -> Iterator[tuple[str, list[Sample]]]:
         """Yield the newest of each key."""
-        yield self.name, list(self._newest.values())
+        newest = self._newest.values()
+        yield self.name, [one for one in newest if not _is_letter(one)]
+
+    def letters(self) -> dict[str, bytes]:
+        """Return the dead letters that this cache holds, by their keys."""
+        return {key: one.payload for key, one in self._newest.items() if _is_letter(one)}
 
     def positions(self) -> list[Position]:
         """Return where the consumer stands by this cache alone."""
-        read = (one for one in self._newest.values() if not is_claim_key(DOMAIN, one.key))
+        read = (one for one in self._newest.values() if is_position_key(DOMAIN, one.key))
         return join_positions(decode_position(one.payload) for one in read)
+
+
+def _is_letter(sample: Sample) -> bool:
+    return dead_letters_in(SampleBatch([sample]), DOMAIN) == 1
 
 
 def _order(sample: Sample) -> tuple[int, SourceId, int]:

@@ -1,19 +1,23 @@
 """How a seed becomes a history of members that share a consumer, and what must hold at its end.
 
-Members begin, leave and are killed; networks are parted and heal; caches that keep positions are
-killed; positions and acknowledgements are lost, doubled and late; clocks differ.
+Members begin, leave, rewind and are killed; networks are parted and heal; caches that keep positions
+are killed; positions and acknowledgements are lost, doubled and late; clocks differ. An operator who
+sees no member rewinds all. What no handler can process goes to the dead letters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.testing.simulation.keepers import SimKeeper, Writer
+from durable_cache.testing.simulation.member_keeping import MemberOptions
 from durable_cache.testing.simulation.member_promises import MemberPromise
-from durable_cache.testing.simulation.members import MemberOptions, SimMember
+from durable_cache.testing.simulation.member_rewinds import SimOperator
+from durable_cache.testing.simulation.members import SimMember
 from durable_cache.testing.simulation.network import Node
 from durable_cache.testing.simulation.seeded import SeededHistory
 from durable_cache.testing.simulation.truth import Numbering
@@ -24,9 +28,11 @@ __all__ = ["MEMBER_KINDS", "MemberHistory"]
 MEMBER_KINDS = frozenset(
     {
         "a handler raises",
+        "a member rewinds",
         "an earlier owner is refused",
         "an earlier owner writes",
         "cache killed",
+        "dead letter",
         "link cut",
         "member killed",
         "member left",
@@ -36,6 +42,7 @@ MEMBER_KINDS = frozenset(
         "processed twice, and reported",
         "publisher restarts",
         "pulled",
+        "reset",
         "sample doubled",
         "sample late",
         "sample lost",
@@ -53,6 +60,8 @@ _PARTINGS: tuple[Literal["in two", "two nodes", "members", "a member and a cache
     *("members", "members", "members"),
 )
 """Who is parted from whom; each as often as it stands here."""
+_POISON = 0.04
+"""How often nobody can process what is published."""
 _SKEWS_NS = (-200_000_000, 0, 200_000_000)
 """Clocks that Zenoh lets differ: it replaces stamps further ahead."""
 
@@ -72,7 +81,10 @@ class MemberHistory(SeededHistory):
             caches=caches if exclusive else None,
             by_itself=random.random() < 0.5,
             handover_seconds=random.choice((0.2, 1.0)),
+            attempts_max=random.choice((None, 2, 3)),
+            attempt_seconds=random.choice((0.2, 1.5)),
         )
+        self._buries = options.attempts_max is not None or not options.by_itself
         self.promise = promise = MemberPromise(world, self.truth, exclusive=exclusive)
         writers: dict[SourceId, Writer] = {}
         self.keepers = [SimKeeper(world, network, f"cache{at}", writers) for at in range(caches)]
@@ -82,6 +94,7 @@ class MemberHistory(SeededHistory):
             SimMember(world, network, at, options, promise, self.keepers, writers)
             for at in range(random.choice((2, 2, 3)))
         ]
+        self.operator = SimOperator(world, network, options, promise, self.keepers, writers)
         promise.keepers, promise.members = self.keepers, self.members
         self._current: dict[SourceId, Numbering] = {}
         self._runs = 0
@@ -103,10 +116,14 @@ class MemberHistory(SeededHistory):
                 (1, self._leave),
                 (2, self._kill_cache),
                 (4, self._part),
+                (2, self._rewind),
+                (1, self._reset),
             )
         )
         self._heal()
         self._wait(lambda: self.promise.all_over, _SETTLE_SECONDS)
+        if self.promise.rewinds_wait:
+            self._start_anew()
         self.promise.check()
         return self.world.wrong
 
@@ -139,17 +156,56 @@ class MemberHistory(SeededHistory):
             attachment=self.truth.mark(),
             ntp64=ntp64_from_ns(START_NS + now_ns),
         )
-        self.promise.published(self.truth.publish(numbering, sample, now_ns))
+        publication = self.truth.publish(numbering, sample, now_ns)
+        self.promise.published(publication)
+        if self._buries and self.random.random() < _POISON:
+            self.promise.poison.add(publication)
 
     def _kill_member(self) -> None:
         member = self.random.choice(self.members)
         member.died("killed")
-        self.world.at(self.random.choice((0.1, 1.0, 5.0)), member.start)
+        self.world.at(self.random.choice((0.1, 1.0, 5.0)), self._starting(member))
+
+    def _starting(self, member: SimMember) -> Callable[[], None]:
+        """Return how a member starts: once it sees nobody else who has the name alone."""
+
+        def start() -> None:
+            operator = self.operator
+            if operator.running and self.network.reaches(operator.name, member.name):
+                self.world.at(0.5, start)
+            else:
+                member.start()
+
+        return start
+
+    def _rewind(self) -> None:
+        member = self.random.choice(self.members)
+        if member.running:
+            member.rewind()
+
+    def _reset(self) -> None:
+        """Rewind by an operator who sees no member, for all were killed or he is cut off."""
+        if self.random.random() < 0.5:
+            for member in self.members:
+                member.died("killed")
+                self.world.at(self.random.choice((0.1, 1.0, 5.0)), self._starting(member))
+        else:
+            links = [(self.operator.name, member.name) for member in self.members]
+            self.network.cut([way for a, b in links for way in ((a, b), (b, a))], 6.0)
+        self.operator.start()
+
+    def _start_anew(self) -> None:
+        """Let members begin who read where it stood while the cache that knew more was away."""
+        self.world.occur("a rewind waits for the next start")
+        for member in self.members:
+            member.died("killed")
+            member.start()
+        self._wait(lambda: self.promise.all_over, _SETTLE_SECONDS)
 
     def _leave(self) -> None:
         member = self.random.choice(self.members)
         member.leave()
-        self.world.at(self.random.choice((3.0, 6.0)), member.start)
+        self.world.at(self.random.choice((3.0, 6.0)), self._starting(member))
 
     def _kill_cache(self) -> None:
         keeper = self.random.choice(self.keepers)
@@ -179,6 +235,7 @@ class MemberHistory(SeededHistory):
 
     def _heal(self) -> None:
         self.network.heal()
+        self.operator.died("left")
         for keeper in self.keepers:
             keeper.start()
         for member in self.members:

@@ -4,20 +4,32 @@ Nothing is skipped: what a member passes over was confirmed, and no position say
 are known to hold as confirmed is not processed again, unless a partition is the reason: somebody
 wrote later who did not know. Of an exclusive consumer it never is. Where two members confirmed the
 same who began with each other before, one of them says so.
+
+What a rewind asked for comes again, once caches held it, and no older confirmation outweighs it;
+what it leaves alone does not. A dead letter is held before its sample is passed over, and one life
+of a member writes it once under each fence.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.consumers import Position, decode_position, is_claim_key
+from durable_cache.protocol.consumers import (
+    Position,
+    dead_letter_key,
+    decode_dead_letter,
+    decode_position,
+    is_claim_key,
+)
 from durable_cache.protocol.takeovers import Twice
 from durable_cache.testing.simulation.keepers import DOMAIN, Receipt, SimKeeper
+from durable_cache.testing.simulation.member_keeping import CONSUMER, KeepingNode
+from durable_cache.testing.simulation.member_rewinds import Points, Rewinds, Rewound
 from durable_cache.testing.simulation.members import SimMember
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
@@ -31,6 +43,7 @@ class _Written(NamedTuple):
     written_ns: int
     ntp64: int
     told: frozenset[Publication]
+    level: int
 
 
 class _Held(NamedTuple):
@@ -49,6 +62,26 @@ class _Begun(NamedTuple):
     read_from: frozenset[str]
 
 
+class _Confirmed(NamedTuple):
+    """What was confirmed, and at which level."""
+
+    publication: Publication
+    level: int
+
+
+class Burial(NamedTuple):
+    """A dead letter: of what, by which life of a member, under which fence and at which level.
+
+    What is open when its member rewinds comes again: `rewinds` are those of the member, so far.
+    """
+
+    publication: Publication
+    member: SourceId
+    fence: int
+    level: int
+    rewinds: int
+
+
 class MemberPromise:
     """What all members of a consumer have done, over all their lives."""
 
@@ -61,7 +94,19 @@ class MemberPromise:
         self._places: dict[Publication, int] = {}
         self.confirmed: set[Publication] = set()
         """What a program was done with and said so."""
-        self._confirmed_by: dict[Publication, dict[SourceId, int]] = defaultdict(dict)
+        self._confirmed_by: dict[_Confirmed, dict[SourceId, int]] = defaultdict(dict)
+        self._levels: dict[Publication, set[int]] = defaultdict(set)
+        """At which levels each was confirmed: after how many rewinds of its run."""
+        self._rewinds = Rewinds()
+        self._required: dict[Publication, int] = {}
+        """By a rewind that caches held: the level at which one is to be confirmed once more."""
+        self._done: dict[tuple[SourceId, SourceId], dict[Publication, int]] = defaultdict(dict)
+        """What each life of a member confirmed of a source since it began that, at which level."""
+        self.poison: set[Publication] = set()
+        """What no handler can process."""
+        self._buried: set[Burial] = set()
+        self._turns: Counter[SourceId] = Counter()
+        """How many rewinds each life of a member began."""
         self._processed: dict[SourceId, set[Publication]] = defaultdict(set)
         """By each life of a member."""
         self._reached: dict[tuple[SourceId, SourceId], int] = {}
@@ -73,7 +118,7 @@ class MemberPromise:
         """By run, all positions."""
         self._shared: dict[tuple[SourceId, SourceId], int] = {}
         """Who began with whom as a member, and when first."""
-        self._owed: dict[Publication, None] = {}
+        self._owed: dict[_Confirmed, None] = {}
         """What two members confirmed who began with each other before."""
         self._reports: list[Twice] = []
 
@@ -88,6 +133,10 @@ class MemberPromise:
     def begun(self, member: SimMember, fence: int, read_ns: int) -> None:
         """Hear that a member begins what is its own; under no new fence: it gained nothing."""
         own = member.writer.source
+        for source in self.rows:
+            if member.owns(source) and source not in self._begun[own] and fence:
+                self._judge_levels(member, source, read_ns)
+                self._done.pop((own, source), None)
         for other in member.sharing.members:
             self._shared.setdefault((own, other), self._world.now_ns)
         for source in self.rows:
@@ -95,6 +144,16 @@ class MemberPromise:
                 self._begun[own][source] = _Begun(read_ns, member.read_from)
                 self._fences[source][own] = fence
                 self._reached.pop((own, source), None)
+
+    def _judge_levels(self, member: SimMember, source: SourceId, read_ns: int) -> None:
+        """Judge with which rewinds a source is begun: no older position outweighs one."""
+        for publication in self.rows[source]:
+            level = member.level_of(publication.sample)
+            for one in self._held[_run(publication)]:
+                reads = self._exclusive or one.acked & member.read_from
+                if one.position.rewinds > level and one.held_ns < read_ns and reads:
+                    self._fail(f"is begun by {member.name} without a rewind", publication)
+                    return
 
     def gave_up(self, member: SimMember) -> None:
         """Hear that a member goes on with what is its own by now, and with nothing else."""
@@ -105,8 +164,18 @@ class MemberPromise:
 
     def passed_over(self, member: SimMember, publication: Publication) -> None:
         """Judge what a member takes for confirmed."""
-        if publication not in self.confirmed | self._processed[member.writer.source]:
+        level = member.level_of(publication.sample)
+        if publication in self._processed[member.writer.source]:
+            return
+        if not self._is_confirmed(publication, level):
             self._fail("is passed over, and nobody confirmed it", publication)
+
+    def _is_confirmed(self, publication: Publication, level: int) -> bool:
+        """Tell whether somebody confirmed it at a level, or before and no rewind took it back."""
+        return any(
+            before <= level and self._rewinds.keep(publication, before, level)
+            for before in self._levels[publication]
+        )
 
     def processed(self, member: SimMember, publication: Publication) -> None:
         """Judge what a member is given."""
@@ -115,6 +184,32 @@ class MemberPromise:
         if place <= self._reached.get(at, -1):
             self._fail(f"comes to {member.name} out of order", publication)
         self._reached[at] = place
+        self._judge_owner(member, publication)
+        if publication in self.confirmed:
+            self._world.occur("processed again")
+        self._judge_again(member, publication)
+        self._processed[own].add(publication)
+
+    def attempted(self, member: SimMember, publication: Publication) -> None:
+        """Judge that a handler is called with a sample once more, for it raised."""
+        self._judge_owner(member, publication)
+        self._judge_again(member, publication)
+
+    def burying(self, member: SimMember, sample: Sample) -> Burial:
+        """Return as whose and of which level a sample becomes a dead letter."""
+        own = member.writer.source
+        fence = self._fences[sample.source].get(own, 0)
+        return Burial(self.of(sample), own, fence, member.level_of(sample), self._turns[own])
+
+    def buried(self, burial: Burial) -> None:
+        """Judge a dead letter that caches hold."""
+        self._world.occur("dead letter")
+        if burial in self._buried:
+            self._fail("is a dead letter of one member twice", burial.publication)
+        self._buried.add(burial)
+
+    def _judge_owner(self, member: SimMember, publication: Publication) -> None:
+        source = publication.sample.source
         for other in self.members:
             if other is not member and other.owns(source):
                 self._world.occur("two members have a source")
@@ -122,14 +217,18 @@ class MemberPromise:
                 never_parted = member.network.calm(member.name, other.name, since_ns)
                 if never_parted or (other.knows(member) and member.knows(other)):
                     self._fail(f"comes to {member.name}, and {other.name} has it", publication)
-        if publication in self.confirmed:
-            self._world.occur("processed again")
-        self._judge_again(member, publication)
-        self._processed[own].add(publication)
 
     def _judge_again(self, member: SimMember, publication: Publication) -> None:
-        source = publication.sample.source
-        held = [one for one in self._held[_run(publication)] if _confirms(one, publication)]
+        source, level = publication.sample.source, member.level_of(publication.sample)
+        done = self._done[member.writer.source, source].get(publication)
+        if done is not None and not self._rewinds.take_back(publication, done, level):
+            self._fail(f"comes to {member.name} again, who confirmed it", publication)
+        held = [
+            one
+            for one in self._held[_run(publication)]
+            if _confirms(one, publication)
+            and not self._rewinds.take_back(publication, one.position.rewinds, level)
+        ]
         if held and self._exclusive:
             self._fail(f"comes to {member.name}, and a majority held it", publication)
             return
@@ -139,12 +238,12 @@ class MemberPromise:
         known = [one for one in held if one.held_ns < begun.read_ns]
         seen = [one for one in known if one.acked & begun.read_from]
         hiding = (
-            one.ntp64
+            (one.level, one.ntp64)
             for one in self._written[_run(publication)]
             if one.written_ns < begun.read_ns and publication not in one.told
         )
-        late = max(hiding, default=-1)
-        if any(one.ntp64 > late for one in seen):
+        late = max(hiding, default=(-1, -1))
+        if any((one.position.rewinds, one.ntp64) > late for one in seen):
             self._fail(f"comes to {member.name}, and was known to be held", publication)
         elif seen:
             self._world.occur("processed again after a partition")
@@ -153,18 +252,30 @@ class MemberPromise:
 
     def confirms(self, member: SimMember, sample: Sample) -> None:
         """Hear that a program confirmed a sample."""
-        publication = self._truth.of(sample)
-        assert publication is not None
-        own, before = member.writer.source, self._confirmed_by[publication]
+        publication, level = self.of(sample), member.level_of(sample)
+        at = _Confirmed(publication, level)
+        own, before = member.writer.source, self._confirmed_by[at]
         others = (
             one
             for one, confirmed_ns in before.items()
             if one != own and (self._shared_ns(own, one) < confirmed_ns)
         )
         if any(others):
-            self._owed[publication] = None
+            self._owed[at] = None
         self.confirmed.add(publication)
+        self._levels[publication].add(level)
+        self._done[own, sample.source][publication] = level
         before.setdefault(own, self._world.now_ns)
+
+    def of(self, sample: Sample) -> Publication:
+        """Return which publication a sample is."""
+        publication = self._truth.of(sample)
+        assert publication is not None
+        return publication
+
+    def is_poison(self, sample: Sample) -> bool:
+        """Tell whether no handler can process a sample."""
+        return bool(self.poison) and self.of(sample) in self.poison
 
     def _shared_ns(self, one: SourceId, other: SourceId) -> float:
         """Return since when two began with each other."""
@@ -174,16 +285,64 @@ class MemberPromise:
         """Hear what a member says may have been processed twice."""
         self._reports.append(twice)
 
+    # Rewinds
+
+    def rewound(
+        self, member: SimMember, moved: Iterable[Position], points: Points
+    ) -> list[Rewound]:
+        """Hear that a member goes on behind a rewind; all that is not confirmed comes again."""
+        own = member.writer.source
+        self._turns[own] += 1
+        self._processed[own].clear()
+        for source in self.rows:
+            self._reached.pop((own, source), None)
+        return self._rewinds.note(moved, points)
+
+    def reset(self, moved: Iterable[Position], points: Points) -> list[Rewound]:
+        """Hear that an operator rewinds."""
+        return self._rewinds.note(moved, points)
+
+    def rewind_held(self, taken_back: Iterable[Rewound]) -> None:
+        """Hear that who asked for a rewind was told that caches hold it."""
+        for one in taken_back:
+            for publication in self.rows[one.source]:
+                if _run(publication) == (one.source, one.epoch) and (
+                    publication.sample.sn >= one.first
+                ):
+                    before = self._required.get(publication, 0)
+                    self._required[publication] = max(before, one.level)
+
+    def _has_come_again(self, publication: Publication, level: int) -> bool:
+        """Tell whether one was confirmed after a rewind, or another one of then left it alone."""
+        return max(self._levels[publication], default=-1) >= level or self._rewinds.keep(
+            publication, level - 1, level
+        )
+
+    @property
+    def rewinds_wait(self) -> bool:
+        """Whether nothing is missing but what a rewind asked for."""
+        if len(self.confirmed) < len(self._truth.publications):
+            return False
+        come = all(self._has_come_again(*one) for one in self._required.items())
+        return not come or any(self._is_unknown(one) for one in self.keepers[0].positions())
+
+    def _is_unknown(self, position: Position) -> bool:
+        """Tell whether nobody goes on with what caches hold of a rewind: it came late."""
+        return any(
+            member.owns(position.source) and member.level_at(position) < position.rewinds
+            for member in self.members
+        )
+
     # Positions
 
-    def writes(self, member: SimMember, position: Position, ntp64: int) -> None:
+    def writes(self, member: KeepingNode, position: Position, ntp64: int) -> None:
         """Judge a position that leaves: it says no more than was confirmed."""
         told = frozenset(self._told(position))
         for publication in told:
-            if publication not in self.confirmed:
+            if not self._is_confirmed(publication, position.rewinds):
                 self._fail(f"is confirmed by {member.name}'s position, never so", publication)
         own, source = member.writer.source, position.source
-        written = _Written(self._world.now_ns, ntp64, told)
+        written = _Written(self._world.now_ns, ntp64, told, position.rewinds)
         self._written[source, position.epoch].append(written)
         others = (fence for one, fence in self._fences[source].items() if one != own)
         if max(others, default=-1) >= position.fence:
@@ -217,6 +376,7 @@ class MemberPromise:
             and all(
                 keeper.stored.keys() == self.keepers[0].stored.keys() for keeper in self.keepers
             )
+            and not self.rewinds_wait
         )
 
     def check(self) -> None:
@@ -224,6 +384,10 @@ class MemberPromise:
         for publication in self._truth.publications:
             if publication not in self.confirmed:
                 self._fail("is not confirmed at the end", publication)
+        for publication, level in self._required.items():
+            if not self._has_come_again(publication, level):
+                self._fail(f"never comes again by rewind {level}", publication)
+        self._check_letters()
         for member in self.members:
             if member.running and not member.at_rest:
                 self._world.fail(f"{member.name} never comes to rest")
@@ -236,9 +400,23 @@ class MemberPromise:
                     self._fail(f"is not confirmed in {keeper.name} at the end", publication)
         self._check_reports()
 
+    def _check_letters(self) -> None:
+        """Judge dead letters: each is held and holds its sample whole."""
+        buried = {one.publication for one in self._buried}
+        for publication in sorted(buried, key=lambda one: one.at):
+            key = dead_letter_key(DOMAIN, CONSUMER, publication.sample)
+            found = [keeper.letters().get(key) for keeper in self.keepers]
+            if not any(found):
+                self._fail("is a dead letter that no cache holds", publication)
+            for payload in found:
+                if payload and decode_dead_letter(payload).sample != publication.sample:
+                    self._fail("is another one in its dead letter", publication)
+
     def _is_hidden_by_a_clock(self, publication: Publication) -> bool:
         """Tell whether what hides it was written before what says it, and is stamped later."""
-        written = self._written[_run(publication)]
+        all_written = self._written[_run(publication)]
+        level = max((one.level for one in all_written), default=0)
+        written = [one for one in all_written if one.level == level]
         says = [one for one in written if publication in one.told]
         hides = [one for one in written if publication not in one.told]
         if self._exclusive or not says or not hides:
@@ -250,8 +428,9 @@ class MemberPromise:
     def _check_reports(self) -> None:
         """Judge what several members confirmed who live on: one of them said so."""
         lives = {member.writer.source for member in self.members if member.running}
-        for publication in () if self._exclusive else self._owed:
-            if lives.issuperset(self._confirmed_by[publication]):
+        for at in () if self._exclusive else self._owed:
+            publication = at.publication
+            if lives.issuperset(self._confirmed_by[at]):
                 self._world.occur("confirmed by two who live on")
                 sn, source = publication.sample.sn, publication.sample.source
                 if not any(

@@ -8,75 +8,67 @@ between two samples, and what writes positions. A member may be killed wherever 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from durable_cache.errors import (
     DurableCacheError,
     Fenced,
+    LocalProtocolError,
     OutcomeUnknown,
-    StorageUnavailable,
 )
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.consumers import (
+    DeadLetter,
     Position,
-    claim_key,
-    decode_position,
-    encode_position,
-    is_claim_key,
-    position_key,
+    dead_letter_key,
+    encode_dead_letter,
+    next_fence,
 )
-from durable_cache.protocol.majority import LEASE_NS, Claims, majority_of
+from durable_cache.protocol.majority import LEASE_SECONDS, majority_of
 from durable_cache.protocol.members import NO_VIEW, Sharing, View
-from durable_cache.protocol.resends import RefusalReason
 from durable_cache.protocol.subscriber.positions import Positions, join_positions
 from durable_cache.protocol.takeovers import Takeovers, Twice
 from durable_cache.testing.simulation.keepers import DOMAIN, Receipt, SimKeeper, Writer
-from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
+from durable_cache.testing.simulation.member_keeping import (
+    CONSUMER,
+    KEY_EXPR,
+    WAIT_SECONDS,
+    KeepingNode,
+    MemberOptions,
+    Thread,
+)
+from durable_cache.testing.simulation.member_rewinds import Points, Rewound, chosen_points
+from durable_cache.testing.simulation.network import Network, Token
 from durable_cache.testing.simulation.truth import Publication
-from durable_cache.testing.simulation.world import SECOND_NS, Crash, World
+from durable_cache.testing.simulation.world import SECOND_NS, World
 
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.member_promises import MemberPromise
 
 __all__ = ["MemberOptions", "SimMember"]
 
-T = TypeVar("T")
-Thread = Generator[float, None, T]
-"""What a thread does; it yields how many seconds it waits."""
-
-_CONSUMER, _KEY_EXPR = "bill", "**"
-_LOOK_SECONDS, _WAIT_SECONDS, _RETRY_SECONDS = 0.05, 0.02, 0.5
-_CONFIRM_SECONDS, _QUERY_SECONDS, _FLUSH_SECONDS, _GIVEN_UP_SECONDS = 0.1, 1.0, 2.0, 10.0
-_LEASE_SECONDS = 1.1 * LEASE_NS / SECOND_NS
-_CRASHES, _HANDLER_FAILS, _CONFIRMS_LATER = 0.01, 0.02, 0.4
-_STAMP_STEP = 16
+_LOOK_SECONDS, _RETRY_SECONDS = 0.05, 0.5
+_CONFIRM_SECONDS, _FLUSH_SECONDS = 0.1, 2.0
+_ASKING_SECONDS = 0.5
+_HANDLER_FAILS, _CONFIRMS_LATER = 0.02, 0.4
 _UNCONFIRMED_MAX = 8
 
 
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """How the members of one consumer work; all alike."""
+@dataclass(slots=True, eq=False)
+class _Rewind:
+    """A rewind that was asked for."""
 
-    acknowledgements: int = 1
-    caches: int | None = None
-    """With `exclusive`: how many caches there are."""
-    by_itself: bool = True
-    """Whether what a handler is done with is confirmed; else the program does, in any order."""
-    handover_seconds: float = 1.0
-
-    @property
-    def wanted(self) -> int:
-        """How many caches must hold a position."""
-        return self.acknowledgements if self.caches is None else majority_of(self.caches)
+    points: Points
+    taken_back: list[Rewound] = field(default_factory=list)
+    """What it took back, once it is in force."""
 
 
-class SimMember(Node):
+class SimMember(KeepingNode):
     """One member; each life of it is another one to the rest."""
 
     def __init__(
@@ -89,38 +81,31 @@ class SimMember(Node):
         keepers: Sequence[SimKeeper],
         writers: dict[SourceId, Writer],
     ) -> None:
-        super().__init__(world, network, f"member{at}")
-        self._at, self._options, self._promise = at, options, promise
-        self._keepers, self._writers = keepers, writers
+        super().__init__(world, network, f"member{at}", options, promise, keepers, writers)
+        self._at, self._promise = at, promise
         self.failed = 0
         """Handlers that raised in this life: their samples come again in the next."""
         self.begin_life(SourceId(f"{at + 1:x}f", 9))
 
     def begin_life(self, source: SourceId) -> None:
         """Know nothing."""
-        self.writer = Writer(self, source, self._keepers, self._options.wanted)
-        self._writers[source] = self.writer
+        self.begin_keeping(source)
         self.sharing = Sharing(source)
         self._takeovers = Takeovers()
-        self._positions = Positions(_KEY_EXPR)
-        self._claims = Claims()
-        self._held: dict[tuple[SourceId, int], Position] = {}
-        """By run, what caches acknowledged last."""
+        self._positions = Positions(KEY_EXPR)
         self._inbox: deque[tuple[Token, bool]] = deque()
         self._reach: set[str] = set()
         self._shown: tuple[View, Token] | None = None
         self._asked = self._begun = self.leaving = False
         self._fenced = self._writing = self._hurried = False
-        self._lapses = self._batches = 0
-        self._stop_ns = self._retry_ns = 0
-        self._newest_ntp64 = self._fence_read = 0
-        self._answered: set[str] | None = None
-        self._showing: dict[str, set[str]] = {}
+        self._batches = 0
+        self._stop_ns = self._retry_ns = self._refused = 0
         self._cursors: dict[SourceId, int] = {}
+        self._levels: dict[tuple[SourceId, int], int] = {}
+        """How often each run was rewound that this member goes on with."""
+        self._rewind: _Rewind | None = None
         self.in_hand: list[Sample] = []
         """What the program has and did not confirm."""
-        self.read_from: frozenset[str] = frozenset()
-        """The caches whose positions this member began with last."""
         self.failed = 0
 
     def start(self) -> None:
@@ -137,7 +122,7 @@ class SimMember(Node):
         if not self._options.by_itself:
             threads.append(self._program_thread())
         for thread in threads:
-            self.later(0.0, partial(self._run, thread))
+            self.later(0.0, partial(self.run_thread, thread))
 
     def _know_all(self) -> None:
         self._asked = True
@@ -156,6 +141,18 @@ class SimMember(Node):
     def token_changed(self, token: Token, alive: bool) -> None:
         self._inbox.append((token, alive))
 
+    def rewind(self) -> None:
+        """Ask for a rewind, as a thread of the program does."""
+        self.later(0.0, partial(self.run_thread, self._rewind_thread()))
+
+    def level_of(self, sample: Sample) -> int:
+        """Return how often a sample's run was rewound, as far as this member knows."""
+        return self._levels.get((sample.source, sample.epoch), 0)
+
+    def level_at(self, position: Position) -> int:
+        """Return how often this member knows that a position's run was rewound."""
+        return self._levels.get(_run_of(position), 0)
+
     def owns(self, source: SourceId) -> bool:
         """Tell whether this process takes a source for its own."""
         return self.running and self.sharing.owns(source)
@@ -170,15 +167,6 @@ class SimMember(Node):
         moves = self._positions.changed or self._writing or self.in_hand or self._inbox
         return not moves and self._agreed and self.sharing.has_begun
 
-    def _run(self, thread: Thread[None]) -> None:
-        seconds = next(thread, None)
-        if seconds is not None:
-            self.later(seconds, partial(self._run, thread))
-
-    def _may_crash(self, where: str) -> None:
-        if self.world.chance(_CRASHES):
-            raise Crash(f"killed {where}")
-
     # The deliver thread
 
     def _deliver_thread(self) -> Thread[None]:
@@ -186,6 +174,8 @@ class SimMember(Node):
             yield from self._between()
             if self._agreed and not self.sharing.has_begun:
                 yield from self._take_over()
+            if self._rewind is not None and self._begun and self.sharing.contenders:
+                self._begin_rewind(self._rewind)
             for source in list(self._promise.rows):
                 yield from self._hand_out(source)
             yield _LOOK_SECONDS * (0.5 + self.world.random.random())
@@ -199,7 +189,7 @@ class SimMember(Node):
             yield _LOOK_SECONDS
             self._look()
         if self.sharing.must_stop and (yield from self._has_stopped()):
-            self._may_crash("between stop and view")
+            self.may_crash("between stop and view")
             self.sharing.stopped()
         if not self.sharing.must_stop:
             self._show(self.sharing.shown)
@@ -260,7 +250,7 @@ class SimMember(Node):
         while self._batches < target and not self._fenced:
             if self.world.now_ns >= end_ns:
                 return False
-            yield _WAIT_SECONDS
+            yield WAIT_SECONDS
         return self._batches >= target
 
     def _compare(self) -> None:
@@ -308,23 +298,25 @@ class SimMember(Node):
                 for position in join_positions([*read, *self._held.values()])
                 if self._is_gained(position.source)
             ]
-            self._may_crash("between reading and fence")
+            self.may_crash("between reading and fence")
             if not (yield from self._write(gained, self._for_a_while())):
                 raise OutcomeUnknown("caches do not acknowledge positions")
         except DurableCacheError as error:
             self.world.occur(f"handover put off: {type(error).__name__}")
+            self._refused += isinstance(error, Fenced)
             self._retry_ns = self.world.now_ns + round(_RETRY_SECONDS * SECOND_NS)
             return
-        self._may_crash("between fence and begin")
+        self.may_crash("between fence and begin")
         if sharing.contenders - sharing.members:
             self.world.occur("sources of one who is gone are begun")
         self._takeovers.note(sharing, gained)
         self._tell(self._takeovers.unread(sharing, read))
         unsaid = self._takeovers.unsaid(sharing, self._positions.all(), read)
         sharing.begin()
+        self._refused = 0
         self._positions.fence = max(fence, self._positions.fence)
         self._positions.put_back(unsaid)
-        self._positions.go_on(sharing.owns, gained)
+        self._know_levels(self._positions.go_on(sharing.owns, gained))
         self._cursors = {}
         self._begun = True
         self._promise.begun(self, fence, read_ns)
@@ -342,21 +334,21 @@ class SimMember(Node):
     def _read_anew(self) -> Thread[tuple[list[Position], int]]:
         read = yield from self._read_now()
         if self._options.caches is None:
-            return read, 1 + max((position.fence for position in read), default=0)
+            return read, next_fence(read, self._refused)
         fence, claimed = 1 + self._fence_read, set[SourceId]()
         while gained := {one.source for one in read if self._is_gained(one.source)} - claimed:
             claimed |= gained
             if not (yield from self._claim(claimed, fence, self._for_a_while())):
                 raise OutcomeUnknown("no majority of the caches acknowledges claims")
-            self._may_crash("between claim and reading")
-            read = yield from self._read_claimed(claimed, _LEASE_SECONDS)
+            self.may_crash("between claim and reading")
+            read = yield from self._read_claimed(claimed, LEASE_SECONDS)
         return read, fence
 
     # Samples
 
     def _hand_out(self, source: SourceId) -> Thread[None]:
         """Take what follows of a source; nothing of it is lost before it comes here."""
-        while self.sharing.owns(source) and self._begun and not self.leaving:
+        while self.sharing.owns(source) and self._begun and not self._halts:
             row, at = self._promise.rows[source], self._cursors.get(source, 0)
             if at >= len(row) or self._positions.in_hand >= _UNCONFIRMED_MAX:
                 return
@@ -382,16 +374,122 @@ class SimMember(Node):
             self._positions.hand_out(sample)
             self.in_hand.append(sample)
             return
-        self._may_crash("between handler and position")
-        if self.world.chance(_HANDLER_FAILS):
-            self.world.occur("a handler raises")
+        self.may_crash("between handler and position")
+        done = yield from self._is_done(publication)
+        if not self.sharing.owns(sample.source):
+            return
+        if not done:
             self.failed += 1
             self._positions.hand_out(sample)
             return
         self._promise.confirms(self, sample)
         self._positions.handled(sample)
-        yield self.world.random.random() * _WAIT_SECONDS
+        yield self.world.random.random() * WAIT_SECONDS
         yield from self._between()
+
+    def _is_done(self, publication: Publication) -> Thread[bool]:
+        """Call the handler, again where it raised; then see to a dead letter."""
+        options, attempts = self._options, 1
+        while self._raises(publication):
+            self.world.occur("a handler raises")
+            if options.attempts_max is None:
+                return False
+            if attempts >= options.attempts_max:
+                return (yield from self._is_buried(publication, attempts))
+            end_ns = self.world.now_ns + round(options.attempt_seconds * SECOND_NS)
+            while self.world.now_ns < end_ns and not self._halts:
+                yield _LOOK_SECONDS
+                yield from self._between()
+            if self._halts or not (yield from self._admits(publication.sample)):
+                return False
+            attempts += 1
+            self._promise.attempted(self, publication)
+        return True
+
+    def _admits(self, sample: Sample) -> Thread[bool]:
+        if self._options.caches is None:
+            return self.sharing.owns(sample.source)
+        return (yield from self._have(sample.source))
+
+    def _raises(self, publication: Publication) -> bool:
+        return publication in self._promise.poison or self.world.chance(_HANDLER_FAILS)
+
+    def _is_buried(self, publication: Publication, attempts: int) -> Thread[bool]:
+        """Write a dead letter until caches hold it; False where delivery ends before."""
+        burial = self._promise.burying(self, publication.sample)
+        receipt = self._bury(DeadLetter("poison", attempts, publication.sample))
+        while len(receipt.acked) < self.writer.wanted:
+            if self._halts or not self.sharing.owns(publication.sample.source):
+                return False
+            yield _LOOK_SECONDS
+            yield from self._between()
+        self._promise.buried(burial)
+        self.may_crash("between letter and position")
+        return True
+
+    def _bury(self, letter: DeadLetter) -> Receipt:
+        key = dead_letter_key(DOMAIN, CONSUMER, letter.sample)
+        return self.writer.put(key, encode_dead_letter(letter), self._now_ntp64)
+
+    def _reject(self, sample: Sample) -> None:
+        """Give a sample up, as a program does in a thread of its own."""
+        thread = self._reject_thread(sample)
+        self.later(0.0, partial(self.run_thread, thread))
+
+    def _reject_thread(self, sample: Sample) -> Thread[None]:
+        burial = self._promise.burying(self, sample)
+        receipt = self._bury(DeadLetter("poison", 1, sample))
+        while len(receipt.acked) < self.writer.wanted:
+            yield WAIT_SECONDS
+        self._promise.buried(burial)
+        self.may_crash("between letter and position")
+        try:
+            if self._positions.confirm(sample):
+                self._promise.confirms(self, sample)
+        except LocalProtocolError:
+            self.world.occur("what is rejected is another one's by now")
+
+    @property
+    def _halts(self) -> bool:
+        """Whether nothing more is to be handed out as it stands."""
+        return self.leaving or self._rewind is not None
+
+    # Rewinds
+
+    def _rewind_thread(self) -> Thread[None]:
+        """Ask caches from where on, have it begun, and wait until they hold that."""
+        known = self._positions.all()
+        points = chosen_points(self.world.random, known, self._promise.rows)
+        yield self.world.random.random() * _ASKING_SECONDS
+        if self._halts:
+            return
+        wanted = self._rewind = _Rewind(points)
+        while self._rewind is wanted:
+            if self.leaving:
+                return
+            yield WAIT_SECONDS
+        lapses, target = self._lapses, self._batches + 1 + self._writing
+        self._hurried = True
+        while self._batches < target and self._lapses == lapses:
+            yield WAIT_SECONDS
+        if self._lapses == lapses and wanted.taken_back:
+            self.world.occur("a member rewinds")
+            self._promise.rewind_held(wanted.taken_back)
+
+    def _begin_rewind(self, wanted: _Rewind) -> None:
+        try:
+            stands = self._positions.rewind(wanted.points)
+        except Fenced:
+            self.world.occur("what is to be rewound is another one's by now")
+            stands = self._positions.rewind({})
+        self._takeovers.rewound(stands)
+        moved = [one for one in stands if one.rewinds > self._levels.get(_run_of(one), 0)]
+        wanted.taken_back = self._promise.rewound(self, moved, wanted.points)
+        self._know_levels(stands)
+        self._cursors, self.in_hand, self._rewind = {}, [], None
+
+    def _know_levels(self, stands: Iterable[Position]) -> None:
+        self._levels = {_run_of(one): one.rewinds for one in stands}
 
     def _program_thread(self) -> Thread[None]:
         """Confirm what was handed out, in any order, and not always all of it."""
@@ -401,10 +499,12 @@ class SimMember(Node):
             for sample in waiting:
                 if self.world.chance(_CONFIRMS_LATER):
                     self.in_hand.append(sample)
-                    continue
-                self._may_crash("between processing and confirm")
-                self._positions.confirm(sample)
-                self._promise.confirms(self, sample)
+                elif self._promise.is_poison(sample):
+                    self._reject(sample)
+                else:
+                    self.may_crash("between processing and confirm")
+                    self._positions.confirm(sample)
+                    self._promise.confirms(self, sample)
             yield _CONFIRM_SECONDS
 
     # Positions
@@ -412,7 +512,7 @@ class SimMember(Node):
     def _confirm_thread(self) -> Thread[None]:
         while True:
             while not self._positions.changed:
-                yield _WAIT_SECONDS
+                yield WAIT_SECONDS
             batch = self._positions.take()
             self._writing, self._hurried = True, False
             written = fenced = False
@@ -431,129 +531,9 @@ class SimMember(Node):
     def _pause(self, seconds: float, may_hurry: bool) -> Thread[None]:
         end_ns = self.world.now_ns + round(seconds * SECOND_NS)
         while self.world.now_ns < end_ns and not (self._hurried and may_hurry):
-            yield _WAIT_SECONDS
+            yield WAIT_SECONDS
 
-    def _write(self, positions: Sequence[Position], end_ns: int | None) -> Thread[bool]:
-        """Write positions and wait until caches hold them."""
-        if self._options.caches is None:
-            receipts = [self._put(position, self._stamp()) for position in positions]
-            held = yield from self._are_held(receipts, end_ns)
-            if held:
-                self._held.update({(one.source, one.epoch): one for one in positions})
-            return held
-        lapses, sources = self._lapses, [one.source for one in positions]
-        due = self._claims.due(sources, self._now_ntp64)
-        fence = max((one.fence for one in positions), default=0)
-        for under, claimed in self._claims.by_fence(due, fence).items():
-            if not (yield from self._claim(claimed, under, end_ns)):
-                return False
-        if lapses != self._lapses:
-            return False
-        sent_ns = self.world.now_ns
-        self._claims.advance()
-        if not all(source in self._claims for source in sources):
-            raise Fenced("claims were given up meanwhile")
-        receipts = [self._put_claimed(position) for position in positions]
-        held = yield from self._are_held(receipts, end_ns)
-        if held:
-            self._claims.proven(sources, sent_ns)
-        return held
-
-    def _put_claimed(self, position: Position) -> Receipt:
-        fence = self._claims.fence_of(position.source)
-        exclusive = msgspec.structs.replace(position, exclusive=True, fence=fence)
-        return self._put(exclusive, self._claims.stamp(position.source))
-
-    def _put(self, position: Position, ntp64: int) -> Receipt:
-        key = position_key(DOMAIN, _CONSUMER, position.source, position.epoch)
-        self._promise.writes(self, position, ntp64)
-        return self.writer.put(key, encode_position(position), ntp64)
-
-    def _are_held(self, receipts: Iterable[Receipt], end_ns: int | None) -> Thread[bool]:
-        lapses, given_up_ns = self._lapses, self.world.now_ns + _GIVEN_UP_SECONDS * SECOND_NS
-        for receipt in receipts:
-            while len(receipt.acked) < self.writer.wanted:
-                if RefusalReason.FENCED in receipt.refused.values():
-                    raise Fenced("another member has the source by now")
-                now_ns = self.world.now_ns
-                if self._options.caches is not None and now_ns >= given_up_ns:
-                    raise OutcomeUnknown("too few caches acknowledged it")
-                if lapses != self._lapses and self._options.caches is not None:
-                    return False
-                if end_ns is not None and now_ns >= end_ns:
-                    return False
-                yield _WAIT_SECONDS
-            self._promise.held(receipt)
-        return True
-
-    @property
-    def _now_ntp64(self) -> int:
-        return ntp64_from_ns(self.world.moment(self.skew_ns).unix_ns)
-
-    def _stamp(self) -> int:
-        """Return a time after all positions that were read: their writer's clock may be ahead."""
-        if self._now_ntp64 > self._newest_ntp64:
-            return self._now_ntp64
-        self._newest_ntp64 += _STAMP_STEP
-        return self._newest_ntp64
-
-    # Reading and claiming
-
-    def _read_now(self) -> Thread[list[Position]]:
-        heard: list[tuple[str, list[Sample]]] = []
-        ended: list[Outcome] = []
-        asked = ((keeper, keeper.answer) for keeper in self._keepers)
-        self.network.ask(self, asked, _QUERY_SECONDS, heard.append, ended.append)
-        while not ended:
-            yield _WAIT_SECONDS
-        if ended[0].errors or not heard:
-            raise StorageUnavailable("positions could not be read")
-        self._answered = {name for name, _ in heard}
-        self.read_from = frozenset(self._answered)
-        self._showing = {}
-        found: list[Position] = []
-        for name, samples in heard:
-            for sample in samples:
-                self._newest_ntp64 = max(self._newest_ntp64, sample.ntp64)
-                position = decode_position(sample.payload)
-                self._fence_read = max(self._fence_read, position.fence)
-                if not is_claim_key(DOMAIN, sample.key):
-                    found.append(position)
-                elif sample.source == self.writer.source and self._claims.is_newest(sample.ntp64):
-                    self._showing.setdefault(sample.key, set()).add(name)
-        if self._options.caches is not None:
-            self._check(len(self._answered))
-        return join_positions(found)
-
-    def _check(self, answers: int) -> None:
-        if answers < majority_of(self._options.caches or 0):
-            raise StorageUnavailable("fewer caches than a majority told where it stands")
-
-    def _read_claimed(
-        self, sources: Iterable[SourceId], pause_seconds: float
-    ) -> Thread[list[Position]]:
-        yield from self._read_now()
-        showed = self._showing
-        yield pause_seconds
-        positions = yield from self._read_now()
-        for source in sources:
-            key = claim_key(DOMAIN, _CONSUMER, source)
-            self._check(len(showed.get(key, set()) & (self._answered or set())))
-        return positions
-
-    def _claim(self, sources: Iterable[SourceId], fence: int, end_ns: int | None) -> Thread[bool]:
-        sent_ns, claimed = self.world.now_ns, sorted(sources)
-        self._fence_read = max(self._fence_read, fence)
-        ntp64 = self._claims.next_ntp64(self._now_ntp64, self._newest_ntp64)
-        receipts = []
-        for source in claimed:
-            told = Position(_KEY_EXPR, source, 0, "", -1, fence=fence, exclusive=True)
-            key = claim_key(DOMAIN, _CONSUMER, source)
-            receipts.append(self.writer.put(key, encode_position(told), ntp64))
-        if not (yield from self._are_held(receipts, end_ns)):
-            return False
-        self._claims.held(claimed, fence, ntp64, sent_ns)
-        return True
+    # Claims
 
     def _have(self, source: SourceId) -> Thread[bool]:
         """See that a majority takes what this member writes of a source."""
@@ -582,3 +562,7 @@ class SimMember(Node):
             raise
         if any(one.source == source for one in stands):
             self._lapse()
+
+
+def _run_of(position: Position) -> tuple[SourceId, int]:
+    return position.source, position.epoch
