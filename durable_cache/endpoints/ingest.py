@@ -510,7 +510,7 @@ class Ingest:
             if not append.moved:
                 for listener in self.before_commit:
                     listener(append.batch)
-            self._store.commit(append.batch, append.skips)
+            stored = self._store.commit(append.batch, append.skips)
         except StorageError as error:
             if _ends(error):
                 raise  # nothing may be acknowledged behind it (ADR 0091)
@@ -526,7 +526,7 @@ class Ingest:
             self.delays.observe((time.time_ns() - append.heard_since_ns) / 1e9, append.heard)
         self.error = self.commit_error = ""
         for listener in self.on_committed:
-            listener(append.batch)
+            listener(stored)
         return Appended(moment_now())
 
     def finish(self, timeout_seconds: float) -> None:

@@ -507,3 +507,29 @@ def test_the_shown_history_counts_what_is_on_its_way(tmp_path: Path) -> None:
         store.commit(SampleBatch([*batch(ONE, 5), *batch(TWO, 6, 7, 8)]))
         assert store.history_floor([ONE, TWO], 2) == {ONE: 4, TWO: 7}
         assert store.history_floor([TWO], 9) == {TWO: 0}
+
+
+def test_what_is_purged_between_the_door_and_its_commit_is_not_stored(tmp_path: Path) -> None:
+    backend = Backend()
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(ONE, 8))
+        assert store.drain_all(5)
+        store.purge([Floor(ONE, 2)])
+        assert [s.sn for s in store.commit(batch(ONE, 0, 1, 2))] == [2]
+        assert sns(store) == [2, 8]
+        held = store.load(SOURCE)[0][0].held
+        assert [*held] == [(0, 2), (8, 8)], "a repeat that comes late is told to be one"
+    with opened(tmp_path, backend) as store:
+        assert sns(store) == [2, 8]
+        assert store.drain_all(5)
+        assert sns(store) == [2, 8]
+
+
+def test_a_purge_says_nothing_of_another_run_that_gets_its_epoch(tmp_path: Path) -> None:
+    with opened(tmp_path, Backend()) as store:
+        store.commit(batch(ONE, 0, 1))
+        assert store.drain_all(5)
+        store.purge([Floor(ONE, 1)])
+        store.forget(SOURCE, ONE.epoch)
+        store.commit(batch(ONE, 0))
+        assert sns(store) == [0]

@@ -92,3 +92,16 @@ def test_a_purge_is_repeated_at_a_start_until_something_was_stored_since(tmp_pat
     purges.outlived([TWO])
     assert Purges(journal).pending() == [Floor(TWO, 8)], "this one is under way"
     journal.close()
+
+
+def test_the_latest_purges_are_compared_with_what_is_committed_and_older_ones_are_let_go() -> None:
+    purges = Purges()
+    batch = entry(1, ONE, TWO).batch
+    assert purges.part(batch) == (batch, SampleBatch())
+    purges.watch([Floor(ONE, 6), Floor(ONE, 4)])
+    kept, below = purges.part(batch)
+    assert [s.sn for s in kept.by_stream[ONE]] == [6, 7, 8, 9]
+    assert len(kept.by_stream[TWO]) == 10
+    assert [s.sn for s in below] == [*range(6)]
+    purges.watch(Floor(Stream(f"b/{at}", SOURCE, 3), 1) for at in range(10_000))
+    assert purges.part(batch)[0] is batch

@@ -3,11 +3,13 @@
 A purge is durable before anything is removed, and it is pending until the backend has removed what
 is below its floors; in the journal's file until something was stored since, for only then does a
 start notice a backend that lost its last writes (ADR 0212). Entries that were committed before it
-lose what is below whenever they are read from the journal; later ones are the door's to refuse.
+lose what is below whenever they are read from the journal. Later ones are the door's to refuse; what
+passed it before the purge and is committed after it is left out then (ADR 0216).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -20,6 +22,10 @@ from durable_cache.storage.journaled.journal import Entry
 __all__ = ["Keeper", "Purges"]
 
 _KIND = "purge"
+_NOTHING = SampleBatch()
+_LATEST_MAX = 10_000
+"""So many of the latest purges are compared with what is committed: a sample is on its way from the
+door to the journal for seconds, and an index read for each commit would hold up every other one."""
 
 
 class Keeper(Protocol):
@@ -53,6 +59,8 @@ class Purges:
         self._purges: dict[Stream, _Purge] = {}
         self._carried_out: dict[Stream, _Purge] = {}
         """Those that are still pending in the keeper: nothing was stored since."""
+        self._latest: OrderedDict[Stream, int] = OrderedDict()
+        """Below which numbers the latest purges removed; what passed the door before may come."""
         self._last_entry = 0
         for name, value in (keeper.kept(_KIND) if keeper is not None else {}).items():
             purge = _read(value)
@@ -76,6 +84,31 @@ class Purges:
             self._carried_out.pop(stream, None)
         self._keep(new)
         self._last_entry = max(self._last_entry, entry_id)
+
+    def watch(self, floors: Iterable[Floor]) -> None:
+        """Leave what is below out of what is committed from now on, whenever it passed the door."""
+        for stream, sn in floors:
+            self._latest[stream] = max(sn, self._latest.get(stream, 0))
+            self._latest.move_to_end(stream)
+        while len(self._latest) > _LATEST_MAX:
+            self._latest.popitem(last=False)
+
+    def unwatch(self, source: SourceId, epoch: int) -> None:
+        """Forget it for a numbering that is stored under another epoch; its own may be used anew."""
+        gone = [stream for stream in self._latest if stream[1:] == (source, epoch)]
+        for stream in gone:
+            del self._latest[stream]
+
+    def part(self, batch: SampleBatch) -> tuple[SampleBatch, SampleBatch]:
+        """Return what of a batch may be committed, and what was purged on its way there."""
+        floors = self._latest
+        if not floors or floors.keys().isdisjoint(batch.places):
+            return batch, _NOTHING
+        below = [sample for sample in batch if sample.sn < floors.get(sample.stream, 0)]
+        if not below:
+            return batch, _NOTHING
+        kept = [sample for sample in batch if sample.sn >= floors.get(sample.stream, 0)]
+        return SampleBatch(kept), SampleBatch(below)
 
     def pending(self) -> list[Floor]:
         """Return the floors below which the backend may still hold something."""

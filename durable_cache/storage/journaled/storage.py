@@ -115,6 +115,7 @@ class JournaledStorage:
         self._stop = Event()
         self._trim_lock = Lock()
         self._drain_lock = Lock()
+        self._commit_lock = Lock()
         self.backend_error: str = ""
         """Why the backend takes nothing now; empty when it is well."""
         self.findings: deque[str] = deque(maxlen=_FINDINGS_MAX)
@@ -236,11 +237,21 @@ class JournaledStorage:
             batch = SampleBatch(sample for sample in batch if id(sample) not in gone)
         return self.wildcards.admit(batch)
 
-    def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> None:
+    def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> SampleBatch:
         """Make samples and skips durable at `level`; raises `StorageError` when it is not known.
 
-        An error that is `fatal` is the last word: nothing is committed behind it.
+        Returns what is stored: all but what was purged while it was on its way here. An error that
+        is `fatal` is the last word: nothing is committed behind it.
         """
+        with self._commit_lock:  # a purge is before a commit or behind it
+            batch, purged = self._purges.part(batch)
+            if len(purged):  # a repeat is told to be one
+                self.index.trimmed((), purged=True, unrecorded=purged)
+            if len(batch) or skips or not len(purged):
+                self._commit(batch, skips)
+            return batch
+
+    def _commit(self, batch: SampleBatch, skips: tuple[Skip, ...]) -> None:
         if self.journal is None:
             result = self.backend.append(batch, skips)
             self._count(result.conflicts)
@@ -489,8 +500,10 @@ class JournaledStorage:
                 waiting = self.backlog.matching(Selection()) if self.backlog.samples else ()
                 # Looked at before the purge is begun, which takes them from what is read back.
                 gone = [sample for sample in waiting if sample.sn < below.get(sample.stream, 0)]
-                self._purges.begin(floors, self.backlog.last_id)
-                self.backlog.change(self._purges.without)
+                with self._commit_lock:
+                    self._purges.begin(floors, self.backlog.last_id)
+                    self._purges.watch(floors)
+                    self.backlog.change(self._purges.without)
             # Their numbers stay known, so that a repeat that comes late is told to be one.
             self.index.trimmed(floors, purged=True, unrecorded=SampleBatch(gone))
             self.wildcards.removed(floors)
@@ -540,6 +553,8 @@ class JournaledStorage:
             self.backend.purge(floors)
             self.wildcards.removed(floors)
             self.index.forget(source, epoch)
+            with self._commit_lock:
+                self._purges.unwatch(source, epoch)
         return [info.stream for info in old]
 
     def close(self) -> None:

@@ -267,14 +267,17 @@ class Composition:
         try:
             for hear in self.before_commit:
                 hear(append.batch)
-            self.store.commit(append.batch, append.skips)
+            stored = self.store.commit(append.batch, append.skips)
         except StorageError:
             self._cache.failed("commit")
             return AppendFailed(self.now)
         self._cache.committed(append.batch.samples)
+        if stored is not append.batch:  # an operator purged some of it on its way
+            self._cache.world.occur("purged before it was committed")
+            self._cache.lost(set(self._cache.held_ns))
         self._cache.drain_soon()
         if self.aligning is not None:
-            self.aligning.committed(append.batch)
+            self.aligning.committed(stored)
         return Appended(self.now)
 
     def drain(self) -> bool:
