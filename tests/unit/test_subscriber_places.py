@@ -116,3 +116,41 @@ def test_what_a_source_was_given_that_has_no_room_now_is_not_read_again() -> Non
     reader.handle(AnswererAppeared(reader.now))
     reader.page([sample(0, EPOCH), sample(1, EPOCH)], names=(name,))
     assert of_each(reader, [SOURCE, OTHER]) == [[0, 1], [0]]
+
+
+def test_what_finds_no_room_while_history_is_read_is_given_where_history_brings_it() -> None:
+    """It was reported at once, and delivered later (seed 22456)."""
+    reader = Reader(DeliveryOptions(pending_samples_max=1, sources_max=1), history=True)
+    sources = [SourceId("ab", eid) for eid in range(1, 5)]
+    for source in sources:
+        reader.live(sample(0, source=source), sample(1, source=source))
+    assert reader.story == []
+    reader.page([sample(sn, EPOCH, source=source) for source in sources for sn in (0, 1)])
+    assert of_each(reader, sources) == [[0, 1]] * 4
+    assert reader.engine.missed == 0
+
+
+def test_what_finds_no_room_while_history_is_read_is_asked_for_behind_it() -> None:
+    reader = Reader(DeliveryOptions(pending_samples_max=1, sources_max=2), history=True)
+    sources = [SourceId("ab", eid) for eid in range(1, 5)]
+    for source in sources:
+        reader.live(sample(1, source=source), sample(2, source=source))
+    reader.page([sample(0, EPOCH, source=source) for source in sources])
+    for _ in range(10):
+        while reader.fetches:
+            asked = reader.fetches[0].source
+            reader.answer(*(sample(sn, EPOCH, source=asked) for sn in (0, 1, 2)))
+        reader.wait(1)
+    assert of_each(reader, sources) == [[0, 1, 2]] * 4
+    assert reader.engine.missed == 0
+
+
+def test_what_finds_no_room_and_is_in_no_history_is_reported_once_that_is_read() -> None:
+    reader = Reader(DeliveryOptions(pending_samples_max=1, sources_max=1), history=True)
+    sources = [SourceId("ab", eid) for eid in range(1, 4)]
+    for source in sources:
+        reader.live(sample(3, source=source))
+    assert reader.story == []
+    reader.page([])
+    assert (3, 3) in reader.story
+    assert sum(len(given) for given in of_each(reader, sources)) + reader.engine.missed == 3

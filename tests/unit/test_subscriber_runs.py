@@ -435,3 +435,22 @@ def test_what_waited_for_its_token_in_vain_is_given_once() -> None:
             reader.answer(*(sample(sn, FRESH + 1) for sn in range(4)), names=names)
         reader.wait(0.5)
     assert reader.story == [0, 1, 2, 3]
+
+
+def test_no_two_runs_go_by_one_epoch_whatever_a_cache_calls_the_later_one() -> None:
+    """Who did not hear of the run before calls the next one as that goes here (seed 20117)."""
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.seconds = 5
+    reader.declared(EPOCH, "bbbbbbbb")
+    reader.declared(EPOCH, "cccccccc")
+    reader.live(sample(0, at=9), sample(2, at=9.2))
+    names = (Incarnation(SOURCE, EPOCH + 1, "cccccccc"),)
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    epochs = [run.epoch for run in reader.engine._sources.followed[SOURCE].numberings]
+    assert epochs == [EPOCH + 2]
+    assert reader.story == [0, 1, 0, (1, 1), 2]

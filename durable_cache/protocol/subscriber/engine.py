@@ -89,7 +89,7 @@ class SubscriberEngine:
         self._tails = Tails(self._options, self._sources, self._ask)
         reads = self._history, self._tails
         self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
-        self._crowd, self._answerers_known = Crowd(), False
+        self._crowd, self._answerers_known = Crowd(self._options), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
         self._duplicates = self._dropped = self.beyond = 0
         self._wake_known = False  # a next number does not change it
@@ -237,7 +237,7 @@ class SubscriberEngine:
         """Keep of a sample there is no room for how far its source has come."""
         self._dropped += 1
         self._crowd.add(sample)
-        for source, first, last in self._crowd.take_beyond(self._options):
+        for source, first, last in self._crowd.take_beyond(reading=self.reads_history):
             self._outputs.report(source, EPOCH_UNKNOWN, first, last)
 
     def _live(self, sample: Sample, now: Moment, *, late: bool = False) -> None:
@@ -473,9 +473,10 @@ class SubscriberEngine:
         late, begun, unknown = self._awaiting.shown(event, followed)
         for sample in late:
             self._live(sample, now)
-        if followed.declare(epoch, incarnation, self._options, fresh=fresh, maybe_stale=stale):
+        begins = followed.declare(epoch, incarnation, self._options, fresh=fresh, maybe_stale=stale)
+        followed.saw_token(incarnation, now.unix_ns)
+        if begins:
             self._sources.steady.pop(source, None)
-            followed.saw_token(incarnation, now.unix_ns)
             if not self._history.active:
                 self._history.ask_again(now.monotonic_ns)
             begun = [*followed.take_early(self._options, now.monotonic_ns), *begun]
@@ -489,6 +490,7 @@ class SubscriberEngine:
             self._settle(followed, now)
 
     def _token_gone(self, event: TokenGone) -> None:
+        self._sources.hides(event.source, event.incarnation)
         if self.reads_history and self._held.follows_crowd(event.source, self._crowd):
             self._held.gone(event)
             return
@@ -560,6 +562,8 @@ class SubscriberEngine:
                 self._token_gone(one)
             else:
                 self._take(one, now)
+        for followed in self._crowd.passed_by(self._sources, self._outputs):
+            self._settle(followed, now)
 
     # Time and bounds
 

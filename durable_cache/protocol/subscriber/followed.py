@@ -46,6 +46,8 @@ class Followed:
     early: list[tuple[int, Sample]] = field(default_factory=list)
     """What looks like the beginning of a numbering whose token is not here yet, and when it is none
     any more: its publisher's clock went back then."""
+    shown: str = ""
+    """The incarnation whose token is there, as far as it is known."""
     early_last: int = -1
     """The highest number that came so and for which there was no room; -1 where none did."""
     used: bool = True
@@ -110,7 +112,8 @@ class Followed:
         return (frame(ntp64_to_ns(samples[0].ntp64)) if taken else epoch), over
 
     def saw_token(self, incarnation: str, now_ns: int) -> None:
-        """Note when the token of a run was seen first, as Unix time."""
+        """Note that the token of a run is there, and when it was seen first, as Unix time."""
+        self.shown = incarnation
         for numbering in self.numberings:
             if numbering.incarnation == incarnation and not numbering.declared_ns:
                 numbering.declared_ns = now_ns
@@ -275,9 +278,14 @@ class Followed:
         return numbering
 
     def learn_names(self, part: AnswerPart) -> None:
-        """Call an incarnation by the epoch that caches call it by."""
+        """Call an incarnation by the epoch that caches call it by, unless another run goes by it.
+
+        A cache that did not hear of that one may call this one so: no two go by one here.
+        """
         for source, epoch, incarnation in part.incarnations:
-            for numbering in self.numberings if source == self.source else ():
+            if source != self.source or self._goes_by(epoch, incarnation):
+                continue
+            for numbering in self.numberings:
                 if numbering.incarnation == incarnation:
                     if epoch == numbering.declared_epoch:
                         continue  # so the publisher's own cache calls it, which knows no other
@@ -287,6 +295,10 @@ class Followed:
                 numbering.incarnation = incarnation
                 self.remember(incarnation, epoch)
         self._reunite(part)
+
+    def _goes_by(self, epoch: int, incarnation: str) -> bool:
+        """Tell whether another named run of the source goes by an epoch here."""
+        return any(run != incarnation and known == epoch for run, known in self.seen.items())
 
     def _reunite(self, part: AnswerPart) -> None:
         """Go on where a run ended that an answer shows to be the one that is delivered now.

@@ -29,6 +29,8 @@ class _Came:
     begun: dict[str, bool] = field(default_factory=dict)
     """The incarnations that its tokens name, and whether each began while we looked."""
     samples: list[Sample] = field(default_factory=list)
+    shown: str = ""
+    """The incarnation whose token is there, where it waits."""
 
 
 class Held:
@@ -71,11 +73,16 @@ class Held:
         seen = {} if followed is None else followed.seen
         before = self.has_tokens(token.source) or (bool(seen) and token.incarnation not in seen)
         self._waiting.append(token)
-        begun = fresh or (before and not stale)
-        self._came[token.source].begun.setdefault(token.incarnation, begun)
+        came = self._came[token.source]
+        beside = came.shown or ("" if followed is None else followed.shown)
+        begun = fresh or (before and not (stale and beside))
+        came.begun.setdefault(token.incarnation, begun)
+        came.shown = token.incarnation
 
     def gone(self, token: TokenGone) -> None:
         """Keep that a token of a source that waits went."""
+        if self._came[token.source].shown == token.incarnation:
+            self._came[token.source].shown = ""
         self._waiting.append(token)
 
     def has_tokens(self, source: SourceId) -> bool:
@@ -149,6 +156,34 @@ class Held:
         # What was delivered of a run that has ended since is not missed.
         following = (ended.next_sn or 0) if ended is not None and known else 0
         return Reading(0, following, late=True)
+
+    def is_before_shown(
+        self,
+        sources: Sources,
+        incarnation: str,
+        samples: Sequence[Sample],
+        read: Callable[[SourceId, str], Reading | None],
+    ) -> bool:
+        """Tell whether a run on a page ended before one that was given, whose token is there.
+
+        One run of a source shows a token at a time. Whoever did not hear of that one may call the
+        one before by a later epoch, where its publisher's clock was set back (ADR 0222). `read`
+        returns how far a named run was read.
+        """
+        source = samples[0].source
+        followed, came = sources.get(source), self._came.get(source)
+        runs = () if followed is None else followed.numberings
+        waiting = "" if came is None else came.shown
+        shown = waiting or ("" if followed is None else followed.shown)
+        expected = [run.incarnation for run in runs] + ([] if came is None else [*came.begun])
+        if not shown or not incarnation or incarnation in expected:
+            return False
+        reading = read(source, shown)
+        began = None if reading is None else reading.began
+        began = next((run.began for run in runs if run.incarnation == shown and run.began), began)
+        return began is not None and any(
+            one.ntp64 < began[1] and not one.stamped for one in samples
+        )
 
     def was_followed(
         self, sources: Sources, source: SourceId, epoch: int, incarnation: str

@@ -384,6 +384,8 @@ class History:
         if not name:
             key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns])
             sns = [*by_sn]
+        else:
+            over = self._held.is_before_shown(self._sources, name, samples, self._reading)
         reading = self._held.reading_of(self._sources, *key, name)
         if reading is None or reading.numbering is None:
             late = over or (reading is not None and reading.late)
@@ -420,6 +422,10 @@ class History:
             reading.handed_over = False
             missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
             self._page[key] = Group(reading, [by_sn[sn] for sn in ours], missing, given_as)
+
+    def _reading(self, source: SourceId, name: str) -> Reading | None:
+        """Return how far a named run was read, if it was."""
+        return self._readings.get((source, self.names.called.get((source, name), -1)))
 
     def _comes_later(self, key: Key, page: Sequence[Sample]) -> bool:
         """Tell whether a run is left to what waits: of the run before, something goes first.

@@ -12,10 +12,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.outputs import Outputs
 
 __all__ = ["Crowd", "Crowded", "Sources"]
 
@@ -158,6 +161,12 @@ class Sources:
             return self.follow(source)
         return None
 
+    def hides(self, source: SourceId, incarnation: str) -> None:
+        """Note that a token went."""
+        followed = self.followed.get(source)
+        if followed is not None and followed.shown == incarnation:
+            followed.shown = ""
+
     def stands(self, source: SourceId) -> Followed | None:
         """Return a source that is known: a copy of its place, where there is no room for it."""
         followed, place = self.known(source), self._places.get(source)
@@ -239,8 +248,11 @@ class Crowded:
 class Crowd:
     """The sources that wait for room, in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: DeliveryOptions) -> None:
+        self._options = options
         self.waiting: OrderedDict[SourceId, Crowded] = OrderedDict()
+        self._passed_by: OrderedDict[SourceId, RangeSet] = OrderedDict()
+        """What came beyond the bound while history was read: that may bring it."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -267,9 +279,39 @@ class Crowd:
         """Return the source that has waited for longest, and what came of it."""
         return self.waiting.popitem(last=False)
 
-    def take_beyond(self, options: DeliveryOptions) -> list[tuple[SourceId, int, int]]:
-        """Return the numbers, as runs, of the source there is no room for, if there is one."""
+    def take_beyond(self, *, reading: bool) -> list[tuple[SourceId, int, int]]:
+        """Return the numbers, as runs, of the source there is no room for, if there is one.
+
+        Nothing is lost yet while history is read: the numbers are kept until it is over, of so many
+        sources as may rest.
+        """
+        options = self._options
         if len(self.waiting) <= options.sources_max:
             return []
         source, crowded = self.take()
-        return [(source, *run) for run in crowded.runs(options.window_size_samples)]
+        runs = crowded.runs(options.window_size_samples)
+        if not reading:
+            return [(source, *run) for run in runs]
+        passed_by = self._passed_by.setdefault(source, RangeSet())
+        for first, last in runs:
+            passed_by.add(first, last)
+        if len(self._passed_by) <= options.places_max:
+            return []
+        source, passed_by = self._passed_by.popitem(last=False)
+        return [(source, run.first, run.last) for run in passed_by]
+
+    def passed_by(self, sources: Sources, outputs: Outputs) -> Iterator[Followed]:
+        """History is over: yield the sources of which more is known to be published now.
+
+        Of a source that history did not bring what came beyond the bound is reported.
+        """
+        passed_by, self._passed_by = self._passed_by, OrderedDict()
+        for source, runs in passed_by.items():
+            followed = sources.known(source)
+            newest = followed.numberings[-1] if followed and followed.numberings else None
+            if followed is None or newest is None or newest.next_sn is None:
+                for first, last in runs:
+                    outputs.report(source, EPOCH_UNKNOWN, first, last)
+            elif 0 < (runs.last or 0) - newest.reached <= self._options.window_size_samples:
+                newest.top = runs.last or 0
+                yield followed

@@ -254,17 +254,21 @@ class SubscriberPromise:
         """Return the run that it calls by an epoch.
 
         Of two runs that declared one epoch the later is called by another (ADR 0107): while the
-        earlier is the newest it was given, the epoch is that one's.
+        earlier is the newest it was given, the epoch is that one's. What it was given of a run
+        bears the epoch that the run goes by: under another epoch none of that is reported.
         """
         newest = self._newest.get(source)
         numbering = self._named.get((source, epoch))
-        if numbering is None and newest is not None and epoch and newest.epoch == epoch:
+        otherwise = {run for (_, name), run in self._named.items() if name != epoch}
+        mine = newest is not None and epoch and newest.epoch == epoch and newest not in otherwise
+        if numbering is None and mine:
             numbering = newest
         if numbering is None and newest is None and not epoch:
             return None  # of the run that it is given first under 0, or of one before
         if numbering is None:
             later = reversed(self._truth.numberings[source])
-            numbering = next((one for one in later if _is_called(one, epoch)), None)
+            called = (one for one in later if _is_called(one, epoch) and one not in otherwise)
+            numbering = next(called, None)
         return numbering or self._named_since(source, epoch)
 
     def _named_since(self, source: SourceId, epoch: int) -> Numbering | None:
@@ -315,7 +319,9 @@ class SubscriberPromise:
             and publication.sample.sn not in self._reported_unnamed[old.source]
         ]
         for publication in missing:
-            where = self._had_at(publication)
+            # What went before history was read is owed where another was in reach for it.
+            asked = self._there_for_history if self._went_before(publication) else None
+            where = self._had_at(publication, asked)
             if where:
                 finding = Finding(old, publication.sample.sn)
                 self._fail(f"went on to the next run without what {where} has: {finding}", old)
