@@ -231,6 +231,17 @@ def test_a_run_comes_before_its_successor_whatever_its_timestamps() -> None:
     assert [one for one in reader.delivered_samples if one.source == OTHER] == other
 
 
+@pytest.mark.parametrize(("at", "story"), [(-9, [0, 3]), (9, [0, (1, 2), 3])])
+def test_what_caches_removed_is_missed_where_it_was_published_since_we_came(
+    at: float, story: list[int | tuple[int, int]]
+) -> None:
+    """Nobody is told what went before; what went while history is read is (seed 22338)."""
+    reader = Reader(history=True)
+    reader.page([sample(0, 5, at=at), sample(3, 5, at=at + 3)])
+    reader.answer(absent=(absent(1, 2, AbsenceReason.TRIMMED, 5),))
+    assert reader.story == story
+
+
 def test_holes_of_history_are_asked_for_behind_a_cut() -> None:
     reader = Reader(history=True)
     reader.page([sample(0, 5), sample(3, 5)])

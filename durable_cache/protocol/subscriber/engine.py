@@ -133,7 +133,7 @@ class SubscriberEngine:
 
         `answerers_known`: there are caches, and one that does not answer may be restarting.
         """
-        self._began_ns = self._heard_ns = now.unix_ns
+        self._history.began_ns = self._began_ns = self._heard_ns = now.unix_ns
         self._answerers_known, self._wake_known = answerers_known, False
         if self._history.active:
             self._history.start(now.monotonic_ns)

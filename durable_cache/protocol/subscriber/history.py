@@ -110,6 +110,8 @@ class History:
         """Live samples of sources that are not followed yet wait."""
         self.complete = self._done = not wanted
         """All that is wanted was read whole, once; so was what was asked for last."""
+        self.began_ns = 1 << 62
+        """When its owner came, as Unix time."""
         self._since_ns: int | None = None
         self._ours_ns: int | None = None
         """Of runs that were not followed, what caches removed is a loss from then on; None: it is
@@ -530,10 +532,9 @@ class History:
         for part in answer.parts:
             called = called_in(part, part.called(key, name), others)
             for absence in part.absent:
-                reason, is_resumed = absence.reason, group.reading.resumed
-                is_loss = reason is AbsenceReason.SKIPPED or (
-                    is_resumed and reason is AbsenceReason.TRIMMED
-                )
+                is_loss = absence.reason is AbsenceReason.SKIPPED
+                if absence.reason is AbsenceReason.TRIMMED:
+                    is_loss = group.is_ours(absence.first, self.began_ns)
                 known = (absence.source, absence.epoch) in called
                 if not known or (is_loss and not heard):
                     continue
@@ -542,7 +543,6 @@ class History:
                     group.end = max(group.end, run.last) if group.to_end else group.end
                     if not is_loss:  # other keys' numbers, and what was removed before we came
                         group.passed.add(run.first, run.last)
-
         if group.to_end and heard and answer.answerers:
             group.learn_end()
 

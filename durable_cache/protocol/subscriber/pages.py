@@ -14,6 +14,7 @@ from operator import attrgetter, itemgetter
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import Answer, AnswerPart, Fetch
@@ -66,6 +67,15 @@ class Group:
         """The latest time at which a sample without an epoch may be of this run."""
         newest = max(map(_NTP64, self.samples), default=self.reading.newest_ntp64)
         return max(newest + RESTART_NTP64, self.until_ntp64 - 1)
+
+    def is_ours(self, sn: int, began_ns: int) -> bool:
+        """Tell whether a number that somebody removed was published since we came.
+
+        So it was where an earlier number was; `began_ns` is when we came, as Unix time.
+        """
+        before = max((one for one in self.samples if one.sn < sn), key=_SN, default=None)
+        newest_ntp64 = self.reading.newest_ntp64 if before is None else before.ntp64
+        return self.reading.resumed or newest_ntp64 >= ntp64_from_ns(began_ns)
 
     def seek_end(self, until_ntp64: int, *, wraps: bool) -> None:
         """Miss what follows the last sample: up to the wrap, else as far as anybody says."""
