@@ -52,6 +52,18 @@ def test_a_run_that_ended_before_is_reported_and_followed_no_further(called: int
     assert reader.story == [1, 2, 3, (3, 5), 4]
 
 
+def test_what_a_run_that_ended_since_had_before_it_was_followed_is_reported(called: int) -> None:
+    """Its first samples come with history, which nobody answered in time (seed 22439)."""
+    reader = follows_before_history()
+    reader.live(sample(0, at=9))
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == [1, 2, 3, 0]
+    reader.page([sample(sn, called, at=4 + sn / 10) for sn in range(4)])
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [1, 2, 3, 0, (0, 0), 1]
+
+
 def test_a_run_that_began_since_comes_after(called: int) -> None:
     reader = follows_before_history()
     reader.page([sample(sn, called, at=9 + sn / 10) for sn in range(2)])

@@ -153,9 +153,12 @@ class Held:
             return None
         ended = followed.ended
         known = ended is not None and ended.is_called(epoch, incarnation)
-        # What was delivered of a run that has ended since is not missed.
-        following = (ended.next_sn or 0) if ended is not None and known else 0
-        return Reading(0, following, late=True)
+        if ended is None or not known:
+            return Reading(0, 0, late=True)
+        # What was delivered of a run that has ended since is not missed, nor what was of before us
+        # where an earlier life followed it.
+        first = 0 if ended.resumed else ended.first_sn or 0
+        return Reading(first, ended.next_sn or 0, late=True)
 
     def is_before_shown(
         self,

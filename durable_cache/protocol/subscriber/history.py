@@ -110,8 +110,7 @@ class History:
         """Live samples of sources that are not followed yet wait."""
         self.complete = self._done = not wanted
         """All that is wanted was read whole, once; so was what was asked for last."""
-        self.began_ns = 1 << 62
-        """When its owner came, as Unix time."""
+        self.began_ns = 1 << 62  # when its owner came, as Unix time
         self._since_ns: int | None = None
         self._ours_ns: int | None = None
         """Of runs that were not followed, what caches removed is a loss from then on; None: it is
@@ -534,7 +533,8 @@ class History:
             for absence in part.absent:
                 is_loss = absence.reason is AbsenceReason.SKIPPED
                 if absence.reason is AbsenceReason.TRIMMED:
-                    is_loss = group.is_ours(absence.first, self.began_ns)
+                    since_ns = self.began_ns if self._ours_ns is None else None
+                    is_loss = group.is_ours(absence.first, since_ns)
                 known = (absence.source, absence.epoch) in called
                 if not known or (is_loss and not heard):
                     continue

@@ -68,14 +68,16 @@ class Group:
         newest = max(map(_NTP64, self.samples), default=self.reading.newest_ntp64)
         return max(newest + RESTART_NTP64, self.until_ntp64 - 1)
 
-    def is_ours(self, sn: int, began_ns: int) -> bool:
+    def is_ours(self, sn: int, began_ns: int | None) -> bool:
         """Tell whether a number that somebody removed was published since we came.
 
-        So it was where an earlier number was; `began_ns` is when we came, as Unix time.
+        So it was where an earlier number was; `began_ns` is when we came, as Unix time, or None
+        where what is read now is of before in any case (ADR 0187).
         """
         before = max((one for one in self.samples if one.sn < sn), key=_SN, default=None)
         newest_ntp64 = self.reading.newest_ntp64 if before is None else before.ntp64
-        return self.reading.resumed or newest_ntp64 >= ntp64_from_ns(began_ns)
+        since = began_ns is not None and newest_ntp64 >= ntp64_from_ns(began_ns)
+        return self.reading.resumed or since
 
     def seek_end(self, until_ntp64: int, *, wraps: bool) -> None:
         """Miss what follows the last sample: up to the wrap, else as far as anybody says."""
