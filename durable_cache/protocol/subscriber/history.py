@@ -533,8 +533,8 @@ class History:
             for absence in part.absent:
                 is_loss = absence.reason is AbsenceReason.SKIPPED
                 if absence.reason is AbsenceReason.TRIMMED:
-                    since_ns = self.began_ns if self._ours_ns is None else None
-                    is_loss = group.is_ours(absence.first, since_ns)
+                    of_us = self._ours_ns is None or group.reading.began is not None
+                    is_loss = group.is_ours(absence.first, self.began_ns if of_us else None)
                 known = (absence.source, absence.epoch) in called
                 if not known or (is_loss and not heard):
                     continue

@@ -72,7 +72,7 @@ class Group:
         """Tell whether a number that somebody removed was published since we came.
 
         So it was where an earlier number was; `began_ns` is when we came, as Unix time, or None
-        where what is read now is of before in any case (ADR 0187).
+        where nothing was given of a run that a cache brings that was out of reach (ADR 0187).
         """
         before = max((one for one in self.samples if one.sn < sn), key=_SN, default=None)
         newest_ntp64 = self.reading.newest_ntp64 if before is None else before.ntp64
