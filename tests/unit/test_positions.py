@@ -303,9 +303,7 @@ def test_a_rewind_outweighs_whatever_was_confirmed_before_it() -> None:
     assert decode_position(encode_position(whole)) == whole
 
 
-def test_an_exclusive_rewind_that_the_next_owner_did_not_read_counts_no_more() -> (
-    None
-):
+def test_an_exclusive_rewind_that_the_next_owner_did_not_read_counts_no_more() -> None:
     """A majority held none of it, or the next owner had read it (ADR 0236)."""
     alone = partial(msgspec.structs.replace, exclusive=True)
     stray = alone(position(4, (2, 4), name=NAME), rewinds=1, fence=1)
