@@ -298,8 +298,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         """Wait until everything put before this call is acknowledged; False when it is not known.
 
         As rmw's `wait_for_all_acked`: it hurries nothing. In a callback of a receipt it does not
-        wait. Raises ConfigError where no
-        acknowledgements are wanted.
+        wait. Raises ConfigError where no acknowledgements are wanted.
         """
         timeout_seconds = read_timeout(timeout_seconds)
         if not self._options.acknowledgements:

@@ -91,7 +91,8 @@ class SubscriberEngine:
         self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
         self._crowd, self._answerers_known = Crowd(self._options), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
-        self._duplicates = self._dropped = self.beyond = 0
+        self._duplicates = self.beyond = 0
+        self.dropped = 0  # for want of room or of a run; they are asked for
         self._wake_known = False  # a next number does not change it
         self._wake_ns: int | None = None
 
@@ -117,11 +118,6 @@ class SubscriberEngine:
     @property
     def duplicates(self) -> int:
         return self._duplicates + self._unnumbered.repeats + self._held.repeats
-
-    @property
-    def dropped(self) -> int:
-        """How many samples were not held, for want of room or of a run; they are asked for."""
-        return self._dropped
 
     @property
     def gaps_open(self) -> int:
@@ -230,12 +226,12 @@ class SubscriberEngine:
         """Keep a sample until history is read; of what does not fit, where each source stands."""
         if len(self._held) < self._options.pending_samples_max:
             self._held.add(sample)
-            return
-        self._crowd_in(sample)
+        else:
+            self._crowd_in(sample)
 
     def _crowd_in(self, sample: Sample) -> None:
         """Keep of a sample there is no room for how far its source has come."""
-        self._dropped += 1
+        self.dropped += 1
         self._crowd.add(sample)
         for source, first, last in self._crowd.take_beyond(reading=self.reads_history):
             self._outputs.report(source, EPOCH_UNKNOWN, first, last)
@@ -299,7 +295,7 @@ class SubscriberEngine:
             return None
         if numbering.declared:
             if not followed.keep_early(sample, self._options, now.monotonic_ns):
-                self._dropped += 1
+                self.dropped += 1
             return None
         if numbering is not followed.numberings[-1]:
             return followed.numberings[-1]
@@ -330,7 +326,7 @@ class SubscriberEngine:
         if not asked and numbering.duplicates > repeats:
             self.losses.repeated(sample.source)
         self._duplicates += numbering.duplicates - repeats
-        self._dropped += numbering.dropped - dropped
+        self.dropped += numbering.dropped - dropped
 
     # What the state of a source leads to
 
@@ -481,8 +477,7 @@ class SubscriberEngine:
                 self._history.ask_again(now.monotonic_ns)
             begun = [*followed.take_early(self._options, now.monotonic_ns), *begun]
             if unknown and self._options.recovery:  # an answer brings what is of this run
-                sns = [sample.sn for sample in unknown]
-                self._dropped += len(sns)
+                self.dropped += len(sns := [sample.sn for sample in unknown])
                 self._ask(followed.numberings[-1], min(sns), max(sns))
         for sample in begun:
             self._live(sample, now)
@@ -568,8 +563,7 @@ class SubscriberEngine:
     # Time and bounds
 
     def _tick(self, now: Moment) -> None:
-        now_ns = now.monotonic_ns
-        self._history.tick(now_ns)
+        self._history.tick(now.monotonic_ns)
         self._after_history(now)
         for one in self._awaiting.over(self._sources, now.monotonic_ns):
             if isinstance(one, Sample):
@@ -578,8 +572,8 @@ class SubscriberEngine:
                 self._settle(one, now)
         for followed in list(self._sources.waiting.values()):
             self._expire(followed, now)
-        self._tails.tick(now_ns, reading=self.reads_history)
-        self._answerers.tick(now_ns)
+        self._tails.tick(now.monotonic_ns, reading=self.reads_history)
+        self._answerers.tick(now.monotonic_ns)
 
     def _expire(self, followed: Followed, now: Moment) -> None:
         """Ask again for what is missing, or give it up where its time is over."""
