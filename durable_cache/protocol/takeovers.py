@@ -83,8 +83,9 @@ class Takeovers:
         for member in frozenset().union(*taken.among) - sharing.members:
             self._taken[member] = taken
 
-    def rewound(self, stands: Iterable[Position]) -> None:
+    def rewound(self, before: Iterable[Position], stands: Iterable[Position]) -> None:
         """A rewind began here: what it took back is confirmed a second time from now on."""
+        self._leave(before)
         firsts = {one.run: one.confirmed_to for one in stands}
         self._taken = {
             member: taken._replace(

@@ -22,7 +22,8 @@ from durable_cache.endpoints.session import Session
 from durable_cache.errors import Closed, ConfigError, LocalProtocolError
 from durable_cache.model.sample import SourceId
 from durable_cache.model.timestamp import ntp64_to_ns
-from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, Event
+from durable_cache.protocol.subscriber.resuming import ResumingEngine
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.network import LocalNetwork, wait_until
 
@@ -230,3 +231,23 @@ def test_what_cannot_be_rewound_to_is_refused_and_changes_nothing(
         assert numbers(received(consumer, 1)) == [3]
     with pytest.raises(Closed):
         consumer.rewind()
+
+
+def test_who_rewinds_knows_the_publishers_from_the_tokens_that_were_seen(
+    network: LocalNetwork, publisher: ReliablePublisher[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked again: a router that is busy tells nothing at times."""
+    told: dict[int, set[SourceId]] = {}
+    handle = ResumingEngine.handle
+
+    def listening(engine: ResumingEngine, event: Event) -> Any:
+        if isinstance(event, Declared):
+            told.setdefault(id(engine), set()).add(event.source)
+        return handle(engine, event)
+
+    monkeypatch.setattr(ResumingEngine, "handle", listening)
+    put(publisher, 1)
+    with consume(network.client(), lambda _: None) as consumer:
+        wait_until(lambda: [*told.values()] == [{publisher.source}])
+        consumer.rewind(timeout_seconds=10)
+        wait_until(lambda: [*told.values()] == 2 * [{publisher.source}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,40 @@ def test_a_confirmation_of_an_earlier_owner_is_refused_and_its_sources_are_begun
         share(two)
         put(publishers[:1], 1)
         wait_until(lambda: received.numbers() == {"a/0": [2]})
+
+
+def test_flush_says_that_confirmations_did_not_count_after_all_was_begun_anew(
+    network: LocalNetwork, publishers: list[ReliablePublisher[Any]]
+) -> None:
+    put(publishers[:1], 2)
+    with member(network.client(), confirm="manual") as one:
+        first, second = one.recv(10), one.recv(10)
+        overtake(network, first, decode_position(one.position(first).value))
+        one.confirm(second)
+        assert one.recv(10).sn == second.sn, "given up and begun anew: nothing is to be written"
+        with pytest.raises(Fenced, match="another member has the source by now"):
+            one.flush(10)
+        one.flush(10)  # told once
+
+
+def test_a_sample_that_is_tried_again_holds_no_handover_up(
+    network: LocalNetwork, publishers: list[ReliablePublisher[Any]]
+) -> None:
+    """Sources go to a member that joins while another one's handler raises again and again."""
+    patient = replace(SHARED, attempts_max=10_000, attempt_seconds=0.05)
+    received, raised = Received(), threading.Event()
+
+    def raises(sample: Sample) -> None:
+        raised.set()
+        raise ValueError(sample.sn)
+
+    put(publishers, 1)
+    with member(network.client(), raises, patient):
+        assert raised.wait(10)
+        with member(network.client(), received.by("two"), patient) as two:
+            wait_until(lambda: two.agreed and len(two.members) == 2)
+            theirs = {str(one.key_expr) for one in publishers if two.owns(one.source)}
+            wait_until(lambda: received.numbers() == {key: [0] for key in theirs})
 
 
 def test_a_cache_that_starts_again_knows_the_fences_that_it_stores(

@@ -56,9 +56,22 @@ def test_what_a_rewind_took_back_is_told_too_when_an_owner_returns() -> None:
     source = owned_by(OTHER, OWN, OTHER)
     sharing.see(OTHER, views[OTHER], alive=False)
     take_over(sharing, takeovers, position(source, 4))
-    takeovers.rewound(rewound([position(source, 6)], {source: Point(1, 2)}))
+    before = [position(source, 6)]
+    takeovers.rewound(before, rewound(before, {source: Point(1, 2)}))
     sharing.see(OTHER, views[OTHER], alive=True)
     assert takeovers.compare(sharing, [position(source, 9)]) == [Twice(OTHER, source, 2, 9)]
+
+
+def test_what_was_confirmed_before_a_rewind_is_told_though_nothing_is_since() -> None:
+    (sharing, views), takeovers = begun_with(OTHER), Takeovers()
+    source = owned_by(OTHER, OWN, OTHER)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    before = [position(source, 6)]
+    stands = rewound(before, {source: Point(1, 3)})
+    takeovers.rewound(before, stands)
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, stands) == [Twice(OTHER, source, 3, 6)]
 
 
 def test_a_rewind_that_was_given_up_hides_nothing_of_what_was_confirmed() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
 from threading import Event as Flag
 from typing import Literal, NamedTuple
 
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
-from durable_cache.errors import ConfigError, Fenced
+from durable_cache.errors import Closed, ConfigError, Fenced, OutcomeUnknown
 from durable_cache.model.arguments import check_kind, refused
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.consumers import check_consumer
 from durable_cache.protocol.subscriber.positions import Point
 
 __all__ = ["Confirm", "ConsumerName", "Counts", "KeptPosition", "Rewind"]
+
+_LOOK_SECONDS = 0.05
+"""How often who waits for a rewind looks whether delivery stands still before a full channel."""
 
 Confirm = Literal["auto", "manual"]
 
@@ -62,7 +67,25 @@ class Rewind:
         self.points = points
         self.refused: Fenced | None = None
         """Why nothing was rewound, once it is done."""
+        self.lapses = 0
+        """How often everything had been given up when it came into force."""
         self.done = Flag()
+
+    def wait(
+        self, timeout_seconds: float | None, consumer: str, may_wait: Callable[[], bool]
+    ) -> None:
+        """Wait until it is in force; raise why it never is, or OutcomeUnknown: not yet."""
+        end = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self.done.wait(_LOOK_SECONDS):
+            if not may_wait():
+                raise Closed(f"consumer {consumer!r} is closed")
+            if time.monotonic() >= end:
+                raise OutcomeUnknown(
+                    f"consumer {consumer!r} is not rewound yet: it is, once its handler returns "
+                    "and its sources are begun"
+                )
+        if self.refused is not None:
+            raise self.refused
 
 
 class Counts(NamedTuple):

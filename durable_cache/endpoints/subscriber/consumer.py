@@ -9,7 +9,6 @@ never held while the program's code runs or anything is sent.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -62,8 +61,7 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 """The pause after a position could not be written."""
 _LOOK_SECONDS = 0.05
-"""How often who waits for a rewind looks whether delivery stands still before a full channel, and
-delivery that waits for confirmations looks around."""
+"""How often delivery that waits for confirmations looks around."""
 _WAITS_SECONDS = 5.0
 """How long delivery waits for confirmations before it says so."""
 
@@ -98,6 +96,10 @@ class ReliableConsumer(ReliableSubscriber):
         """What the engines before a rewind counted."""
         self._fenced: Fenced | None = None
         """Why caches take no position of ours any more."""
+        self._lost: Fenced | None = None
+        """Why what was confirmed counts no more, until somebody who waits for it is told."""
+        self._lapses = 0
+        """How often everything was given up, for others took this one for dead."""
         self._dead_letters = 0
         self._batches = 0
         """How many batches of positions caches hold."""
@@ -250,22 +252,18 @@ class ReliableConsumer(ReliableSubscriber):
             self._changed.notify_all()
         if by_handler:
             return
-        self._await_rewind(wanted, timeout_seconds)
-        self.flush(timeout_seconds)
+        wanted.wait(timeout_seconds, self.consumer, self._may_wait)
+        self._await_written(timeout_seconds)
+        if self._lapses != wanted.lapses:
+            raise Fenced(
+                f"consumer {self.consumer!r}: others took this member for dead before caches held "
+                "the rewind; rewind again"
+            )
 
-    def _await_rewind(self, wanted: Rewind, timeout_seconds: float | None) -> None:
-        end = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while not wanted.done.wait(_LOOK_SECONDS):
-            self._discard()
-            if self._stopped.is_set():
-                raise Closed(f"consumer {self.consumer!r} is closed")
-            if time.monotonic() >= end:
-                raise OutcomeUnknown(
-                    f"consumer {self.consumer!r} is not rewound yet: it is, once its handler "
-                    "returns and its sources are begun"
-                )
-        if wanted.refused is not None:
-            raise wanted.refused
+    def _may_wait(self) -> bool:
+        """Empty the channel that delivery may stand before; tell whether a rewind may come."""
+        self._discard()
+        return not self._stopped.is_set()
 
     def _discard(self) -> None:
         """Drop what is delivered and not received, and what is on its way there."""
@@ -278,14 +276,28 @@ class ReliableConsumer(ReliableSubscriber):
         Raises Closed, or OutcomeUnknown when the time is over: they may be held all the same.
         Raises Fenced where another member has a source by now: what is confirmed counts no more.
         """
-        timeout_seconds = read_timeout(timeout_seconds)
+        self._await_written(read_timeout(timeout_seconds))
         with self._changed:
+            lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
+
+    def _await_written(self, timeout_seconds: float | None) -> None:
+        """Wait until caches hold what is confirmed; raises what `flush` does."""
+        with self._changed:
+            lapses = self._lapses
             target = self._batches + (self._positions.changed > 0) + self._writing
             self._hurried = self._positions.changed > 0
             self._changed.notify_all()
             held = self._changed.wait_for(
-                lambda: self._batches >= target or self._ended or self._fenced, timeout_seconds
+                lambda: (
+                    self._batches >= target or self._ended or self._fenced or self._lapses != lapses
+                ),
+                timeout_seconds,
             )
+            if self._lapses != lapses and self._lost is not None:
+                lost, self._lost = self._lost, None
+                raise lost
             if self._batches >= target:
                 return
             if self._fenced is not None:
@@ -325,9 +337,10 @@ class ReliableConsumer(ReliableSubscriber):
             wanted = self._rewind
             if wanted is None or self._ending:
                 return
+            before, wanted.lapses = self._positions.all(), self._lapses
             try:
                 stands = self._positions.rewind(wanted.points)
-                self._rewound(stands)
+                self._rewound(before, stands)
             except Fenced as error:
                 wanted.refused = error
                 _log.warning("consumer %r: %s", self.consumer, error)
@@ -339,8 +352,8 @@ class ReliableConsumer(ReliableSubscriber):
         wanted.done.set()
         self._begin_anew()
 
-    def _rewound(self, stands: Sequence[Position]) -> None:
-        """A rewind is in force, and this is where all runs stand; under the lock."""
+    def _rewound(self, before: Sequence[Position], stands: Sequence[Position]) -> None:
+        """A rewind is in force, and this is where all runs stood and stand; under the lock."""
 
     def _resume(self, known: Sequence[Position]) -> None:
         """Put an engine that stands there in the place of the one before; under the lock."""

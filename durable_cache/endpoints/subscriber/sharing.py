@@ -209,7 +209,7 @@ class SharingConsumer(ReliableConsumer):
         if waits and now_seconds < self._stop_seconds:
             return False
         try:
-            self.flush(_FLUSH_SECONDS)
+            self._await_written(_FLUSH_SECONDS)
         except (OutcomeUnknown, Fenced, Closed) as error:
             self._put_off(error, now_seconds)
             return False
@@ -220,8 +220,8 @@ class SharingConsumer(ReliableConsumer):
         self._withdrawn, self._stop_seconds, self._told_error = 0, 0.0, False
         return True
 
-    def _rewound(self, stands: Sequence[Position]) -> None:
-        self._takeovers.rewound(stands)
+    def _rewound(self, before: Sequence[Position], stands: Sequence[Position]) -> None:
+        self._takeovers.rewound(before, stands)
 
     def _lapse(self) -> None:
         """Give up all sources, for caches take no position of ours: others took us for dead.
@@ -230,6 +230,12 @@ class SharingConsumer(ReliableConsumer):
         """
         self._membership.sharing.lapse()
         with self._changed:
+            self._lapses += 1
+            if self._positions.changed or self._writing:
+                self._lost = self._fenced or Fenced(
+                    f"consumer {self.consumer!r}: another member claimed a source, and what was "
+                    "confirmed here since is processed there, too"
+                )
             self._fenced = None
             self._takeovers.give_up(self._positions.all())
             self._positions.go_on(self.owns)

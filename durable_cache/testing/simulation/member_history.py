@@ -1,8 +1,8 @@
 """How a seed becomes a history of members that share a consumer, and what must hold at its end.
 
-Members begin, leave, rewind and are killed; networks are parted and heal; caches that keep positions
-are killed; positions and acknowledgements are lost, doubled and late; clocks differ. An operator who
-sees no member rewinds all. What no handler can process goes to the dead letters.
+Members begin, leave, rewind and are killed; networks are parted and heal; caches that keep
+positions are killed; positions and acknowledgements are lost, doubled and late; clocks differ. An
+operator who sees no member rewinds all. What no handler can process goes to the dead letters.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class _Rewind:
     points: Points
     taken_back: list[Rewound] = field(default_factory=list)
     """What it took back, once it is in force."""
+    lapses: int = 0
 
 
 class SimMember(KeepingNode):
@@ -468,21 +469,22 @@ class SimMember(KeepingNode):
             if self.leaving:
                 return
             yield WAIT_SECONDS
-        lapses, target = self._lapses, self._batches + 1 + self._writing
+        target = self._batches + (self._positions.changed > 0) + self._writing
         self._hurried = True
-        while self._batches < target and self._lapses == lapses:
+        while self._batches < target and self._lapses == wanted.lapses:
             yield WAIT_SECONDS
-        if self._lapses == lapses and wanted.taken_back:
+        if self._lapses == wanted.lapses and wanted.taken_back:
             self.world.occur("a member rewinds")
             self._promise.rewind_held(wanted.taken_back)
 
     def _begin_rewind(self, wanted: _Rewind) -> None:
+        before, wanted.lapses = self._positions.all(), self._lapses
         try:
             stands = self._positions.rewind(wanted.points)
         except Fenced:
             self.world.occur("what is to be rewound is another one's by now")
             stands = self._positions.rewind({})
-        self._takeovers.rewound(stands)
+        self._takeovers.rewound(before, stands)
         moved = [one for one in stands if one.rewinds > self._levels.get(_run_of(one), 0)]
         wanted.taken_back = self._promise.rewound(self, moved, wanted.points)
         self._know_levels(stands)
