@@ -145,6 +145,51 @@ def test_each_mode_delivers_what_a_relay_counted_and_the_model_predicts(
     assert abs(rates["any"].uniqueness - route.uniqueness) < 5 * spread
 
 
+@pytest.mark.parametrize("dropped", [0.001, 0.01, 0.5])
+def test_from_one_in_a_thousand_to_every_second_sample_what_is_dropped_comes_from_caches(
+    network: LocalNetwork, farther: LocalNetwork, dropped: float
+) -> None:
+    """As many are doubled, and as many come late: exactly-once gives each once and in order."""
+    chance = random.Random(f"relay {dropped}")
+
+    def choose() -> tuple[int, int]:
+        times = 0 if chance.random() < dropped else 1 + (chance.random() < dropped)
+        return times, chance.randint(1, 4) if chance.random() < dropped else 0
+
+    source = Numbered(network.client(), "a/b")
+    relay = Relay(network.client(), farther.client(), "a/b", choose, stored=True)
+    behind, once, by_id = farther.client(), Inbox(), Inbox()
+    with (
+        declare_reliability_cache(relay.session, "a/b", allowed_origin=Origins.SESSION_LOCAL),
+        declare_reliable_subscriber(behind, "a/*", once, mode="exactly-once"),
+        declare_reliable_subscriber(
+            behind, "a/*", by_id, mode="at-most-once", mode_options=BY_ID
+        ) as counting,
+    ):
+        for inbox in (once, by_id):
+            inbox.await_path_from(relay.session)
+        connected(source.publisher)
+        for sn in range(SENT + 1):
+            source.session.put(
+                "a/b",
+                b"x",
+                source_info=zenoh.SourceInfo(source.publisher.id, sn),
+                timestamp=source.session.new_timestamp(),
+                attachment=b"end" if sn == SENT else None,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )
+        wait_until(lambda: len(once.samples) > SENT, 60, "the last sample")
+        wait_until(lambda: received(counting) == len(relay.sent), 60, "all that was sent")
+        assert [one.sn for one in once.samples] == [*range(SENT + 1)]
+        unique = [*dict.fromkeys(relay.sent)]
+        assert [one.sn for one in by_id.samples] == unique
+        counted = DeliveryRates.measured(SENT + 1, len(relay.sent), len(unique))
+        assert rates_of(counting) == counted
+        spread = math.sqrt(dropped * (1 - dropped) / SENT)
+        assert abs(counted.reliability - (1 - dropped)) < 5 * spread
+        assert abs(counted.uniqueness - 1 / (1 + dropped)) < 5 * spread
+
+
 def test_a_handler_that_fails_is_called_again_and_what_always_fails_is_reported(
     network: LocalNetwork,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from durable_cache.model.sample import Sample
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.kit.faults import TcpProxy
 
+CUT_SECONDS = 60.0
 CONNECT = {
     "timeout_ms": -1,
     "exit_on_failure": False,
@@ -65,6 +67,39 @@ def test_what_was_published_while_a_subscriber_was_cut_off_is_delivered_when_it_
         assert behind.subscriber.missed == 0
         behind.subscriber.close()
         publisher.close()
+
+
+@pytest.mark.slow
+def test_over_a_cut_of_a_minute_each_sample_is_delivered_once_and_in_order(
+    network: LocalNetwork, proxy: TcpProxy
+) -> None:
+    with (
+        declare_reliability_cache(network.client(), "a/**"),
+        declare_reliable_publisher(
+            network.client(), "a/b", acknowledgements=1, level="memory"
+        ) as publisher,
+    ):
+        behind = Behind(network, proxy, mode="exactly-once")
+        wait_until(lambda: publisher.matched, what="a match")
+
+        def publish(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                publisher.put(b"")
+                time.sleep(0.01)
+
+        publish(1.0)
+        wait_until(lambda: len(behind.delivered) > 0, what="what came before the cut")
+        proxy.cut()
+        publish(CUT_SECONDS)
+        proxy.heal()
+        publish(1.0)
+        publisher.flush(20)
+        last = publisher.put(b"").sn
+        wait_until(lambda: last in behind.sns(), 30, what="the last sample")
+        assert behind.sns() == [*range(last + 1)]
+        assert behind.subscriber.missed == 0
+        behind.subscriber.close()
 
 
 def test_what_only_a_resend_brought_to_a_cache_reaches_live_subscribers(
