@@ -15,6 +15,8 @@ KEY_BYTES_MAX = 64 * 1024
 SHORT_BYTES_MAX = 32 * 1024
 """What is declared, published and stored (ADR 0240): a source, a token's chunks and a namespace
 stand in front of it, and Zenoh ends the session that sends a longer key than it can bear."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are no UTF-8, as of a terminal in another encoding."""
 _REMEMBERED_LENGTH_MAX = 256
 """Longer expressions are rare, and would make what is remembered large."""
 
@@ -136,6 +138,8 @@ _remembered = lru_cache(maxsize=16_384)(_parsed)
 def _check(text: str) -> None:
     if not text:
         raise ValueError("a key expression may not be empty")
+    if not text.isascii() and _SURROGATE.search(text):
+        raise ValueError(f"{text[:80]!a}: no UTF-8 text")
     if _length(text) > KEY_BYTES_MAX:
         raise ValueError(f"a key expression may not be longer than {KEY_BYTES_MAX} bytes")
     before = ""

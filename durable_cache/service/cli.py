@@ -53,6 +53,7 @@ durable-cache --help lists every verb, durable-cache VERB --help its options."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the process's exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_files()
     try:
         code = _run(given)
         sys.stdout.flush()
@@ -70,6 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = f"{error.filename or 'standard output'}: {error.strerror or error}"
         return _failed(DurableCacheError(reason), FAILED)
     return code
+
+
+def _open_standard_files() -> None:
+    """Put /dev/null where the caller closed a standard file, so that no other file gets its
+    number, and what a native library writes there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _run(given: Sequence[str]) -> int:

@@ -227,3 +227,33 @@ def test_help_and_put_import_only_what_they_use() -> None:
             },
         )
         assert result.stderr.splitlines()[-1] == "[]", (arguments, result.stderr)
+
+
+def test_a_key_in_another_encoding_is_refused_and_not_a_traceback(run: Run) -> None:
+    wrong = os.fsdecode(b"fleet/\xe9")
+    for arguments in (("put", wrong, "1"), ("query", wrong)):
+        result = run(*arguments, "-e", "tcp/127.0.0.1:1", PYTHONUTF8="1")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "no UTF-8 text" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_verb_works_whichever_standard_file_its_caller_closed(
+    network: LocalNetwork, environment: dict[str, str], closed: str, tmp_path: Path
+) -> None:
+    verbs = ("put fleet/a -", "put fleet/a 1", "query fleet/a", "--version", "backends")
+    for at, verb in enumerate(verbs):
+        where = "" if verb in ("--version", "backends") else f"-e {network.endpoint}"
+        result = subprocess.run(
+            ["sh", "-c", f'"$@" {verb} {where} {closed}', "sh", *COMMAND],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in result.stderr
+        assert result.returncode == 0, (at, result.stderr)

@@ -117,6 +117,7 @@ def test_what_is_an_expression_is_what_zenoh_takes(text: str) -> None:
         "$",
         "$$*",
         "x" * (KEY_BYTES_MAX + 1),
+        "a/\udcc3\udca9",
         "é" * (KEY_BYTES_MAX // 2 + 1),
     ],
 )
