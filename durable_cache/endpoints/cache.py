@@ -365,10 +365,7 @@ class ReliabilityCache(Closing):
 
     def purge(self, floors: Sequence[Floor]) -> int:
         """Remove samples below the floors for good; returns how many. Idempotent."""
-        removed = self.store.purge(floors)
-        if self.aligning is not None:
-            self.aligning.trimmed(floors, purged=True)
-        return removed
+        return self.store.purge(floors)
 
     def keep_by(self, retention: Retention) -> None:
         """Keep by another retention from now on; not for a cache that aligns (ConfigError).

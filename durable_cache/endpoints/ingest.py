@@ -69,7 +69,6 @@ from durable_cache.runtime.effects import (
     ReportEpochs,
     Started,
 )
-from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 
 __all__ = ["Ingest", "Miss"]
@@ -171,7 +170,6 @@ class Ingest:
         self.on_judged: list[Callable[[AnswerResend], None]] = []
         self.on_learned: list[Callable[[Alias], None]] = []
         self.on_forgotten: list[Callable[[Sequence[Stream]], None]] = []
-        self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
 
     def refusal(self, sample: Sample) -> RefusalReason | None:
         """Tell why a sample is not taken that its publisher sends to this cache; any thread."""
@@ -455,9 +453,7 @@ class Ingest:
 
     def _answer(self, ask: Ask) -> Answered | AskFailed:
         try:
-            answered = answer(
-                self._store, ask.question, forgotten=self._forgotten, purged=self._purged
-            )
+            answered = answer(self._store, ask.question, forgotten=self._forgotten)
         except DurableCacheError as error:
             if ask.urgent and _ends(error):
                 raise
@@ -478,10 +474,6 @@ class Ingest:
     def _forgotten(self, streams: Sequence[Stream]) -> None:
         for listener in self.on_forgotten:
             listener(streams)
-
-    def _purged(self, floors: Sequence[Floor]) -> None:
-        for listener in self.on_purged:
-            listener(floors)
 
     def _report(self, effect: ReportMiss | ReportConflict | ReportAbsent | ReportEpochs) -> None:
         match effect:

@@ -51,12 +51,10 @@ def answer(
     question: Question,
     *,
     forgotten: Callable[[Sequence[Stream]], None] = lambda _: None,
-    purged: Callable[[Sequence[Floor]], None] = lambda _: None,
 ) -> Answer:
     """Return the answer to a question.
 
-    `forgotten(streams)` is called when streams are stored under another epoch only,
-    `purged(floors)` when an operator's floors went with them.
+    `forgotten(streams)` is called when streams are stored under another epoch only.
     """
     match question:
         case LoadSources(sources):
@@ -82,7 +80,7 @@ def answer(
             store.backlog.flush_soon()
             return MovedSoFar(store.moved(alias))
         case Forget(alias):
-            _forget(store, alias, forgotten, purged)
+            _forget(store, alias, forgotten)
             return Done()
         case _:
             assert_never(question)
@@ -120,10 +118,7 @@ def _keep(store: JournaledStorage, change: Agreed | Disagreed | Declaration) -> 
 
 
 def _forget(
-    store: JournaledStorage,
-    alias: Alias,
-    forgotten: Callable[[Sequence[Stream]], None],
-    purged: Callable[[Sequence[Floor]], None],
+    store: JournaledStorage, alias: Alias, forgotten: Callable[[Sequence[Stream]], None]
 ) -> None:
     """Remove what was moved; an operator's purge of it goes on under the epoch that stands."""
     infos = store.index.infos_of(alias.source, alias.stored)
@@ -132,5 +127,4 @@ def _forget(
     ]
     if floors:
         store.purge(floors)
-        purged(floors)
     forgotten(store.forget(alias.source, alias.stored))

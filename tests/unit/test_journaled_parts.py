@@ -407,6 +407,44 @@ def test_a_purge_that_failed_is_carried_out_by_the_next_drain(tmp_path: Path) ->
         assert sns(store) == [8, 9]
 
 
+def test_a_purge_is_told_when_it_holds_and_not_when_the_backend_has_carried_it_out(
+    tmp_path: Path,
+) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        told: list[Floor] = []
+        store.on_purged.append(told.extend)
+        backend.away = True
+        with pytest.raises(StorageUnavailable):
+            store.purge([Floor(ONE, 8)])
+        assert told == [Floor(ONE, 8)]
+        assert store.index.infos([ONE])[ONE].purged == 8
+        backend.away = False
+        store.drain()
+        assert told == [Floor(ONE, 8)], "once is enough"
+
+
+def test_a_purge_that_the_index_was_not_told_of_is_told_before_the_backend_removes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise StorageUnavailable("no index")
+
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(store.index, "trimmed", fails)
+            with pytest.raises(StorageUnavailable):
+                store.purge([Floor(ONE, 8)])
+        assert "purge" not in backend.calls
+    with opened(tmp_path, backend) as store:
+        store.drain()
+        assert sns(store) == [8, 9]
+        assert [*store.index.infos([ONE])[ONE].held] == [(8, 9)]
+
+
 def test_a_purge_that_the_backend_lost_is_carried_out_at_the_next_start(tmp_path: Path) -> None:
     """A disk that lies, and then a power cut: every number that the index claims is there."""
     backend = Backend()

@@ -172,7 +172,7 @@ class Aligning:
         """Begin: what is stored first, then the network."""
         self._ingest.on_committed.append(self._committed)
         self._ingest.on_forgotten.append(self._forgotten)
-        self._ingest.on_purged.append(partial(self.trimmed, purged=True))
+        self._store.on_purged.append(partial(self.trimmed, purged=True))
         self._ingest.on_learned.append(self._learned)
         if self.merging is not None:
             self._ingest.before_commit.append(self.merging.storing)
@@ -222,9 +222,7 @@ class Aligning:
 
     def _purge(self, floors: Sequence[Floor]) -> int:
         """Purge what a policy overruled, durably; returns how many samples."""
-        removed = self._store.purge(floors)
-        self.trimmed(floors, purged=True)
-        return removed
+        return self._store.purge(floors)
 
     def _committed(self, batch: SampleBatch) -> None:
         self._inbox.stored(Appended(batch), time.monotonic())

@@ -22,7 +22,6 @@ from durable_cache.protocol.alignment import (
     ContentEnded,
     ContentRead,
     Offer,
-    Purged,
     RaisePurge,
     ReadSamples,
     Trimmed,
@@ -168,8 +167,6 @@ class Jobs:
             self._store.purge(job.floors)
         except DurableCacheError as error:
             _log.warning("a purge failed, tried again later", extra={"reason": str(error)})
-            return
-        self._inbox.stored(Purged(job.floors), time.monotonic())
 
     def _rename(self, source: SourceId) -> None:
         try:

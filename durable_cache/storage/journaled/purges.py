@@ -3,8 +3,8 @@
 A purge is durable before anything is removed, and it is pending until the backend has removed what
 is below its floors; in the journal's file until something was stored since, for only then does a
 start notice a backend that lost its last writes (ADR 0212). Entries that were committed before it
-lose what is below whenever they are read from the journal. Later ones are the door's to refuse; what
-passed it before the purge and is committed after it is left out then (ADR 0216).
+lose what is below whenever they are read from the journal. Later ones are the door's to refuse;
+what passed it before the purge and is committed after it is left out then (ADR 0216).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.journal import Entry
 
@@ -61,12 +61,17 @@ class Purges:
         """Those that are still pending in the keeper: nothing was stored since."""
         self._latest: OrderedDict[Stream, int] = OrderedDict()
         """Below which numbers the latest purges removed; what passed the door before may come."""
+        self._untold: set[Stream] = set()
+        """Those that the index was not told of since they began, or since the start."""
+        self._unrecorded: list[Sample] = []
+        """What was purged before the backend had it, as long as that is so."""
         self._last_entry = 0
         for name, value in (keeper.kept(_KIND) if keeper is not None else {}).items():
             purge = _read(value)
             if purge.pending or purge.entry_id >= first_entry:
                 self._purges[_stream(name)] = purge
                 self._last_entry = max(self._last_entry, purge.entry_id)
+        self._untold.update(stream for stream, purge in self._purges.items() if purge.pending)
 
     def every(self) -> list[Floor]:
         """Return the floors of every purge there was."""
@@ -75,14 +80,21 @@ class Purges:
         kept = self._keeper.kept(_KIND)
         return [Floor(_stream(name), _read(value).sn) for name, value in kept.items()]
 
-    def begin(self, floors: Iterable[Floor], entry_id: int) -> None:
-        """Note a purge of what entries up to `entry_id`, or the backend, hold below."""
+    def begin(
+        self, floors: Iterable[Floor], entry_id: int, unrecorded: Iterable[Sample] = ()
+    ) -> None:
+        """Note a purge of what entries up to `entry_id`, or the backend, hold below.
+
+        `unrecorded`: what those entries hold of it, and the backend does not.
+        """
         new: dict[Stream, _Purge] = {}
         for stream, sn in floors:
             known = new.get(stream) or self._purges.get(stream) or _Purge(0, 0, pending=False)
             new[stream] = _Purge(max(sn, known.sn), entry_id, pending=True)
             self._carried_out.pop(stream, None)
         self._keep(new)
+        self._untold.update(new)
+        self._unrecorded += unrecorded
         self._last_entry = max(self._last_entry, entry_id)
 
     def watch(self, floors: Iterable[Floor]) -> None:
@@ -94,7 +106,7 @@ class Purges:
             self._latest.popitem(last=False)
 
     def unwatch(self, source: SourceId, epoch: int) -> None:
-        """Forget it for a numbering that is stored under another epoch; its own may be used anew."""
+        """Forget it for a numbering that is stored elsewhere; its epoch may be used anew."""
         gone = [stream for stream in self._latest if stream[1:] == (source, epoch)]
         for stream in gone:
             del self._latest[stream]
@@ -113,6 +125,20 @@ class Purges:
     def pending(self) -> list[Floor]:
         """Return the floors below which the backend may still hold something."""
         return [Floor(stream, p.sn) for stream, p in [*self._purges.items()] if p.pending]
+
+    def untold(self) -> list[Floor]:
+        """Return the floors of purges that the index is to be told of."""
+        untold = ((stream, self._purges.get(stream)) for stream in [*self._untold])
+        return [Floor(stream, purge.sn) for stream, purge in untold if purge is not None]
+
+    def unrecorded(self) -> SampleBatch:
+        """Return what of them was purged before the backend had it."""
+        return SampleBatch(self._unrecorded)
+
+    def told(self, floors: Iterable[Floor]) -> None:
+        """Note that the index knows of purges."""
+        self._untold.difference_update(floor.stream for floor in floors)
+        self._unrecorded = []
 
     def done(self, floors: Sequence[Floor], drained: int) -> None:
         """Note that the backend removed what is below; entries up to `drained` are gone."""

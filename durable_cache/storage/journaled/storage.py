@@ -127,6 +127,8 @@ class JournaledStorage:
         self.unstorable_total = 0
         """Samples that were refused before they were acknowledged."""
         self.drained_samples = 0
+        self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
+        """Called with the floors of a purge once it holds, by the thread that purges or drains."""
         self._pace = Pace(self.options.drain_samples_max)
         self.level = min(level, storage.capabilities.durability)
         self.journal = journal
@@ -213,6 +215,7 @@ class JournaledStorage:
             floors = self._purges.every() + self.index.purges()
             self._purges.begin(floors, self.journal.span()[1])
             self.index.trimmed(floors, purged=True)
+            self._purges.told(floors)
 
     def _report(self, finding: str) -> None:
         if finding:
@@ -488,8 +491,8 @@ class JournaledStorage:
     def purge(self, floors: Sequence[Floor]) -> int:
         """Remove what is below the floors, for good; returns how many samples.
 
-        Once it is noted it holds: what is on its way never arrives, and a backend that is away
-        removes the rest when it is back. Then this raises what the backend raised.
+        Once it is noted it holds: what is on its way never arrives, `on_purged` is called, and a
+        backend that is away removes the rest when it is back. Then this raises what that raised.
         """
         floors = list(floors)
         with self._trim_lock:
@@ -501,12 +504,9 @@ class JournaledStorage:
                 # Looked at before the purge is begun, which takes them from what is read back.
                 gone = [sample for sample in waiting if sample.sn < below.get(sample.stream, 0)]
                 with self._commit_lock:
-                    self._purges.begin(floors, self.backlog.last_id)
+                    self._purges.begin(floors, self.backlog.last_id, gone)
                     self._purges.watch(floors)
                     self.backlog.change(self._purges.without)
-            # Their numbers stay known, so that a repeat that comes late is told to be one.
-            self.index.trimmed(floors, purged=True, unrecorded=SampleBatch(gone))
-            self.wildcards.removed(floors)
             return len(gone) + self._finish_purges()
 
     def finish_purges(self) -> int:
@@ -515,6 +515,13 @@ class JournaledStorage:
             return self._finish_purges()
 
     def _finish_purges(self) -> int:
+        if untold := self._purges.untold():
+            # Their numbers stay known, so that a repeat that comes late is told to be one.
+            self.index.trimmed(untold, purged=True, unrecorded=self._purges.unrecorded())
+            self._purges.told(untold)
+            self.wildcards.removed(untold)
+            for listener in self.on_purged:
+                listener(untold)
         pending = self._purges.pending()
         removed = self.backend.purge(pending)
         self._purges.done(pending, self.index.drained())

@@ -93,6 +93,7 @@ class Composition:
         self.before_commit: list[Callable[[SampleBatch], None]] = []
         """Called with what is about to be stored; raises StorageError as a commit does."""
         self.aligning = SimAligning(cache, self) if plan.align else None
+        self.store.on_purged.append(self._purged)
         self.merging = None if cache.merges is None else cache.merges(self)
         self._began_ns = cache.unix_ns
         self._purging = False
@@ -239,9 +240,7 @@ class Composition:
 
     def _answer(self, ask: Ask) -> Answered | AskFailed:
         try:
-            answered = answer(
-                self.store, ask.question, forgotten=self._forgotten, purged=self._purged
-            )
+            answered = answer(self.store, ask.question, forgotten=self._forgotten)
         except DurableCacheError:
             self._cache.failed("question")
             return AskFailed(ask.ask_id, self.now)
@@ -273,7 +272,6 @@ class Composition:
             return AppendFailed(self.now)
         self._cache.committed(append.batch.samples)
         if stored is not append.batch:  # an operator purged some of it on its way
-            self._cache.world.occur("purged before it was committed")
             self._cache.lost(set(self._cache.held_ns))
         self._cache.drain_soon()
         if self.aligning is not None:
@@ -304,8 +302,6 @@ class Composition:
     def purge(self, floors: Sequence[Floor]) -> bool:
         """Remove what is below the floors for good; tells whether that was said to be done."""
         done = self._remove(lambda: self.store.purge(floors)) is not None
-        if done:
-            self._purged(floors)
         self._purging = not done
         return done
 
