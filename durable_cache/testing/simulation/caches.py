@@ -404,6 +404,17 @@ class SimCache(Listener):
         self.tell(lambda: self._purge(floors))
 
     def _purge(self, floors: list[Floor]) -> None:
+        self.removes(floors)
+        before = set(self.held_ns)
+        if self._process.purge(floors):
+            self.purged += floors
+            self.lost(before)
+
+    def removes(self, floors: Iterable[Floor]) -> None:
+        """Count what is below as removed: a copy under another name of its run is no reprieve.
+
+        When the two names become one, what is below the floor of either is gone.
+        """
         for (key, source, epoch), sn in floors:
             numbering = self.named.get((source, epoch))
             self.removed |= {
@@ -411,10 +422,6 @@ class SimCache(Listener):
                 for one in self.held_ns
                 if one.numbering is numbering and one.sample.key == key and one.sample.sn < sn
             }
-        before = set(self.held_ns)
-        if self._process.purge(floors):
-            self.purged += floors
-            self.lost(before)
 
     def lost(self, before: set[Publication]) -> None:
         """Compare with what was here: what went by retention or purge is no loss."""

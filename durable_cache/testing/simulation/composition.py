@@ -295,6 +295,7 @@ class Composition:
     def trim(self, retention: Retention) -> bool:
         """Apply retention; tells whether that removed anything."""
         floors = self._remove(lambda: self.store.trim(retention, self.now.unix_ns))
+        self._cache.removes(floors or ())
         if floors and self.aligning is not None:
             self.aligning.trimmed(floors)
         return bool(floors)
