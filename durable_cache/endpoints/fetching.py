@@ -64,10 +64,19 @@ class Fetching:
         """Why the last fetch that failed did; empty after one that did not."""
 
     def start(
-        self, source: SourceId, first: int, last: int | None, ended: Callable[[bool], None]
+        self,
+        source: SourceId,
+        first: int,
+        last: int | None,
+        ended: Callable[[bool], None],
+        native_first: int | None = None,
     ) -> None:
-        """Ask for `first..last` of a source; `ended(failed)` is called once, in a pool thread."""
-        self._go_on(self._numbers(source, first, last), None, ended)
+        """Ask for `first..last` of a source; `ended(failed)` is called once, in a pool thread.
+
+        The publisher's own cache is asked from `native_first` on, if that is given.
+        """
+        native_first = first if native_first is None else native_first
+        self._go_on(self._numbers(source, first, last, native_first), None, ended)
 
     def catch_up(self) -> None:
         """Ask every foreign publisher's own cache for what was published while we were away."""
@@ -113,8 +122,9 @@ class Fetching:
             ended(True)  # whoever waits for the fetch asks again; the lane logs what is ours
             raise
 
-    def _numbers(self, source: SourceId, first: int, last: int | None) -> _Steps:
-        numbers = f"_sn={first}..{'' if last is None else last}"
+    def _numbers(self, source: SourceId, first: int, last: int | None, native_first: int) -> _Steps:
+        end = "" if last is None else last
+        numbers, natives = f"_sn={first}..{end}", f"_sn={native_first}..{end}"
         whole = True
         for key_expr in self._key_exprs:
             after: Sample | None = None
@@ -129,11 +139,11 @@ class Fetching:
                     self._take(_within(page, first, last), Origin.RECOVERED, names)
                 if after is None:
                     break
-            native = f"{key_expr}/@adv/*/{source.zid}/{source.eid}/**?{numbers}"
+            native = f"{key_expr}/@adv/*/{source.zid}/{source.eid}/**?{natives}"
             gathered = yield _Question(native, native=True)
             whole &= self._is_whole(gathered, native)
             own = [sample for sample in gathered.native if sample.source == source]
-            self._take(_within(own, first, last), Origin.NATIVE)
+            self._take(_within(own, native_first, last), Origin.NATIVE)
         return whole
 
     def _everything_native(self) -> _Steps:

@@ -419,12 +419,13 @@ class Ingest:
             case Verify(verify_id):
                 if not self._lane.submit(partial(self._in_pool, self._verify, effect)):
                     return VerifyFailed(verify_id, moment_now())
-            case Fetch(fetch_id, source, _, first, last):
+            case Fetch(fetch_id, source, _, first, last, native_first):
                 self.fetching.start(
                     source,
                     first,
                     last,
                     lambda failed: self.tell(FetchEnded(fetch_id, moment_now(), failed)),
+                    native_first,
                 )
             case Inquire(inquiry_id, source, first, last):
                 ended = partial(self._inquired, inquiry_id, self._given_refused)

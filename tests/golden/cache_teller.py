@@ -225,8 +225,9 @@ def _effect(effect: Effect) -> str:
         case SendAck(source, epoch, held, incarnation):
             named = f" run={incarnation}" if incarnation else ""
             return f"acknowledge {numbering(source, epoch)} {runs(held)}{named}"
-        case Fetch(fetch_id, source, epoch, first, last):
-            return f"fetch {fetch_id}: {numbering(source, epoch)} {run(first, last)}"
+        case Fetch(fetch_id, source, epoch, first, last, native_first):
+            native = "" if native_first is None else f", of its publisher from {native_first}"
+            return f"fetch {fetch_id}: {numbering(source, epoch)} {run(first, last)}{native}"
         case Verify(_, doubted):
             return f"look up {told(doubted)}"
         case ReportMiss(source, epoch, first, last):

@@ -393,6 +393,24 @@ def test_a_heartbeat_within_reach_shows_what_was_lost() -> None:
     assert [(fetch.first, fetch.last) for fetch in cache.fetches] == [(10, 12)]
 
 
+def test_a_publisher_that_began_anew_out_of_reach_shows_it_with_the_last_number_that_is_here() -> (
+    None
+):
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 2))
+    cache.wait(30)
+    cache.give(HeartbeatReceived(ONE, 4, cache.now))
+    cache.wait(0.1)
+    (fetch,) = cache.fetches
+    assert (fetch.first, fetch.last, fetch.native_first) == (3, 4, 2)
+    given = run_of(ONE, 2, 4, seconds=20, run=1)
+    cache.give(Arrived(SampleBatch(given), Origin.NATIVE, cache.now))
+    assert [*of_run(cache, ONE, 0)] == [EPOCH_UNKNOWN]
+    ((epoch, runs),) = of_run(cache, ONE, 1).items()
+    assert epoch != EPOCH_UNKNOWN
+    assert list(runs) == [(2, 4)]
+
+
 def test_thousands_of_gaps_of_one_source_crowd_out_none_of_another() -> None:
     cache = DrivenCache()
     cache.take([sample(ONE, 0), sample(ONE, 2), sample(TWO, 0)])

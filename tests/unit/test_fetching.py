@@ -63,3 +63,26 @@ def test_an_answer_that_cannot_be_read_ends_the_fetch_as_one_that_failed(
     wait_until(lambda: ends == [True], what="the fetch's end")
     wait_until(lambda: lane.failures == 1, what="what failed is counted")
     assert ends == [True]
+
+
+def test_a_publishers_own_cache_is_asked_from_a_number_that_is_here(lane: Lane) -> None:
+    selectors: list[str] = []
+
+    class Asked(Network):
+        def later(
+            self, selector: str, answered: Callable[[Callable[[], Gathered]], None], **_: object
+        ) -> None:
+            selectors.append(selector)
+            answered(Gathered)
+
+    network, ends = Asked(Gathered), list[bool]()
+    fetching = Fetching(
+        network,  # type: ignore[arg-type]
+        [KeyExpression("a/**")],
+        lambda _: False,
+        lambda *_: None,
+        lane,
+    )
+    fetching.start(SOURCE, 3, 4, ends.append, 2)
+    wait_until(lambda: ends == [False], what="the fetch's end")
+    assert selectors == ["ab12:7/a/**?_sn=3..4;_pack=1", "a/**/@adv/*/ab12/7/**?_sn=2..4"]

@@ -82,7 +82,7 @@ class CacheEngine:
         self._options = options or EngineOptions()
         self.epochs = Epochs() if epochs is None else epochs
         self._sources: OrderedDict[SourceId, KnownSource] = OrderedDict()
-        self._gaps = Gaps(self._options)
+        self._gaps = Gaps(self._options, self._shows_run)
         self._accepted: list[Sample] = []
         self._coming = Coming()
         self._given_up: tuple[Gap, ...] = ()
@@ -580,6 +580,10 @@ class CacheEngine:
         window.expect(last)
         self._await(event.source, numbering, first, last, event.now)
         return outputs
+
+    def _shows_run(self, source: SourceId, first: int) -> int | None:
+        known = self._sources.get(source)
+        return None if known is None else known.shows_run(first)
 
     def _evict(self) -> None:
         """Forget the windows not used for longest; the stream index gives them back."""

@@ -357,6 +357,8 @@ class Fetch:
     first: int
     last: int | None
     """None asks for everything from `first` on."""
+    native_first: int | None = None
+    """The publisher's own cache is asked from this number on, which is here; None: from `first`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ is over and no fetch for it is under way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count, islice
@@ -80,10 +80,19 @@ class Gap:
 
 
 class Gaps:
-    """The open gaps of all windows of a cache; bounded by `gaps_open_max`."""
+    """The open gaps of all windows of a cache; bounded by `gaps_open_max`.
 
-    def __init__(self, options: EngineOptions) -> None:
+    `shows_run` tells, for a source and a number, which number that is here is to be asked of its
+    publisher with what follows, so that it shows which run that is of.
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        shows_run: Callable[[SourceId, int], int | None] = lambda _, __: None,
+    ) -> None:
         self._options = options
+        self._shows_run = shows_run
         self._gaps: list[Gap] = []
         self._fetching: dict[int, list[Gap]] = {}
         self._ids = count(1)
@@ -121,15 +130,18 @@ class Gaps:
 
     def tail(self, source: SourceId, epoch: int, first: int) -> Fetch:
         """Ask for everything from `first` on, without awaiting it."""
-        fetch_id = next(self._ids)
-        self._fetching[fetch_id] = []
-        return Fetch(fetch_id, source, epoch, first, None)
+        return self._begin([], source, epoch, first, None)
 
     def single(self, source: SourceId, epoch: int, sn: int) -> Fetch:
         """Ask for one number, without awaiting it: does anybody know it?"""
+        return self._begin([], source, epoch, sn, sn)
+
+    def _begin(
+        self, gaps: list[Gap], source: SourceId, epoch: int, first: int, last: int | None
+    ) -> Fetch:
         fetch_id = next(self._ids)
-        self._fetching[fetch_id] = []
-        return Fetch(fetch_id, source, epoch, sn, sn)
+        self._fetching[fetch_id] = gaps
+        return Fetch(fetch_id, source, epoch, first, last, self._shows_run(source, first))
 
     def ended(self, fetch_id: int, now_ns: int, *, failed: bool = False) -> set[SourceId]:
         """A fetch is over: ask again at once where it brought some, else after a pause.
@@ -170,15 +182,13 @@ class Gaps:
         return [self._fetch(together) for together in islice(_neighbours(due), room)]
 
     def _fetch(self, together: list[Gap]) -> Fetch:
-        fetch_id = next(self._ids)
-        self._fetching[fetch_id] = together
         for gap in together:
             gap.state = GapState.FETCHING
             gap.fetches += 1
             gap.missing_when_asked = gap.missing
         gap, last = together[0], max(gap.last for gap in together)
         last += gap.overlaps and last + 1 in gap.window.held
-        return Fetch(fetch_id, gap.source, gap.epoch, gap.first, last)
+        return self._begin(together, gap.source, gap.epoch, gap.first, last)
 
     def expired(self, now_ns: int) -> list[Gap]:
         """Return the gaps whose time is over, oldest first; they stay until `close`.

@@ -379,6 +379,17 @@ class KnownSource:
         """Tell whether nothing is stored any more under an epoch that lost."""
         return self._epochs.moved_to(self.source, epoch) is not None
 
+    def shows_run(self, first: int) -> int | None:
+        """Return the last number here of live samples that no token names, if `first` follows it.
+
+        Its publisher may have begun anew since, and what it gives from `first` on looks like the
+        rest of this run; that number with a later time shows that it is not (ADR 0218).
+        """
+        live = self.numberings.get(self.current)
+        newest = None if live is None or live.named or live.declared else live.window.held.last
+        near = newest is not None and 0 < first - newest <= self._options.window_size_samples
+        return newest if near else None
+
     def is_taken(self, epoch: int) -> bool:
         """Tell whether a run goes by an epoch, or did until it got another name."""
         return epoch in self.numberings or epoch in self._epochs.lost(self.source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -18,13 +18,13 @@ from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.alignment import SplitBrainToken
-from durable_cache.protocol.cache.events import EngineOptions, Origin, ReportMiss, SendAck
+from durable_cache.protocol.cache.events import Origin, ReportMiss, SendAck
 from durable_cache.protocol.standings import Standings, encode_beginning
 from durable_cache.protocol.wire import Ack, Incarnation, encode_packed
 from durable_cache.runtime.reading import OneState
-from durable_cache.storage.contract import Durability, Floor, Retention
-from durable_cache.storage.journaled.storage import JournalOptions
+from durable_cache.storage.contract import Floor
 from durable_cache.testing.simulation.aligning import CacheToken
+from durable_cache.testing.simulation.cache_plan import CachePlan
 from durable_cache.testing.simulation.composition import Composition
 from durable_cache.testing.simulation.media import (
     BackendState,
@@ -54,32 +54,6 @@ HISTORY = "history"
 _PAGE_SAMPLES = 256
 _WAKE_SECONDS_MIN = 0.02
 _DRAIN_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class CachePlan:
-    """How a cache is set."""
-
-    name: str
-    key_expr: KeyExpression = KeyExpression("**")
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    journal: JournalOptions = field(default_factory=JournalOptions)
-    retention: Retention = field(default_factory=Retention)
-    retention_seconds: float = 10.0
-    queue_samples_max: int = 1 << 30
-    """Samples that wait; beyond it they are refused."""
-    given_samples_max: int = 10_000
-    """Samples that others gave and that wait."""
-    resources_limit: int | None = None
-    journal_entries_max: int = 1 << 30
-    answer_samples_max: int = 64
-    """The rest is for the next page."""
-    fetch_timeout_seconds: float = 2.0
-    align: bool = True
-    align_bytes_max: int = 1 << 20
-    commit_seconds: float = 0.0
-    """How long a commit takes at most, while the core is told of more; 0: it is done at once."""
-    level: Durability = Durability.DISK
 
 
 class SimCache(Listener):
@@ -261,6 +235,11 @@ class SimCache(Listener):
     ) -> None:
         """Queue what others gave."""
         if samples:
+            for sample in sorted(samples, key=lambda sample: sample.sn):
+                publication = self.truth.of(sample) if origin is Origin.NATIVE else None
+                if publication is not None:
+                    self._hears(publication.numbering, sample.sn, sample.ntp64)
+                    self._heard.add(publication)
             self.tell(lambda: self._process.received(samples, origin, names))
 
     def tell(self, event: Callable[[], None]) -> None:
@@ -439,10 +418,18 @@ class SimCache(Listener):
                 self.network.tell(self.name, node.name, _acknowledged(node, message))
 
     def fetch(
-        self, source: SourceId, first: int, last: int | None, ended: Callable[[bool], None]
+        self,
+        source: SourceId,
+        first: int,
+        last: int | None,
+        ended: Callable[[bool], None],
+        native_first: int | None = None,
     ) -> None:
         """Ask caches and publishers' own caches, page by page; `ended(failed)` comes last."""
-        self._fetch_page(Question(self.key_expr, source, first, last), ended)
+        question = Question(self.key_expr, source, first, last)
+        since = first if native_first is None else native_first
+        native = replace(question, first=since, native=True)
+        self._fetch_page(question, lambda bad: self._fetch_native(native, ended, failed=bad))
 
     def _fetch_page(
         self, question: Question, ended: Callable[[bool], None], *, failed: bool = False
@@ -458,7 +445,7 @@ class SimCache(Listener):
             if cut is not None and cut != question.after:
                 self._fetch_page(replace(question, after=cut), ended, failed=bad)
             else:
-                self._fetch_native(replace(question, after=None, native=True), ended, failed=bad)
+                ended(bad)
 
         self._ask(question, heard.hear, end)
 

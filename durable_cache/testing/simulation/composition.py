@@ -201,12 +201,13 @@ class Composition:
             case Verify():
                 cache.world.occur("look-up")
                 self._by_hand(lambda: self._verify(effect))
-            case Fetch(fetch_id, source, _, first, last):
+            case Fetch(fetch_id, source, _, first, last, native_first):
                 cache.fetch(
                     source,
                     first,
                     last,
                     lambda failed: self.handle(FetchEnded(fetch_id, self.now, failed)),
+                    native_first,
                 )
             case Inquire(inquiry_id, source, first, last):
                 cache.world.occur("cache asks for other names")

@@ -2,11 +2,11 @@
 
 A foreign publisher names no run. That its numbers began anew shows in a number at or below those
 that came of the run before it, with a later time (ADR 0046). Where the first numbers of the new run
-are lost, refused or overtaken, the first that comes may be one above those of the old run: then it
-is, with its number and its time, what the old run's next sample would be, and nobody can tell the
-two apart. So it is filed under the old run, for what is persisted waits for nothing. A heartbeat
-names a number and no time, so that one above what came tells nothing either. And 0 after a number
-near 2^32 is a wrap.
+are lost, refused or overtaken, or its own cache is asked and has them no more (ADR 0218), the first
+that comes may be one above those of the old run: then it is, with its number and its time, what the
+old run's next sample would be, and nobody can tell the two apart. So it is filed under the old run,
+for what is persisted waits for nothing. A heartbeat names a number and no time, so that one above
+what came tells nothing either. And 0 after a number near 2^32 is a wrap.
 
 What is excused is narrow: for a subscriber that heard it so, for all where a cache did, for caches
 give it to everybody; of this source alone; from the run before the one that nothing told of.
