@@ -228,6 +228,17 @@ class KnownSource:
         """The numbering live samples belong to."""
         return self.numbering(self.current)
 
+    def shows_run(self, first: int) -> int | None:
+        """Return the last number here of live samples that no token names, if `first` follows it.
+
+        Its publisher may have begun anew since, and what it gives from `first` on looks like the
+        rest of this run; that number with a later time shows that it is not (ADR 0218).
+        """
+        live = self.numberings.get(self.current)
+        newest = None if live is None or live.named or live.declared else live.window.held.last
+        near = newest is not None and 0 < first - newest <= self._options.window_size_samples
+        return newest if near else None
+
     def of_incarnation(self, incarnation: str) -> Numbering | None:
         """Return the numbering that a token named so, if one did."""
         named = (n for n in self.numberings.values() if n.incarnation == incarnation)
@@ -378,17 +389,6 @@ class KnownSource:
     def is_moved(self, epoch: int) -> bool:
         """Tell whether nothing is stored any more under an epoch that lost."""
         return self._epochs.moved_to(self.source, epoch) is not None
-
-    def shows_run(self, first: int) -> int | None:
-        """Return the last number here of live samples that no token names, if `first` follows it.
-
-        Its publisher may have begun anew since, and what it gives from `first` on looks like the
-        rest of this run; that number with a later time shows that it is not (ADR 0218).
-        """
-        live = self.numberings.get(self.current)
-        newest = None if live is None or live.named or live.declared else live.window.held.last
-        near = newest is not None and 0 < first - newest <= self._options.window_size_samples
-        return newest if near else None
 
     def is_taken(self, epoch: int) -> bool:
         """Tell whether a run goes by an epoch, or did until it got another name."""
