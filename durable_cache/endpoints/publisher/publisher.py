@@ -450,8 +450,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         return sending
 
     def _not_sent(self, error: BaseException) -> None:
-        # Ctrl-C is raised once the call into Zenoh is over: the sample may have left, and its
-        # number with it.
+        # Ctrl-C is raised behind the call into Zenoh: the sample may have left with its number.
         self._ended(SendFailed() if isinstance(error, Exception) else _SENT)
 
     def _ended(self, event: Sent | SendFailed) -> None:
