@@ -168,10 +168,7 @@ class SubscriberEngine:
         return self._outputs.take()
 
     def take_next(self, received: Received) -> Sequence[Sample] | None:
-        """Return what is passed on where these are the next of one source that lacks nothing.
-
-        None, and nothing changed, where there is more to do: `handle` tells (ADR 0226).
-        """
+        """Return what is passed on where it is the next of one source; else None (ADR 0226)."""
         samples, now = received.samples, received.now
         numbering = None if received.oversized else self._sources.next_of(samples)
         if numbering is None or self._crowd.waiting or not self._outputs.passes_at_once(samples):
