@@ -14,7 +14,6 @@ from durable_cache.protocol.subscriber.events import (
     HeartbeatReceived,
     HistoryFailed,
     HistoryPage,
-    TokenGone,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import (
@@ -315,10 +314,10 @@ def test_of_a_run_that_began_while_history_was_read_all_is_ours() -> None:
         reader.declared(FRESH, "bbbbbbbb")
         reader.live(sample(3, at=7))
         names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
-        reader.page([sample(sn, FRESH, at=6) for sn in (2, 3)], names=names)
+        reader.page([*heard, *(sample(sn, FRESH, at=6) for sn in (2, 3))], names=names)
         assert reader.wanted == [(0, 1)]
         reader.answer(sample(0, FRESH, at=5), sample(1, FRESH, at=5), names=names)
-        assert reader.story == [0, 1, 2, 3]
+        assert reader.story == [*(one.sn for one in heard), 0, 1, 2, 3]
 
 
 def test_a_run_that_waits_for_the_one_history_brought_begins_with_the_lowest_that_came() -> None:
@@ -417,151 +416,6 @@ def test_two_runs_that_two_caches_call_otherwise_stay_two() -> None:
     two = [sample(sn, 8, at=9 + sn / 10) for sn in range(3)]
     reader.page([*one, *two], [*one, sample(2, 6, at=9.2)])
     assert [named.sn for named in reader.delivered_samples if named.epoch == 8] == [0, 1, 2]
-
-
-def test_the_last_of_a_run_that_comes_while_history_brings_the_next_is_reported() -> None:
-    reader = Reader(history=True)
-    reader.live(sample(3, at=5))
-    reader.declared(FRESH, "bbbbbbbb")
-    reader.live(sample(0, at=9), sample(1, at=9.1))
-    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
-    before = [sample(sn, EPOCH) for sn in range(3)]
-    reader.page([*before, *(sample(sn, FRESH, at=9 + sn / 10) for sn in range(2))], names=names)
-    reader.live(sample(2, at=9.2))
-    assert reader.story == [0, 1, 2, 0, 1, (3, 3), 2]
-
-
-def test_the_last_of_a_run_are_reported_once_whatever_the_network_does_to_their_order() -> None:
-    reader = Reader(history=True)
-    reader.live(sample(5, at=5), sample(3, at=5), sample(4, at=5))
-    reader.declared(FRESH, "bbbbbbbb")
-    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
-    before = [sample(sn, EPOCH) for sn in range(3)]
-    reader.page([*before, *(sample(sn, FRESH, at=9 + sn / 10) for sn in range(2))], names=names)
-    reader.live(*(sample(sn, at=9 + sn / 10) for sn in range(2, 7)))
-    assert reader.story == [0, 1, 2, 0, 1, (3, 5), 2, 3, 4, 5, 6]
-
-
-def test_what_came_before_the_token_of_a_run_is_none_of_it_whatever_tokens_follow() -> None:
-    reader = Reader(history=True)
-    reader.live(sample(1), sample(2))
-    reader.declared(EPOCH + 1, "bbbbbbbb")
-    reader.declared(EPOCH + 2, "cccccccc")
-    before = [sample(sn, EPOCH) for sn in range(3)]
-    one = [sample(sn, EPOCH + 1, at=1 + sn / 10) for sn in range(2)]
-    names = [Incarnation(SOURCE, EPOCH + at, name * 8) for at, name in enumerate("abc")]
-    reader.page([*before, *one], names=tuple(names[:2]))
-    reader.live(sample(0, at=3))
-    assert reader.wanted == [(2, None)]
-    reader.answer(names=tuple(names))
-    assert reader.story == [0, 1, 2, 0, 1, 0]
-
-
-def test_what_came_while_history_brought_a_later_run_is_no_number_of_that() -> None:
-    """Nobody names these runs: the time of a sample shows that it is older than the second."""
-    reader = Reader(history=True)
-    reader.live(sample(3, at=5), sample(5, at=5.2), sample(6, at=5.3))
-    before = [sample(sn, at=sn) for sn in range(3)]
-    before += [sample(sn, at=4.7 + sn / 10) for sn in range(3, 6)]
-    after = [sample(sn, 77, at=9 + sn / 10) for sn in range(2)]
-    reader.page([*before, *after])
-    reader.live(sample(2, at=9.2))
-    assert reader.story == [0, 1, 2, 3, 4, 5, 0, 1, (6, 6), 2]
-
-
-@pytest.mark.parametrize("held", [1, 2])
-def test_what_found_no_room_before_a_token_is_of_no_run_that_token_names(held: int) -> None:
-    options = DeliveryOptions(pending_samples_max=held, gap_timeout_seconds=5)
-    reader = Reader(options, history=True)
-    reader.declared(EPOCH, "aaaaaaaa")
-    reader.live(*([] if held > 1 else [sample(0, source=OTHER)]))
-    reader.live(*(sample(sn, at=5 + sn / 10) for sn in (3, 4, 5)))
-    reader.declared(FRESH, "bbbbbbbb")
-    reader.live(sample(0, at=9), sample(1, at=9.1))
-    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
-    reader.page([sample(sn, EPOCH, at=5 + sn / 10) for sn in range(6)], names=names[:1])
-    begun = [sample(sn, FRESH, at=9 + sn / 10) for sn in range(2)]
-    for _ in range(30):
-        while reader.fetches:
-            reader.answer(*begun, names=names)
-        reader.wait(1)
-    assert [one.sn for one in reader.delivered_samples if one.source == SOURCE] == [
-        *range(6),
-        0,
-        1,
-    ]
-    assert reader.engine.missed == 0
-
-
-def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> None:
-    """No token of the run that history brought is there: it ended, and this is the next."""
-    reader = Reader(history=True)
-    names = (Incarnation(SOURCE, FRESH, "aaaaaaaa"),)
-    reader.page([sample(sn, FRESH) for sn in range(3)], names=names)
-    reader.seconds = 1
-    reader.declared(EPOCH, "bbbbbbbb")
-    reader.live(sample(0, at=0.001), sample(1, at=0.002))
-    reader.answer()
-    assert reader.story == [0, 1, 2, 0, 1]
-
-
-def test_a_token_with_an_earlier_clock_begins_a_run_where_the_one_before_has_gone() -> None:
-    """Soon after the start, too: it is listed beside no other any more."""
-    reader = Reader()
-    reader.declared(FRESH, "aaaaaaaa")
-    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
-    reader.declared(FRESH - 1, "bbbbbbbb")
-    reader.live(sample(0), sample(1))
-    name = Incarnation(SOURCE, FRESH - 1, "bbbbbbbb")
-    while reader.fetches:
-        reader.answer(sample(0, FRESH - 1), sample(1, FRESH - 1), names=(name,))
-    assert reader.story == [0, 1]
-    assert {one.epoch for one in reader.engine._sources.followed[SOURCE].numberings} == {FRESH + 1}
-
-
-def test_a_run_that_caches_call_earlier_than_history_does_not_come_after_it() -> None:
-    """Its token was seen and its numbers wrapped; the newest of each key are of the next run."""
-    reader = Reader(history=True)
-    before, after = "aaaaaaaa", incarnation_after("aaaaaaaa")
-    reader.declared(EPOCH, before)
-    reader.live(sample(SOURCE_SN_MODULUS - 2, at=1))
-    reader.declared(FRESH, after)
-    names = (Incarnation(SOURCE, EPOCH, before), Incarnation(SOURCE, FRESH, after))
-    reader.page([sample(sn, FRESH, at=2 + sn / 10) for sn in range(3)], names=names)
-    reader.live(sample(3, at=2.3))
-    assert reader.story == [0, 1, 2, 3]
-    assert not reader.fetches
-
-
-def test_a_run_whose_token_came_before_that_of_the_one_history_brought_is_over() -> None:
-    """No page has it: what came of it while history was read is reported, not given behind that."""
-    reader = Reader(history=True)
-    reader.declared(FRESH, "aaaaaaaa")
-    reader.live(sample(0, at=5))
-    reader.declared(FRESH + 2, "bbbbbbbb")
-    reader.live(sample(2, at=20.2))
-    begun = [sample(sn, FRESH + 2, at=20 + sn / 10) for sn in range(2)]
-    reader.page(begun, names=(Incarnation(SOURCE, FRESH + 2, "bbbbbbbb"),))
-    reader.live(sample(3, at=20.3))
-    assert reader.story == [0, 1, (0, 0), 2, 3]
-    assert {one.epoch for one in reader.delivered_samples} == {FRESH + 2}
-
-
-def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_again() -> None:
-    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
-    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
-    before = [sample(sn, EPOCH) for sn in range(3)]
-    reader.page(before, names=names[:1], whole=False)
-    reader.wait(1)
-    reader.declared(EPOCH, "aaaaaaaa")
-    reader.live(sample(3))
-    reader.declared(FRESH, "bbbbbbbb")
-    reader.live(sample(0, at=9))
-    reader.answer(names=names)
-    assert reader.story == [0, 1, 2, 3, 0]
-    reader.wait(15)
-    reader.page([*before, sample(3, EPOCH), sample(0, FRESH, at=9)], names=names)
-    assert reader.story == [0, 1, 2, 3, 0]
 
 
 def test_a_heartbeat_of_an_old_run_of_which_nothing_came_asks_for_history_once_more() -> None:

@@ -547,7 +547,7 @@ class SubscriberEngine:
                 self._settle(followed, now)
             else:
                 self._sources.rest(followed)
-        for one in self._held.take(self._sources, self._too_late):
+        for one in self._held.take(self._sources, self._too_late, history.reading):
             if isinstance(one, Declared):
                 self._declared(one)
             elif isinstance(one, TokenGone):

@@ -67,6 +67,10 @@ class Followed:
     def highest_epoch(self) -> int:
         return max((n.epoch for n in self.numberings), default=EPOCH_UNKNOWN)
 
+    def goes_on(self, incarnation: str) -> bool:
+        """Tell whether a run is delivered, or waits to be."""
+        return any(known.incarnation == incarnation for known in self.numberings)
+
     def is_past(self, epoch: int) -> bool:
         """Tell whether a later numbering is delivered already, so that nothing comes in order."""
         head = self.head

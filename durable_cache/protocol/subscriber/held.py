@@ -18,6 +18,7 @@ from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.reading import Reading
+from durable_cache.protocol.subscriber.while_shown import Waiting, leave, part
 
 __all__ = ["Held"]
 
@@ -31,6 +32,8 @@ class _Came:
     samples: list[Sample] = field(default_factory=list)
     shown: str = ""
     """The incarnation whose token is there, where it waits."""
+    before: str | None = None
+    """The incarnation whose token was there before the first that waits, or that one went."""
 
 
 class Held:
@@ -38,7 +41,7 @@ class Held:
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
-        self._waiting: list[Sample | Declared | TokenGone] = []
+        self._waiting: list[Waiting] = []
         self._came: dict[SourceId, _Came] = {}
         self.repeats = 0
         """How many samples history delivered as well."""
@@ -76,13 +79,16 @@ class Held:
         came = self._came[token.source]
         beside = came.shown or ("" if followed is None else followed.shown)
         begun = fresh or (before and not (stale and beside))
+        came.before = beside if came.before is None else came.before
         came.begun.setdefault(token.incarnation, begun)
         came.shown = token.incarnation
 
     def gone(self, token: TokenGone) -> None:
         """Keep that a token of a source that waits went."""
-        if self._came[token.source].shown == token.incarnation:
-            self._came[token.source].shown = ""
+        came = self._came[token.source]
+        came.before = token.incarnation if came.before is None else came.before
+        if came.shown == token.incarnation:
+            came.shown = ""
         self._waiting.append(token)
 
     def has_tokens(self, source: SourceId) -> bool:
@@ -96,17 +102,25 @@ class Held:
         return came is not None and came.begun.get(incarnation, False)
 
     def goes_first(
-        self, source: SourceId, incarnation: str, is_on_page: Callable[[Sample], bool]
+        self,
+        source: SourceId,
+        incarnation: str,
+        page: Sequence[Sequence[Sample]],
+        read: Sequence[Reading],
     ) -> bool:
         """Tell whether something waits that came before the token of a run and is on no page.
 
-        It is of the run before, and history of the newest alone leaves it out.
+        It is of the run before: history of the newest alone leaves it out, or no cache in reach
+        has it. `read` tells how far runs of the source were read.
         """
+        known = {(one.sn, one.ntp64) for group in page for one in group}
         for one in self._waiting:
             if isinstance(one, Declared):
                 if one.source == source and one.incarnation == incarnation:
                     return False
-            elif isinstance(one, Sample) and one.source == source and not is_on_page(one):
+            elif not isinstance(one, Sample) or one.source != source:
+                continue
+            elif (one.sn, one.ntp64) not in known and not any(run.has_read(one) for run in read):
                 return True
         return False
 
@@ -203,16 +217,25 @@ class Held:
         return incarnation in followed.seen and not awaited
 
     def take(
-        self, sources: Sources, too_late: Callable[[Numbering, Sample], None]
-    ) -> list[Sample | Declared | TokenGone]:
+        self,
+        sources: Sources,
+        too_late: Callable[[Numbering, Sample], None],
+        read: Callable[[SourceId, str], Reading | None],
+    ) -> list[Waiting]:
         """Return what waited, once, but for what is of a run that has ended since.
 
-        Such samples came before the token of a run that history brought, or are older than that
-        run where no token names it. What history delivered of them is left out, what follows it
-        comes `too_late`. Of a publisher whose times go back one may be of the run that began: then
-        its number is missing there, and is asked for.
+        What came while the token of such a run was there is of that run (ADR 0250); `read` returns
+        how far a named run was read. Other such samples came before the token of a run that history
+        brought, or are older than that run where no token names it. What history delivered of them
+        is left out, what follows it comes `too_late`. Of a publisher whose times go back one may be
+        of the run that began: then its number is missing there, and is asked for.
         """
-        waiting, self._waiting, self._came = self._waiting, [], {}
+        if not self._waiting:
+            return []
+        before = {source: came.before or "" for source, came in self._came.items()}
+        waiting, left = part(self._waiting, before, self.has_begun, sources)
+        leave(left, sources, too_late, read)
+        self._waiting, self._came = [], {}
         tokens: dict[SourceId, int] = {}
         """Where the last token of each waits whose run history brought; -1: none is of such."""
         for at, one in enumerate(waiting):
@@ -220,7 +243,7 @@ class Held:
                 known = sources.known(one.source)
                 brought = known is not None and one.incarnation in known.seen
                 tokens[one.source] = at if brought else tokens.get(one.source, -1)
-        kept: list[Sample | Declared | TokenGone] = []
+        kept: list[Waiting] = []
         for at, one in enumerate(waiting):
             known = sources.known(one.source) if isinstance(one, Sample) else None
             ended = None if known is None else known.ended

@@ -19,10 +19,9 @@ delivered before what follows; what can no longer be delivered in order is repor
 Who goes on where an earlier life stood begins at a `Seam`, a place in time (ADR 0155). It makes
 reading short and decides nothing: wherever a page contradicts it, all is read from the beginning.
 
-Where the link of the subscriber was cut, the same is done for what was published since the last
-sample that came (`cut_off`, ADR 0185): a publisher may have come, put and gone meanwhile. So it is
-where a cache that was never in reach holds more than what was read (`parted`, ADR 0187), with one
-difference: what caches removed of a run that began before us is no loss to who comes late.
+Where a link was cut, what was published since the last sample is read alike (`cut_off`, ADR 0185),
+for a publisher may have come and gone; so is what a cache holds that was never in reach (`parted`,
+ADR 0187), where what was removed of a run that began before us is no loss to who comes late.
 """
 
 from __future__ import annotations
@@ -345,13 +344,9 @@ class History:
         if not all(map(self._fits_seam, groups)):
             self._begin_anew()
             return
-        for key, group in groups.items():
-            followed = self._since_ns is not None and self._was_followed(key)
-            if followed or (self._newest and self._comes_later(key, group)):
-                self._in_order = None
-            else:
-                self._take_group(key, group)
-        if len({source for source, _ in groups}) < len(groups):
+        for key, group in (taken := self._without_later(groups)).items():
+            self._take_group(key, group)
+        if len({source for source, _ in groups}) < len(groups) or len(taken) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
         if self._options.recovery:
             if self._newest and seek_ends(self._page, self._readings, self._sources, self.names):
@@ -386,7 +381,7 @@ class History:
             key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns])
             sns = [*by_sn]
         else:
-            over = self._held.is_before_shown(self._sources, name, samples, self._reading)
+            over = self._held.is_before_shown(self._sources, name, samples, self.reading)
         reading = self._held.reading_of(self._sources, *key, name)
         if reading is None or reading.numbering is None:
             late = over or (reading is not None and reading.late)
@@ -424,26 +419,31 @@ class History:
             missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
             self._page[key] = Group(reading, [by_sn[sn] for sn in ours], missing, given_as)
 
-    def _reading(self, source: SourceId, name: str) -> Reading | None:
+    def reading(self, source: SourceId, name: str) -> Reading | None:
         """Return how far a named run was read, if it was."""
         return self._readings.get((source, self.names.called.get((source, name), -1)))
 
-    def _comes_later(self, key: Key, page: Sequence[Sample]) -> bool:
+    def _without_later(self, groups: Mapping[Key, list[Sample]]) -> dict[Key, list[Sample]]:
+        """Return what of a page is not left to what waits, nor was followed live."""
+        taken = dict(groups)
+        if self._since_ns is not None:
+            taken = {key: groups[key] for key in groups if not self._was_followed(key)}
+        while later := [key for key in taken if self._comes_later(key, taken)]:
+            for key in later:
+                del taken[key]
+        return taken
+
+    def _comes_later(self, key: Key, page: Mapping[Key, Sequence[Sample]]) -> bool:
         """Tell whether a run is left to what waits: of the run before, something goes first.
 
-        The run began while we looked, so all of it is ours, whoever gives it (ADR 0205).
+        The run began while we looked, so all of it is ours, whoever gives it (ADR 0205, 0250).
         """
         name, source = self.names.of(key), key[0]
         if key in self._readings or not self._held.has_begun(source, name):
             return False
         read = [run for (of, _), run in self._readings.items() if of == source]
-        groups = [group.samples for (of, _), group in (self._page or {}).items() if of == source]
-        known = {(one.sn, one.ntp64) for group in (page, *groups) for one in group}
-
-        def is_read(one: Sample) -> bool:
-            return (one.sn, one.ntp64) in known or any(run.has_read(one) for run in read)
-
-        return self._held.goes_first(source, name, is_read)
+        groups = [group for (of, _), group in page.items() if of == source]
+        return self._held.goes_first(source, name, groups, read)
 
     def _place(self, key: Key, samples: list[Sample]) -> tuple[Key, dict[int, Sample], bool]:
         """Return by which epoch a run without a name goes here, its samples, whether it is over.

@@ -1,0 +1,92 @@
+"""What waits while history is read is of the run whose token was there when it came (ADR 0250).
+
+History may bring a later run first: the caches in reach have nothing of the earlier one, or gave
+it before its last samples came. What waits of that comes too late then. By number and time alone
+it may look like the next of the run that was brought, where a publisher's clock was set back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.subscriber.events import Declared, TokenGone
+from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.subscriber.reading import Reading
+
+__all__ = ["Left", "Waiting", "leave", "part"]
+
+Waiting = Sample | Declared | TokenGone
+Left = Mapping[tuple[SourceId, str], Sequence[Sample]]
+"""What is of runs before those that history brought, by the names of these runs."""
+
+
+def part(
+    waiting: Sequence[Waiting],
+    before: Mapping[SourceId, str],
+    begun: Callable[[SourceId, str], bool],
+    sources: Sources,
+) -> tuple[list[Waiting], Left]:
+    """Part what waits from what is of a run before one that history brought.
+
+    `before`: whose token was there before the first that waits, by source; `begun` tells whether a
+    run began while we looked. A run that did so, and was brought, comes after all whose tokens came
+    before its own.
+    """
+    behind: dict[SourceId, int] = {}
+    """Where the last token of each waits whose run began, and was brought."""
+    for at, one in enumerate(waiting):
+        if isinstance(one, Declared) and begun(one.source, one.incarnation):
+            known = sources.known(one.source)
+            if known is not None and one.incarnation in known.seen:
+                behind[one.source] = at
+    shown = dict(before)
+    kept: list[Waiting] = []
+    left: dict[tuple[SourceId, str], list[Sample]] = {}
+    for at, one in enumerate(waiting):
+        source = one.source
+        run = shown.get(source, "")
+        if isinstance(one, Declared):
+            if not run or begun(source, one.incarnation):
+                shown[source] = run = one.incarnation
+        elif isinstance(one, TokenGone) and one.incarnation == run:
+            shown[source] = ""
+        known = sources.known(source) if at < behind.get(source, -1) else None
+        over = known is not None and run and not known.goes_on(run)
+        if known is None or not over or isinstance(one, TokenGone):
+            kept.append(one)
+        elif isinstance(one, Sample):
+            left.setdefault((source, run), []).append(one)
+        elif one.incarnation in known.seen:
+            kept.append(one)
+        else:  # nothing came of it that is not over: it does not begin behind its successor
+            known.remember(one.incarnation, one.epoch)
+    return kept, left
+
+
+def leave(
+    left: Left,
+    sources: Sources,
+    too_late: Callable[[Numbering, Sample], None],
+    read: Callable[[SourceId, str], Reading | None],
+) -> None:
+    """Let what is of earlier runs come `too_late`, unless it was given.
+
+    `read` returns how far a named run was read.
+    """
+    for (source, run), samples in left.items():
+        known = sources.known(source)
+        if known is None:
+            continue
+        ended, reading = known.ended, read(source, run)
+        in_order = sorted(samples, key=lambda one: one.sn)
+        if ended is None or ended.incarnation != run:
+            ended = Numbering(source, known.seen.get(run, EPOCH_UNKNOWN), run)
+            ended.begin(in_order[0].sn if reading is None else reading.next_sn)
+            known.ended = known.ended or ended
+        for one in in_order:
+            too_late(ended, one)
+        if reading is not None:
+            reading.next_sn = max(reading.next_sn, ended.next_sn or 0)
