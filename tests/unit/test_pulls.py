@@ -171,5 +171,8 @@ def test_beside_what_is_missing_of_a_run_without_an_epoch_what_is_here_is_asked_
     assert taken(pulls, "peer", reply(given)) == [9, 12, 20]
     assert pulls.offered == 1
     assert taken(pulls, "peer", reply(given[:1], old=((place, (20, 20)),))) == []
-    assert not pulls.left, "what is here is no progress"
+    missing = (place, (10, 11, 13, 14))
+    assert pulls.next_page() == ("peer", (missing,)), "what is here filled the page"
+    assert taken(pulls, "peer", reply()) == []
+    assert not pulls.left
     assert ledger.records[place].unrecoverable == ()

@@ -64,6 +64,8 @@ class Pulls:
         self._names_max = 2 * options.wants_max
         self._beside: dict[int, RangeSet] = {}
         """What the last page asks for though it is here."""
+        self._leaves_no_room: set[int] = set()
+        """Where what is here filled a page: it is not asked for again."""
         self.offered = self.unrecoverable = 0
         self.refused = 0
         """Samples that came and were left out, for no storage can hold them."""
@@ -157,6 +159,9 @@ class Pulls:
         absent = _clipped(reply.absent, need)
         old = _clipped(reply.old, need)
         progress = bool(len(batch) or absent or old)
+        if len(given) and not progress:  # the page had room for nothing else
+            self._leaves_no_room.update(self._beside)
+            return batch
         for place in need:
             left = asks.get(place)
             if left is None:
@@ -180,6 +185,8 @@ class Pulls:
         record = self._ledger.records.get(place)
         first, last = asked.first, asked.last
         if record is None or record.stream.epoch != EPOCH_UNKNOWN or first is None or last is None:
+            return RangeSet()
+        if place in self._leaves_no_room:
             return RangeSet()
         held = self._ledger.current(record)
         beside = (held.clip(0, first - 1).last, held.clip(last + 1, _SN_END).first)
