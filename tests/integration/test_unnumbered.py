@@ -39,8 +39,9 @@ def declare(
     history: int | None = None,
     options: CacheOptions | None = None,
 ) -> ReliabilityCache:
-    return declare_reliability_cache(
-        network.client(),
+    session = network.client()
+    cache = declare_reliability_cache(
+        session,
         "a/**",
         backend=opened(volume(directory, name), name),
         unnumbered="store",
@@ -49,6 +50,16 @@ def declare(
         allowed_origin=Origins.ANY if hears else Origins.SESSION_LOCAL,
         options=options or CacheOptions(name=name, align=align, aligner=FAST),
     )
+    make_known(session)
+    return cache
+
+
+def make_known(session: zenoh.Session) -> None:
+    """Wait until the router knows what a session declared; what is put before is for nobody.
+
+    A link has one order: the router answers behind the declarations.
+    """
+    assert not list(session.get("nobody/answers", timeout=10))
 
 
 def stamp(seconds: float) -> zenoh.Timestamp:
@@ -197,6 +208,7 @@ def test_what_is_not_stored_is_counted_and_said_once_for_each_key_expression(
     warned = declare_reliability_cache(session, ["a/**", "b/**"], unnumbered="warn")
     silent = declare_reliability_cache(session, "a/**")
     with warned, silent:
+        make_known(session)
         for key in ("a/1", "a/2", "b/1"):
             program.put(key, b"x")
         wait_until(lambda: warned.status().ignored == 3, what="counting")
@@ -213,7 +225,9 @@ def test_a_word_that_is_no_choice_is_refused_by_name(network: LocalNetwork) -> N
 
 def test_a_sample_that_two_key_expressions_name_is_stored_once(network: LocalNetwork) -> None:
     program = network.client(timestamping={"enabled": False})
-    with declare_reliability_cache(network.client(), ["a/**", "a/b"], unnumbered="store") as cache:
+    session = network.client()
+    with declare_reliability_cache(session, ["a/**", "a/b"], unnumbered="store") as cache:
+        make_known(session)
         program.delete("a/b")
         program.delete("a/c")
         stored(cache, 2)
