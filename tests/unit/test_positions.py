@@ -317,9 +317,16 @@ def test_an_exclusive_rewind_that_the_next_owner_did_not_read_counts_no_more() -
 def test_a_source_that_went_to_another_member_is_not_rewound_in_silence() -> None:
     positions = Positions("a/**", [position(9, name=NAME)])
     with pytest.raises(Fenced, match=f"nothing was rewound: {OTHER} went to another member"):
-        positions.rewind({SOURCE: Point(5, 7), OTHER: Point(5, 1)})
+        positions.rewind({SOURCE: Point(5, 7), OTHER: Point(5, 1)}, shared=True)
     assert positions.is_confirmed(sample(7))
     assert positions.take() == []
+
+
+def test_where_nobody_shares_a_source_of_which_nothing_was_held_comes_whole() -> None:
+    positions = Positions("a/**", [position(9, name=NAME)])
+    positions.rewind({SOURCE: Point(5, 7), OTHER: Point(5, 1)})
+    assert not positions.is_confirmed(sample(7))
+    assert not positions.is_confirmed(msgspec.structs.replace(sample(1), source=OTHER))
 
 
 @pytest.mark.parametrize(("refused", "fence"), [(0, 4), (1, 5), (2, 7), (99, 3 + 65536)])

@@ -73,6 +73,8 @@ class ReliableConsumer(ReliableSubscriber):
     delivered again. What was handed out and not confirmed comes again after a crash, or a `close`.
     """
 
+    _shares = False  # whether other members may have some sources
+
     def __init__(
         self,
         session: Session,
@@ -339,7 +341,7 @@ class ReliableConsumer(ReliableSubscriber):
                 return
             before, wanted.lapses = self._positions.all(), self._lapses
             try:
-                stands = self._positions.rewind(wanted.points)
+                stands = self._positions.rewind(wanted.points, shared=self._shares)
                 self._rewound(before, stands)
             except Fenced as error:
                 wanted.refused = error

@@ -66,6 +66,8 @@ _FLUSH_SECONDS = 2.0
 class SharingConsumer(ReliableConsumer):
     """One member of a consumer; as a ReliableConsumer, of the sources that are its own."""
 
+    _shares = True
+
     def __init__(
         self,
         session: Session,

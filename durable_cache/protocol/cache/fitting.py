@@ -141,6 +141,8 @@ def belongs(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[boo
     if differs or any(s.sn <= newest and is_later(s, numbering.newest_ntp64) for s in samples):
         return False
     for sample in (min(samples, key=_sn), max(samples, key=_sn)):
+        if sample.sn > newest and sample.ntp64 >= numbering.newest_ntp64:
+            continue  # behind all that is here, by number and by time: no neighbour is looked up
         if (yield from is_out_of_order(numbering, sample, RESTART_NTP64)):
             return False
     return None

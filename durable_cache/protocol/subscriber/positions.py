@@ -359,15 +359,18 @@ class Positions:
         run = self._runs.get((sample.source, sample.epoch))
         return None if run is None else run.epoch
 
-    def rewind(self, points: Mapping[SourceId, Point] | None) -> list[Position]:
+    def rewind(
+        self, points: Mapping[SourceId, Point] | None, *, shared: bool = False
+    ) -> list[Position]:
         """Go on as a later life that stood where `rewound` says; return where all runs stand.
 
-        Raises Fenced, and nothing changes, where nothing is known of a source: it is another's now.
+        `shared`: raises Fenced, and nothing changes, where nothing is known of a source: it is
+        another member's now. Otherwise nothing of such a source was held, and all of it comes.
         """
         self.join()
         before = self.all()
         lost = set(points or ()) - {run.source for run in before}
-        if lost:
+        if shared and lost:
             raise Fenced(
                 f"nothing was rewound: {', '.join(map(str, sorted(lost)))} went to another member "
                 "meanwhile; rewind there"

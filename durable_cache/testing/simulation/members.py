@@ -480,7 +480,7 @@ class SimMember(KeepingNode):
     def _begin_rewind(self, wanted: _Rewind) -> None:
         before, wanted.lapses = self._positions.all(), self._lapses
         try:
-            stands = self._positions.rewind(wanted.points)
+            stands = self._positions.rewind(wanted.points, shared=True)
         except Fenced:
             self.world.occur("what is to be rewound is another one's by now")
             stands = self._positions.rewind({})
