@@ -100,6 +100,7 @@ class ReliableConsumer(ReliableSubscriber):
         """Why caches take no position of ours any more."""
         self._lost: Fenced | None = None
         """Why what was confirmed counts no more, until somebody who waits for it is told."""
+        self._told = False  # that all that is confirmed counts no more
         self._lapses = 0
         """How often everything was given up, for others took this one for dead."""
         self._dead_letters = 0
@@ -171,7 +172,7 @@ class ReliableConsumer(ReliableSubscriber):
         with self._changed:
             if self._ending:
                 raise Closed(f"consumer {self.consumer!r} is closed")
-            written = not self._positions.changed
+            written, self._told = not self._positions.changed, False
             try:
                 self._positions.confirm(*samples)
             finally:  # one that is refused leaves those before it confirmed
@@ -303,6 +304,7 @@ class ReliableConsumer(ReliableSubscriber):
             if self._batches >= target:
                 return
             if self._fenced is not None:
+                self._told = True
                 raise self._fenced
         if held:
             raise Closed(f"consumer {self.consumer!r} is closed")

@@ -233,12 +233,12 @@ class SharingConsumer(ReliableConsumer):
         self._membership.sharing.lapse()
         with self._changed:
             self._lapses += 1
-            if self._positions.changed or self._writing:
+            if (self._positions.changed or self._writing) and not self._told:
                 self._lost = self._fenced or Fenced(
                     f"consumer {self.consumer!r}: another member claimed a source, and what was "
                     "confirmed here since is processed there, too"
                 )
-            self._fenced = None
+            self._fenced, self._told = None, False
             self._takeovers.give_up(self._positions.all())
             self._positions.go_on(self.owns)
             self._changed.notify_all()
