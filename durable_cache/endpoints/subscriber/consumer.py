@@ -304,7 +304,7 @@ class ReliableConsumer(ReliableSubscriber):
             if self._batches >= target:
                 return
             if self._fenced is not None:
-                self._told = True
+                self._told = not self._by_itself  # a handler that returns goes on confirming
                 raise self._fenced
         if held:
             raise Closed(f"consumer {self.consumer!r} is closed")
