@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import zenoh
 
+from benchmarks.ends import cpu_seconds
 from benchmarks.pairs import interval
 from durable_cache import (
     CacheOptions,
@@ -52,11 +53,6 @@ def settings(listen: list[str], connect: list[str]) -> dict[str, object]:
         "listen": {"endpoints": listen},
         "connect": {"endpoints": connect},
     }
-
-
-def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 class Peer:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from benchmarks.ends import cpu_seconds, settings
 from benchmarks.pairs import interval
 from durable_cache import (
     declare_reliability_cache,
@@ -41,22 +42,6 @@ BEGUN = 2_000
 FIRST_NS = 1_790_000_000_000_000_000
 
 
-def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
-    ends: dict[str, object] = {"endpoints": [endpoint]}
-    return {
-        "mode": "router" if listen else "client",
-        "scouting": {"multicast": {"enabled": False}},
-        "timestamping": {"enabled": True},
-        "listen": ends if listen else {"endpoints": []},
-        "connect": {"endpoints": []} if listen else ends,
-    }
-
-
-def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
-
-
 def stored(first: int, samples: int) -> SampleBatch:
     payload = os.urandom(PAYLOAD_BYTES)
     return SampleBatch(
@@ -76,7 +61,7 @@ def stored(first: int, samples: int) -> SampleBatch:
 
 def run_cache(endpoint: str, samples: int, url: str, pipe: Connection) -> None:
     """Hold a network's router and a cache with so many samples, until told to end."""
-    session = open_session(settings(endpoint, listen=True))
+    session = open_session(settings(endpoint, listen=True, mode="router"))
     cache = declare_reliability_cache(
         session,
         ["bench/**", POSITIONS],
@@ -117,7 +102,7 @@ class Network:
 def spool(arguments: argparse.Namespace) -> None:
     """Put with no cache in reach, and look at the files."""
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        session = open_session(settings(f"tcp/127.0.0.1:{free_port()}", listen=True))
+        session = open_session(settings(f"tcp/127.0.0.1:{free_port()}", listen=True, mode="router"))
         publisher = declare_reliable_publisher(
             session,
             "bench/**",
@@ -152,7 +137,7 @@ def spool(arguments: argparse.Namespace) -> None:
 
 def consumed(network: Network, samples: int, name: str | None) -> tuple[float, float]:
     """Return samples a second, and CPU seconds for each, of one handler that counts."""
-    session = open_session(settings(network.endpoint, listen=False))
+    session = open_session(settings(network.endpoint, listen=False, mode="client"))
     handled = 0
 
     def handle(_: Sample) -> None:
@@ -196,8 +181,8 @@ def consumer(arguments: argparse.Namespace) -> None:
 def pipe(arguments: argparse.Namespace) -> None:
     """Carry what one network's cache holds to another's, each in a process of its own."""
     near, far = Network(arguments.samples), Network()
-    taken_from = open_session(settings(near.endpoint, listen=False))
-    sent_to = open_session(settings(far.endpoint, listen=False))
+    taken_from = open_session(settings(near.endpoint, listen=False, mode="client"))
+    sent_to = open_session(settings(far.endpoint, listen=False, mode="client"))
     bound = SOON if arguments.mode == "exactly-once" else ConsumerOptions(unconfirmed_max=20_000)
     options = PipeOptions(level="memory", mode=arguments.mode, consumer_options=bound)
     began, clock = cpu_seconds(), time.monotonic()
@@ -220,7 +205,7 @@ def resume(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         network = Network(arguments.samples, f"sqlite:///{directory}/samples.db")
         for trial in range(arguments.pairs + 1):
-            session = open_session(settings(network.endpoint, listen=False))
+            session = open_session(settings(network.endpoint, listen=False, mode="client"))
             clock = time.monotonic()
             with declare_reliable_subscriber(
                 session, "bench/**", consumer="bench", confirm="manual", consumer_options=SOON

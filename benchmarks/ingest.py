@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import durable_cache  # each process imports what it uses of it
+from benchmarks.ends import settings
 from durable_cache.endpoints.session import (
     Decoder,
     Origins,
@@ -33,17 +34,6 @@ from durable_cache.endpoints.session import (
 from durable_cache.testing.network import free_port
 
 PAYLOAD_BYTES = 256
-
-
-def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
-    ends: dict[str, object] = {"endpoints": [endpoint]}
-    return {
-        "mode": "peer",
-        "scouting": {"multicast": {"enabled": False}},
-        "timestamping": {"enabled": True},
-        "listen": ends if listen else {"endpoints": []},
-        "connect": {"endpoints": []} if listen else ends,
-    }
 
 
 def run_cache(endpoint: str, directory: str, pipe: Connection) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["interval", "within"]
-
 TEN = 10
 """From so many on the two outermost are left out."""
 

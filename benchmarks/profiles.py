@@ -18,6 +18,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from benchmarks.ends import settings
 from benchmarks.pairs import within
 from durable_cache import (
     ReliableReader,
@@ -44,17 +45,6 @@ class Received(NamedTuple):
     samples: int
     samples_a_second: float
     cpu_seconds_each: float
-
-
-def settings(endpoint: str, *, listen: bool) -> dict[str, object]:
-    ends: dict[str, object] = {"endpoints": [endpoint]}
-    return {
-        "mode": "peer",
-        "scouting": {"multicast": {"enabled": False}},
-        "timestamping": {"enabled": True},
-        "listen": ends if listen else {"endpoints": []},
-        "connect": {"endpoints": []} if listen else ends,
-    }
 
 
 def run_publisher(endpoint: str, seconds: float, pipe: Connection) -> None:

@@ -9,11 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from durable_cache.endpoints.cache import (
-        CacheStatus,
-        ReliabilityCache,
-        declare_reliability_cache,
-    )
+    from durable_cache.endpoints.cache import ReliabilityCache, declare_reliability_cache
     from durable_cache.endpoints.options import CacheOptions
     from durable_cache.endpoints.publisher import (
         PublisherOptions,
@@ -22,6 +18,7 @@ if TYPE_CHECKING:
         declare_reliable_publisher,
     )
     from durable_cache.endpoints.session import Origins, open_session
+    from durable_cache.endpoints.status import CacheStatus
     from durable_cache.endpoints.subscriber import (
         Miss,
         ReliableReader,

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from durable_cache.endpoints.subscriber.consumer import Confirm, KeptPosition, ReliableConsumer
+from durable_cache.endpoints.subscriber.asked import Confirm, KeptPosition
+from durable_cache.endpoints.subscriber.consumer import ReliableConsumer
 from durable_cache.endpoints.subscriber.dead_letters import DeadLetter, read_dead_letters
 from durable_cache.endpoints.subscriber.exclusive import ExclusiveConsumer
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions

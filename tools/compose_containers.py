@@ -13,18 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "ROOT",
-    "WAIT_SECONDS",
-    "Compose",
-    "Failed",
-    "bring_up",
-    "docker",
-    "prepare",
-    "say",
-    "take_down",
-]
-
 ROOT = Path(__file__).parents[1]
 PROJECT = "durable-cache-test"
 MAY_BE_ABSENT = ("grafana", "prometheus")

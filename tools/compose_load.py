@@ -13,8 +13,6 @@ from compose_containers import Failed
 import durable_cache
 from durable_cache.protocol.wire import decode_envelope
 
-__all__ = ["KEYS", "Load", "held", "reader"]
-
 KEYS = tuple(f"demo/compose/{name}" for name in ("lidar", "pose", "battery"))
 CHUNK_SAMPLES = 500
 _PAYLOAD_BYTES = 256

@@ -21,7 +21,7 @@ from durable_cache import declare_reliable_subscriber as declare_reader
 from durable_cache.endpoints.session import Session, raw_timestamp
 from durable_cache.profiles import DestinationOrder, InstanceSample, InstanceState, Profile
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -13,8 +13,6 @@ from durable_cache_delta.columns import Columns, StreamPlaces
 from durable_cache_delta.index import StreamIndex, StreamRows, Wanted
 from durable_cache_delta.rows import refusal, storable_streams
 
-__all__ = ["Choice", "HeldDigests", "choose"]
-
 HeldDigests = Callable[[Sequence[Wanted]], Mapping[tuple[Stream, int], bytes]]
 """Reads the digests of what is held of some streams."""
 

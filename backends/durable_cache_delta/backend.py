@@ -19,8 +19,6 @@ from durable_cache_delta.schema import SAMPLES, SKIPS
 from durable_cache_delta.storage import DeltaStorage, Parts
 from durable_cache_delta.writer_lock import WriterLock
 
-__all__ = ["DeltaBackend"]
-
 _CACHE = "index.cache"
 
 

@@ -21,8 +21,6 @@ from durable_cache_delta.index import INDEX_COLUMNS, StreamIndex, StreamRows, st
 from durable_cache_delta.log import Added, TableLog
 from durable_cache_delta.scanner import Scanner
 
-__all__ = ["Catalog"]
-
 _log = logging.getLogger(__name__)
 _CACHE_FORMAT = 1
 

@@ -12,8 +12,6 @@ from deltalake import DeltaTable
 from durable_cache.errors import ConfigError, SchemaOutdated
 from durable_cache_delta.schema import SCHEMA_VERSION, TABLE_PROPERTY, VERSION_PROPERTY
 
-__all__ = ["check_table"]
-
 _HARMLESS = {
     "appendOnly",
     "invariants",

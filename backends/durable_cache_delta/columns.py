@@ -17,8 +17,6 @@ from durable_cache.model.sample import Kind, Sample, Stream
 from durable_cache_delta.rows import storable_numbers, storable_texts
 from durable_cache_delta.schema import SAMPLES_IN_FILES, encoding_schema
 
-__all__ = ["Columns", "StreamPlaces", "table_of"]
-
 _THREE = pa.scalar(3, pa.int32())
 _SEVEN = pa.scalar(7, pa.int32())
 _PACKED = pa.uint64()

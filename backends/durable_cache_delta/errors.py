@@ -26,8 +26,6 @@ from durable_cache.errors import (
     StorageUnavailable,
 )
 
-__all__ = ["translated"]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (errno.ENOENT, errno.EIO, errno.ENOTDIR, errno.EISDIR)
 _NETWORK = ("error sending request", "timed out", "timeout", "connection", "dispatch failure")

@@ -16,8 +16,6 @@ from durable_cache_delta.options import DeltaOptions
 from durable_cache_delta.places import Place
 from durable_cache_delta.rows import DAY_NS
 
-__all__ = ["Written", "sorted_rows", "write_rows", "write_samples"]
-
 
 class Written(NamedTuple):
     """A file that is safe but not yet part of the table."""

@@ -23,8 +23,6 @@ from durable_cache_delta.places import Place
 from durable_cache_delta.rows import unsigned
 from durable_cache_delta.schema import PARTITION, STATS_COLUMNS
 
-__all__ = ["DataFile", "Numbering", "Span", "add_action", "describe", "stored_bytes", "write_file"]
-
 _TEXT_STAT_CHARACTERS = 256
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = ("payload", "attachment", "payload_digest")

@@ -22,8 +22,6 @@ from durable_cache.model.selection import Cursor, Selection
 from durable_cache_delta.files import Numbering
 from durable_cache_delta.rows import unsigned
 
-__all__ = ["INDEX_COLUMNS", "StreamIndex", "StreamRows", "StreamState", "Wanted", "stream_rows"]
-
 INDEX_COLUMNS = (
     "key_expr",
     "source_zid",

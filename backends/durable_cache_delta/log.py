@@ -34,8 +34,6 @@ from durable_cache_delta.schema import (
     VERSION_PROPERTY,
 )
 
-__all__ = ["Added", "TableLog"]
-
 VERSION = str(SCHEMA_VERSION)
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 

@@ -20,8 +20,6 @@ from durable_cache_delta.storage import DeltaStorage
 from durable_cache_delta.upkeep import checkpoint, compact, compactable
 from durable_cache_delta.upkeep import vacuum as vacuum_files
 
-__all__ = ["LakeStatus", "OptimizeReport", "VacuumReport", "optimize", "status", "vacuum"]
-
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
@@ -131,6 +129,8 @@ def vacuum(
 def _writer(options: DeltaOptions, storage: str) -> Iterator[DeltaStorage]:
     # The background has nothing to do while an operator's command does it.
     quiet = msgspec.structs.replace(options, maintenance_interval_seconds=0)
+    # A writer would make a table that is not there.
+    DeltaBackend().open(storage, quiet, writer=False).close()
     try:
         opened = DeltaBackend().open(storage, quiet)
     except StorageLocked as error:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from durable_cache_delta.places import sync_folder
 
-__all__ = ["Marker"]
-
 _BYTES = 64
 
 
@@ -21,7 +19,6 @@ class Marker:
     """The confirmed version of one table, rewritten in place and flushed at every commit."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         sync_folder(path.parent)
         self.version = self._read()

@@ -11,8 +11,6 @@ import msgspec
 from durable_cache.errors import ConfigError
 from durable_cache.storage.contract import BackendOptions
 
-__all__ = ["DeltaOptions", "check_name", "is_local"]
-
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 

@@ -21,8 +21,6 @@ from deltalake.fs import DeltaStorageHandler
 from durable_cache.errors import StorageCorrupt
 from durable_cache.storage.contract import Durability
 
-__all__ = ["FlushFailed", "LocalPlace", "Place", "RemotePlace", "sync_folder"]
-
 LOG = "_delta_log"
 
 

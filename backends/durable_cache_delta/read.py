@@ -29,8 +29,6 @@ from durable_cache_delta.index import Wanted
 from durable_cache_delta.rows import IDENTITY, READ_COLUMNS, samples_of, unsigned
 from durable_cache_delta.scanner import Scanner, count_up
 
-__all__ = ["Planner", "read_page"]
-
 Planner = Callable[[Selection, Cursor | None], Iterator[Wanted]]
 """What of a selection is held after a place in identity order."""
 

@@ -17,8 +17,6 @@ from durable_cache.errors import StorageCorrupt
 from durable_cache_delta.marker import Marker
 from durable_cache_delta.places import LocalPlace, inside, sync_file, sync_folder
 
-__all__ = ["repair"]
-
 _log = logging.getLogger(__name__)
 _REMEDY = "restore it from a backup, or empty the folder and let another cache fill it again"
 

@@ -11,17 +11,6 @@ from durable_cache.model.sample import Kind, Sample, SourceId, Stream
 from durable_cache.model.sequence import SN_MAX
 from durable_cache.model.unnumbered import sn_max
 
-__all__ = [
-    "DAY_NS",
-    "IDENTITY",
-    "refusal",
-    "samples_of",
-    "storable_numbers",
-    "storable_streams",
-    "storable_texts",
-    "unsigned",
-]
-
 DAY_NS = 86_400 * 10**9
 IDENTITY = ("key_expr", "source_zid", "source_eid", "epoch", "sn")
 READ_COLUMNS = (

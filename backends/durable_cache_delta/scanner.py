@@ -29,8 +29,6 @@ from durable_cache_delta.places import Place
 from durable_cache_delta.rows import IDENTITY, unsigned
 from durable_cache_delta.schema import SAMPLES_IN_FILES
 
-__all__ = ["Found", "Scanner", "count_up"]
-
 _EXACT_MAX = 8
 """Up to so many streams are compared one by one; more are joined."""
 _ALL_TIMES = TimeBounds()

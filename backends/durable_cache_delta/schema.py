@@ -9,19 +9,6 @@ from __future__ import annotations
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-__all__ = [
-    "PARTITION",
-    "REQUIRED_CONFIGURATION",
-    "SAMPLES",
-    "SAMPLES_IN_FILES",
-    "SCHEMA_VERSION",
-    "SKIPS",
-    "STATS_COLUMNS",
-    "TABLE_PROPERTY",
-    "VERSION_PROPERTY",
-    "encoding_schema",
-]
-
 SCHEMA_VERSION = 1
 VERSION_PROPERTY = "durable_cache.schema_version"
 TABLE_PROPERTY = "durable_cache.table"

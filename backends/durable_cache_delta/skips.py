@@ -25,8 +25,6 @@ from durable_cache_delta.files import Numbering, add_action
 from durable_cache_delta.log import Added, TableLog
 from durable_cache_delta.schema import SKIPS
 
-__all__ = ["SkipTable"]
-
 _FILES_MAX = 64
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -47,8 +47,6 @@ from durable_cache_delta.writer_lock import WriterLock
 if TYPE_CHECKING:
     from durable_cache_delta.upkeep import Upkeep
 
-__all__ = ["DeltaStorage", "Parts"]
-
 
 class Parts(NamedTuple):
     """What an open storage is made of; the backend's `open` puts it together."""

@@ -25,8 +25,6 @@ from durable_cache_delta.rows import DAY_NS, IDENTITY, unsigned
 from durable_cache_delta.scanner import Found, Scanner, count_up
 from durable_cache_delta.schema import SAMPLES_IN_FILES
 
-__all__ = ["Removal", "as_floors", "floors_of", "identities", "plan_removal", "states_after"]
-
 _BYTES_COLUMNS = ("payload_bytes", "attachment")
 
 

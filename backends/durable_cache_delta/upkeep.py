@@ -23,8 +23,6 @@ from durable_cache_delta.places import LocalPlace, sync_folder
 from durable_cache_delta.schema import SAMPLES_IN_FILES
 from durable_cache_delta.storage import DeltaStorage
 
-__all__ = ["Upkeep", "checkpoint", "compact", "compactable", "vacuum"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from durable_cache.errors import StorageLocked
 
-__all__ = ["WriterLock"]
-
 
 class WriterLock:
     """A lock that dies with its process; None as folder: an object store, where nobody can lock."""

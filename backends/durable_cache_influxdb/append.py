@@ -18,8 +18,6 @@ from durable_cache_influxdb.points import Point, fetch, numbers, point_of, scans
 from durable_cache_influxdb.slots import Slot, choose, slots_of
 from durable_cache_influxdb.typed_fields import TypedFields
 
-__all__ = ["Appender", "Outcome"]
-
 _CHECKED_AT_ONCE = 1000  # held samples fetched by one query for comparison: bounds its answer
 
 

@@ -14,8 +14,6 @@ from durable_cache_influxdb.lease import WriterLease
 from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.storage import InfluxDbStorage
 
-__all__ = ["InfluxDbBackend"]
-
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 

@@ -24,8 +24,6 @@ from durable_cache_influxdb.errors import (
 from durable_cache_influxdb.flux import union
 from durable_cache_influxdb.options import InfluxDbOptions
 
-__all__ = ["Client", "Row"]
-
 _CHUNK_BYTES = 1 << 16
 _PIPELINES_MAX = 40
 _GZIP_LEVEL = 1  # ten times faster than the driver's 9 for a tenth more bytes

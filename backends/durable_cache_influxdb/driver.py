@@ -14,8 +14,6 @@ from influxdb_client.service.write_service import WriteService
 
 from durable_cache_influxdb.options import InfluxDbOptions
 
-__all__ = ["Driver", "Response"]
-
 _Make = Callable[..., object]
 
 

@@ -11,8 +11,6 @@ from influxdb_client.client.exceptions import InfluxDBError
 
 from durable_cache.errors import StorageError, StorageFull, StorageUnavailable
 
-__all__ = ["FieldConflict", "InfluxBusy", "Rejected", "status_of", "translated"]
-
 DRIVER_ERRORS = (InfluxDBError, urllib3.exceptions.HTTPError, OSError, ValueError)
 _MESSAGE_LENGTH_MAX = 400
 _CONFLICT = re.compile(r'input field "((?:[^"\\]|\\.)*)" on measurement', re.DOTALL)

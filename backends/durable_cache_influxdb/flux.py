@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["COLUMNS", "TIME_MAX_NS", "TIME_MIN_NS", "Scan", "Source", "literal", "union"]
-
 TIME_MIN_NS = 0
 TIME_MAX_NS = (1 << 63) - 2
 """The last nanosecond the server can name as the end of a range."""

@@ -17,8 +17,6 @@ from durable_cache_influxdb.flux import COLUMNS, Scan, Source
 from durable_cache_influxdb.lines import Meta, Tags, stream_of, tags_of
 from durable_cache_influxdb.points import SERIES_PER_SCAN_MAX, unix_ns
 
-__all__ = ["StreamIndex", "Measurements", "StreamState", "load"]
-
 Numbering = tuple[SourceId, int]
 _STEP = (
     'duplicate(column: "_value", as: "step")',

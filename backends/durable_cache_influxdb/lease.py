@@ -22,8 +22,6 @@ from durable_cache_influxdb.errors import Rejected
 from durable_cache_influxdb.flux import Scan, Source
 from durable_cache_influxdb.options import InfluxDbOptions
 
-__all__ = ["WriterLease"]
-
 _COLUMNS = ("_field", "_value", "holder")
 _TOKEN_BYTES = 16
 

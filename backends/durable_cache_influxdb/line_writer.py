@@ -15,8 +15,6 @@ from durable_cache_influxdb.client import Client
 from durable_cache_influxdb.errors import FieldConflict, Rejected
 from durable_cache_influxdb.options import InfluxDbOptions
 
-__all__ = ["DeadLetters", "Line", "LineWriter"]
-
 _log = logging.getLogger(__name__)
 
 _REFUSALS_MAX = 100  # of one append: more than that is no bad line but a bad server
@@ -86,14 +84,19 @@ class LineWriter:
         """
         refused: dict[int, str] = {}
         for chunk in _chunks(lines, lambda line: len(line.text), self._options):
-            try:
-                self._client.write("\n".join(line.text for line in chunk).encode("utf-8"))
-            except FieldConflict as error:
-                self._conflict(error.field)
-                self._without_typed(chunk, bare, refused)
-            except Rejected as error:
-                self._bisect(chunk, bare, error, refused)
+            self._send(chunk, bare, refused)
         return refused
+
+    def _send(
+        self, lines: Sequence[Line], bare: Callable[[int], str], refused: dict[int, str]
+    ) -> None:
+        try:
+            self._client.write("\n".join(line.text for line in lines).encode("utf-8"))
+        except FieldConflict as error:
+            self._conflict(error.field)
+            self._without_typed(lines, bare, refused)
+        except Rejected as error:
+            self._bisect(lines, bare, error, refused)
 
     def _without_typed(
         self, chunk: Sequence[Line], bare: Callable[[int], str], refused: dict[int, str]
@@ -129,13 +132,7 @@ class LineWriter:
             return
         middle = len(lines) // 2
         for half in (lines[:middle], lines[middle:]):
-            try:
-                self._client.write("\n".join(line.text for line in half).encode("utf-8"))
-            except FieldConflict as conflict:
-                self._conflict(conflict.field)
-                self._without_typed(half, bare, refused)
-            except Rejected as again:
-                self._bisect(half, bare, again, refused)
+            self._send(half, bare, refused)
 
 
 def _chunks(

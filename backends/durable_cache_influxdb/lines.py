@@ -20,20 +20,6 @@ from durable_cache.model.unnumbered import sn_max
 from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.slots import Slot
 
-__all__ = [
-    "Meta",
-    "Tags",
-    "is_whole",
-    "key_id",
-    "line_of",
-    "refusal_of",
-    "sample_of",
-    "series_of",
-    "stream_line",
-    "stream_of",
-    "tags_of",
-]
-
 DEFAULT_ENCODING = "zenoh/bytes"
 _EMPTY = "="
 """What no bytes are written as: among many strings the server reads an empty one as another's."""

@@ -12,8 +12,6 @@ from msgspec import Meta
 from durable_cache.errors import ConfigError
 from durable_cache.storage.contract import BackendOptions
 
-__all__ = ["TOKEN_VARIABLE", "InfluxDbOptions"]
-
 TOKEN_VARIABLE = "DURABLE_CACHE_INFLUXDB_TOKEN"  # noqa: S105  # a name, no secret
 _FIELD_VALUE_BYTES_MAX = 1 << 20  # the server refuses longer strings
 

@@ -15,8 +15,6 @@ from durable_cache_influxdb.flux import COLUMNS, TIME_MAX_NS, TIME_MIN_NS, Scan,
 from durable_cache_influxdb.lines import Tags, is_whole, sample_of
 from durable_cache_influxdb.slots import Slot
 
-__all__ = ["Point", "Window", "fetch", "numbers", "scans_of", "unix_ns"]
-
 _LOOKS_SECONDS = (0.0, 0.05, 0.2, 1.0, 3.0)
 """A point that is being written beside a busy server shows its fields one by one for a while."""
 
@@ -56,7 +54,7 @@ def point_of(row: Row) -> Point:
     return Point(Tags(row[3], row[4], int(row[5])), Slot(int(row[6]), unix_ns(row[0])))
 
 
-def windows_of(points: Iterable[Point], gap_ns: int = _GAP_NS) -> list[Window]:
+def windows_of(points: Iterable[Point]) -> list[Window]:
     """Return windows that cover the points, one per series and stretch without a longer gap."""
     series: dict[tuple[Tags, int], list[int]] = {}
     for tags, slot in points:
@@ -66,7 +64,7 @@ def windows_of(points: Iterable[Point], gap_ns: int = _GAP_NS) -> list[Window]:
         times.sort()
         first = last = times[0]
         for moment in times[1:]:
-            if moment - last > gap_ns:
+            if moment - last > _GAP_NS:
                 found.append(Window(tags, ordinal, first, last))
                 first = moment
             last = moment

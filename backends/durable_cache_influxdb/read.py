@@ -33,8 +33,6 @@ from durable_cache_influxdb.points import (
 )
 from durable_cache_influxdb.slots import ORDINALS, SHIFT_NS_MAX
 
-__all__ = ["Plan", "is_by_number", "plan_by_number", "read_by_meta", "read_planned"]
-
 _SHIFTED = tuple(ORDINALS)[1:]
 
 

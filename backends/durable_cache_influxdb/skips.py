@@ -16,8 +16,6 @@ from durable_cache_influxdb.flux import Scan, Source
 from durable_cache_influxdb.index import Numbering, StreamIndex
 from durable_cache_influxdb.points import unix_ns
 
-__all__ = ["SkipTable", "load_skips"]
-
 _COLUMNS = ("_time", "_value", "source_id", "epoch")
 _CLEARED_AT_OPEN_MAX = 1000
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ORDINALS", "SHIFT_NS_MAX", "SN_BITS", "Slot", "choose", "slots_of"]
-
 SN_BITS = 35
 _LOW_BITS = (0, 10, 20, SN_BITS)
 ORDINALS = range(len(_LOW_BITS))

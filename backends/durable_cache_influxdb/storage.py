@@ -30,10 +30,6 @@ from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.read import is_by_number, plan_by_number, read_by_meta, read_planned
 from durable_cache_influxdb.typed_fields import TypedFields
 
-__all__ = ["InfluxDbStorage"]
-
-_CHECKED_AT_ONCE = 1000
-
 
 class InfluxDbStorage(Storage):
     """An open handle; any thread, writes one after the other, reads beside them.
@@ -53,7 +49,6 @@ class InfluxDbStorage(Storage):
     ) -> None:
         self._client = client
         self._where = where
-        self._options = options
         self._lease = lease
         self._lock = RLock()
         self._closed = False

@@ -6,28 +6,17 @@ times do not run alike, the stretches are cut at every point that stays.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Stream
 from durable_cache.storage.contract import Floor, Retention
+from durable_cache.storage.shared.retention import Weight, within, young
 from durable_cache_influxdb.client import Client
 from durable_cache_influxdb.flux import COLUMNS, TIME_MAX_NS, TIME_MIN_NS, Scan, Source
 from durable_cache_influxdb.index import Measurements, StreamIndex, StreamState
 from durable_cache_influxdb.lines import Meta, Tags
 from durable_cache_influxdb.points import SERIES_PER_SCAN_MAX, unix_ns
-
-__all__ = ["floors_of", "remove_below"]
-
-
-class Weight(NamedTuple):
-    """What retention looks at in a sample."""
-
-    sn: int
-    received_ns: int
-    size: int
 
 
 def predicate(measurement: str, tags: Tags, ordinal: int | None = None) -> str:
@@ -87,13 +76,15 @@ def floors_of(
     for at in range(0, len(weighed), step):
         for stream, stored in _weights(client, source, weighed[at : at + step]).items():
             above = [weight for weight in stored if weight.sn >= floors.get(stream, 0)]
-            weights = above if oldest_ns is None else _young(above, oldest_ns)
+            weights = above if oldest_ns is None else young(above, oldest_ns)
             runs = index.states[stream].runs
             floors[stream] = weights[0].sn if weights else (runs.last or 0) + 1
             if retention.bytes_max is not None:
                 kept[stream] = weights
     if retention.bytes_max is not None:
-        floors |= _within(kept, retention.bytes_max)
+        for stream, left in within(kept, retention.bytes_max).items():
+            if kept[stream]:
+                floors[stream] = left[0].sn if left else kept[stream][-1].sn + 1
     return [
         Floor(stream, sn)
         for stream, sn in floors.items()
@@ -146,34 +137,3 @@ def _weights(
             meta = Meta.parse(row[1])
             found[stream].append(Weight(meta.sn, meta.received_ns, meta.size))
     return {stream: sorted(weights) for stream, weights in found.items() if weights}
-
-
-def _young(weights: list[Weight], oldest_ns: int) -> list[Weight]:
-    for at, weight in enumerate(weights):
-        if weight.received_ns >= oldest_ns:
-            return weights[at:]
-    return []
-
-
-def _within(kept: Mapping[Stream, Sequence[Weight]], bytes_max: int) -> dict[Stream, int]:
-    """Drop heads of streams, the head received first going first, until the rest fits."""
-    total = sum(weight.size for weights in kept.values() for weight in weights)
-    start = dict.fromkeys(kept, 0)
-    heads = [
-        (weights[0].received_ns, stream.order, stream)
-        for stream, weights in kept.items()
-        if weights
-    ]
-    heapq.heapify(heads)
-    while total > bytes_max and heads:
-        _, order, stream = heapq.heappop(heads)
-        weights = kept[stream]
-        total -= weights[start[stream]].size
-        start[stream] += 1
-        if start[stream] < len(weights):
-            heapq.heappush(heads, (weights[start[stream]].received_ns, order, stream))
-    return {
-        stream: weights[start[stream]].sn if start[stream] < len(weights) else weights[-1].sn + 1
-        for stream, weights in kept.items()
-        if weights
-    }

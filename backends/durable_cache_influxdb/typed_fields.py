@@ -17,8 +17,6 @@ import msgspec
 from durable_cache.model.sample import Kind, Sample
 from durable_cache_influxdb.options import InfluxDbOptions
 
-__all__ = ["TypedFields"]
-
 Leaf = tuple[str, float | bool | str]
 
 _JSON = frozenset(("application/json", "text/json"))

@@ -21,8 +21,6 @@ from durable_cache_sql.dictionary import ZID_BYTES, Dictionary
 from durable_cache_sql.skips import write_skips
 from durable_cache_sql.tables import samples, streams
 
-__all__ = ["append_batch", "refusals"]
-
 STATEMENT_BYTES_MAX = 64 << 20
 INTEGER_MAX = (1 << 63) - 1
 _HEX = frozenset("0123456789abcdefABCDEF")

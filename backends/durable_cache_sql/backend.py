@@ -18,8 +18,6 @@ from durable_cache_sql.schema import NEWEST, check, found_revision, is_empty, mi
 from durable_cache_sql.sqlite import SqliteDatabase
 from durable_cache_sql.storage import SqlStorage
 
-__all__ = ["SqlBackend"]
-
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _MIGRATION = "migration"
 

@@ -7,8 +7,6 @@ from typing import Any, cast
 
 from durable_cache_sql.database import SAMPLE_COLUMNS, Columns
 
-__all__ = ["BEGIN", "COPY", "END", "packed"]
-
 COPY = f"COPY dc_samples ({', '.join(SAMPLE_COLUMNS)}) FROM STDIN (FORMAT binary)"  # our own names
 BEGIN = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 END = struct.pack(">h", -1)

@@ -17,8 +17,6 @@ from sqlalchemy.sql.expression import Executable
 
 from durable_cache.storage.contract import Durability
 
-__all__ = ["SAMPLE_COLUMNS", "Database", "Prepared", "Row", "Values"]
-
 Values = Mapping[str, object]
 Row = tuple[Any, ...]
 Columns = Sequence[Sequence[object]]

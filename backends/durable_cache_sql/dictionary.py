@@ -26,8 +26,6 @@ from durable_cache_sql.tables import (
     zids,
 )
 
-__all__ = ["Dictionary", "digest_of", "find_storage", "make_storage"]
-
 DIGEST_BYTES = 16
 ZID_BYTES = 16
 

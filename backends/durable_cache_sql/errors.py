@@ -18,8 +18,6 @@ from durable_cache.errors import (
 )
 from durable_cache.storage.journaled.journal import sqlite_error as error_of_file
 
-__all__ = ["postgres_error", "sqlite_error"]
-
 _FULL = ("53100",)
 _CORRUPT = ("XX001", "XX002", "58P01", "42P01", "42703")
 _REFUSED = ("28000", "28P01", "3D000", "42501", "3F000")

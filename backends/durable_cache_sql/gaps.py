@@ -18,8 +18,6 @@ from durable_cache_sql.dictionary import Dictionary
 from durable_cache_sql.snapshot import SAMPLE_PARTS, SN_END, build_samples, c, is_timed
 from durable_cache_sql.tables import keys, sources, streams, zids
 
-__all__ = ["is_gap", "read_gap"]
-
 GAP_MAX = 256
 """Numbers in a gap that is read at once; a longer one is read stream by stream."""
 

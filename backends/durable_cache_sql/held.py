@@ -10,10 +10,8 @@ from sqlalchemy import Select, func, select
 from durable_cache.model.ranges import RangeSet
 from durable_cache.storage.contract import Held
 from durable_cache_sql.snapshot import Snapshot
-from durable_cache_sql.streams import StreamRow, find_streams
+from durable_cache_sql.streams import StreamRow
 from durable_cache_sql.tables import samples
-
-__all__ = ["held_of"]
 
 SAMPLES_TOGETHER = 200_000
 c = samples.c
@@ -22,7 +20,7 @@ c = samples.c
 def held_of(snapshot: Snapshot) -> Iterator[Held]:
     """Yield every stream that holds something, in order; a scan in bounded statements."""
     group: list[StreamRow] = []
-    pages = find_streams(snapshot.database, snapshot.connection, snapshot.storage_id, None)
+    pages = snapshot.streams(None)
     for rows in pages:
         expected = 0
         for row in rows:

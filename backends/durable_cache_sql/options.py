@@ -13,11 +13,8 @@ from sqlalchemy.exc import ArgumentError
 from durable_cache.errors import BackendNotInstalled, ConfigError
 from durable_cache.storage.contract import BackendOptions
 
-__all__ = ["PASSWORD_VARIABLE", "SqlOptions", "parse_url", "place_of"]
-
 PASSWORD_VARIABLE = "DURABLE_CACHE_SQL_PASSWORD"  # noqa: S105  # a variable's name
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class SqlOptions(BackendOptions, frozen=True, kw_only=True):

@@ -54,8 +54,6 @@ from durable_cache_sql.database import (
 from durable_cache_sql.errors import postgres_error
 from durable_cache_sql.options import SqlOptions, place_of
 
-__all__ = ["PostgresDatabase"]
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")

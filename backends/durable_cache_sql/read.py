@@ -24,10 +24,8 @@ from durable_cache_sql.snapshot import (
     is_ranged,
     is_timed,
 )
-from durable_cache_sql.streams import StreamRow, find_streams, streams_by_id
+from durable_cache_sql.streams import StreamRow, streams_by_id
 from durable_cache_sql.tables import samples, zids
-
-__all__ = ["read_page"]
 
 STREAMS_MERGED_MAX = 256
 """Up to so many streams are merged by time; beyond, the time index of the storage is walked."""
@@ -113,9 +111,7 @@ def _runs_of_streams(
     group: list[StreamRow] = []
     expected = 0
     start = None if cursor is None else cursor[:4]
-    pages = find_streams(
-        snapshot.database, snapshot.connection, snapshot.storage_id, selection, from_key
-    )
+    pages = snapshot.streams(selection, from_key)
     for rows in pages:
         for row in rows:
             if start is not None and row.order < start:
@@ -139,7 +135,7 @@ def _time_page(snapshot: Snapshot, selection: Selection, limit: int, cursor: Cur
     everything = selection.key_expr.text == "**" and selection.zid is None
     few = not everything
     if few:
-        pages = find_streams(snapshot.database, snapshot.connection, snapshot.storage_id, selection)
+        pages = snapshot.streams(selection)
         for rows in pages:
             streams.update((row.stream_id, row) for row in rows)
             if len(streams) > STREAMS_MERGED_MAX:
@@ -275,9 +271,7 @@ def _groups_of_keys(
     newest = selection.newest or 1
     group: list[StreamRow] = []
     expected = 0
-    pages = find_streams(
-        snapshot.database, snapshot.connection, snapshot.storage_id, selection, from_key
-    )
+    pages = snapshot.streams(selection, from_key)
     for rows in pages:
         for row in rows:
             if expected >= PICKS_MAX and row.stream.key != group[-1].stream.key:

@@ -17,17 +17,6 @@ from durable_cache.errors import ConfigError, SchemaOutdated
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = [
-    "NEEDED",
-    "NEWEST",
-    "VERSION_TABLE",
-    "found_revision",
-    "is_empty",
-    "migration_sql",
-    "scripts",
-    "upgrade",
-]
-
 NEEDED = "0002"
 """The oldest revision this version runs on; `post` migrations after it may wait."""
 NEWEST = "0006"

@@ -15,8 +15,6 @@ from durable_cache_sql.database import Database
 from durable_cache_sql.dictionary import Dictionary
 from durable_cache_sql.tables import samples, skips, sources, streams, zids
 
-__all__ = ["held_between", "read_skips", "write_skips"]
-
 _Numbering = tuple[int, int]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, select, tuple_
@@ -12,19 +12,8 @@ from durable_cache.model.selection import Selection
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache_sql.database import Database, Prepared, Row, Values
 from durable_cache_sql.dictionary import Dictionary
-from durable_cache_sql.streams import StreamRow
+from durable_cache_sql.streams import StreamRow, find_streams
 from durable_cache_sql.tables import samples
-
-__all__ = [
-    "SAMPLE_PARTS",
-    "SN_END",
-    "Snapshot",
-    "bounds_of",
-    "build_samples",
-    "filtered_by_time",
-    "is_ranged",
-    "is_timed",
-]
 
 SN_END = (1 << 63) - 1
 SPREAD_MAX = 100_000
@@ -110,6 +99,12 @@ class Snapshot:
         self.connection = connection
         self.dictionary = dictionary
         self.storage_id = storage_id
+
+    def streams(
+        self, selection: Selection | None, from_key: bytes = b""
+    ) -> Iterator[list[StreamRow]]:
+        """Yield the streams of a selection; see `find_streams`."""
+        return find_streams(self.database, self.connection, self.storage_id, selection, from_key)
 
     def rows(self, statement: Prepared, values: Values) -> list[Row]:
         return self.database.rows(self.connection, statement, values)

@@ -59,8 +59,6 @@ from durable_cache_sql.errors import sqlite_error
 from durable_cache_sql.options import SqlOptions
 from durable_cache_sql.tables import samples
 
-__all__ = ["SqliteDatabase"]
-
 _TYPES = {int: Integer, bytes: LargeBinary, str: String}
 _PAGE_BYTES = 8192
 _WAL_PAGES = 8192
@@ -179,9 +177,10 @@ class SqliteDatabase(Database):
     def rows(
         self, connection: Connection, statement: Prepared, values: Values | None = None
     ) -> list[Row]:
+        if not connection.in_transaction():
+            connection.begin()
         bound = {**statement.values, **(values or {})}
-        cursor = cast("Any", connection.exec_driver_sql(statement.text, bound).cursor)
-        packed = cursor.fetchone()
+        packed = _driver(connection).execute(statement.text, bound).fetchone()
         columns: list[Sequence[object]] = []
         at = 0
         for kind in statement.kinds:
@@ -306,9 +305,14 @@ def _engine(path: Path, options: SqlOptions, *, writer: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        _driver(connection).execute(begin)
 
     return engine
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    """Return what SQLAlchemy wraps: of one packed row it would describe every column (ADR 0291)."""
+    return cast("sqlite3.Connection", connection.connection.driver_connection)
 
 
 def _connect(path: Path, mode: str, timeout_seconds: float) -> sqlite3.Connection:

@@ -32,8 +32,6 @@ from durable_cache_sql.skips import read_skips
 from durable_cache_sql.snapshot import Snapshot
 from durable_cache_sql.trim import floors_of, remove_below, stream_ids_of
 
-__all__ = ["SqlStorage"]
-
 UNKNOWN_ID = -1
 FLOORS_TOGETHER = 500
 

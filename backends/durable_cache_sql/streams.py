@@ -17,8 +17,6 @@ from durable_cache_sql.database import Database, Row
 from durable_cache_sql.dictionary import digest_of
 from durable_cache_sql.tables import HEAD_BYTES, keys, sources, streams, zids
 
-__all__ = ["StreamRow", "find_streams", "streams_by_id"]
-
 KEYS_FIRST = 64
 KEYS_MAX = 4096
 """A page of keys or streams: the first one is small, for most reads need no second."""

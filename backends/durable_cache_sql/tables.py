@@ -22,19 +22,6 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = [
-    "HEAD_BYTES",
-    "METADATA",
-    "encodings",
-    "keys",
-    "samples",
-    "skips",
-    "sources",
-    "storages",
-    "streams",
-    "zids",
-]
-
 HEAD_BYTES = 1024
 """How much of a key stands in an index: PostgreSQL takes about 2,700 bytes, keys have 65,536."""
 

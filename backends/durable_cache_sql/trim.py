@@ -18,10 +18,8 @@ from durable_cache.storage.contract import Floor, Retention
 from durable_cache_sql.append import add_counts
 from durable_cache_sql.database import Database
 from durable_cache_sql.snapshot import SN_END, Snapshot
-from durable_cache_sql.streams import StreamRow, find_streams
+from durable_cache_sql.streams import StreamRow
 from durable_cache_sql.tables import samples, streams
-
-__all__ = ["floors_of", "remove_below", "stream_ids_of"]
 
 STREAMS_TOGETHER = 1000
 HEADS_READ = 256
@@ -49,7 +47,7 @@ def floors_of(snapshot: Snapshot, retention: Retention, now_ns: int) -> list[tup
 
 
 def _streams(snapshot: Snapshot) -> Iterator[list[StreamRow]]:
-    pages = find_streams(snapshot.database, snapshot.connection, snapshot.storage_id, None)
+    pages = snapshot.streams(None)
     for rows in pages:
         for begin in range(0, len(rows), STREAMS_TOGETHER):
             yield rows[begin : begin + STREAMS_TOGETHER]
@@ -245,11 +243,6 @@ def stream_ids_of(snapshot: Snapshot, wanted: Sequence[Stream]) -> dict[Stream, 
     """Return the numbers of the streams among `wanted` that hold something."""
     found: dict[Stream, int] = {}
     for key in {stream.key for stream in wanted}:
-        pages = find_streams(
-            snapshot.database,
-            snapshot.connection,
-            snapshot.storage_id,
-            Selection(KeyExpression(key)),
-        )
+        pages = snapshot.streams(Selection(KeyExpression(key)))
         found.update((row.stream, row.stream_id) for rows in pages for row in rows)
     return {stream: found[stream] for stream in wanted if stream in found}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import time
 from pathlib import Path
-from threading import Event
 
 import durable_cache
 
@@ -19,9 +19,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=5.0, metavar="PER_SECOND")
     parser.add_argument("--ready-file", type=Path, help="made once the session is open")
     chosen = parser.parse_args()
-    stopped = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end it as Ctrl-C does
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     config = {
         "mode": "peer",
@@ -29,6 +28,7 @@ def main() -> None:
         "scouting": {"multicast": {"enabled": False}},
     }
     with (
+        contextlib.suppress(KeyboardInterrupt),
         durable_cache.open_session(config) as session,
         durable_cache.declare_reliable_publisher(session, chosen.key, acknowledgements=1) as out,
     ):
@@ -36,7 +36,8 @@ def main() -> None:
             chosen.ready_file.touch()
         published = stored = 0
         reported = time.monotonic()
-        while not stopped.wait(1 / chosen.rate):
+        while True:
+            time.sleep(1 / chosen.rate)
             receipt = out.put(f"{published}".encode())
             published += 1
             stored += receipt is not None and receipt.wait(2.0)

@@ -11,8 +11,6 @@ from durable_cache.protocol.cache.events import SendAck
 from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["Acknowledging"]
-
 _RUNS_PER_ACK_MAX = 512
 """The newest runs; the wire allows 1,024. Older ones were acknowledged before."""
 

@@ -24,8 +24,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
 
-__all__ = ["TimestampsAhead", "read_own_stamp"]
-
 _log = logging.getLogger(__name__)
 _AHEAD_NTP64 = 1 << 31
 """Half a second: what Zenoh's routers grant a timestamp."""

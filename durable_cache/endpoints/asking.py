@@ -19,6 +19,8 @@ from durable_cache.endpoints.session import (
     Session,
     ask,
     ask_later,
+    is_sendable,
+    unsendable,
 )
 from durable_cache.errors import RemoteProtocolError, StorageUnavailable
 from durable_cache.model.key_expression import is_too_long
@@ -35,8 +37,6 @@ from durable_cache.protocol.wire import (
     decode_packed,
     encode_place,
 )
-
-__all__ = ["Asking", "Gathered", "Part"]
 
 _log = logging.getLogger(__name__)
 _SN = attrgetter("sn")
@@ -56,9 +56,11 @@ class Part:
     absent: list[Absence] = field(default_factory=list)
     incarnations: list[Incarnation] = field(default_factory=list)
     oversized: list[Sample] = field(default_factory=list)
-    """What was above the bound, without its payload."""
+    """What was above the bound or cannot be sent on, without its payload."""
     ended: bool = False
     """Some answer of it came to its end."""
+    lacking: int = 0
+    """How many replies went before those ends, less those that came (ADR 0282)."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class Gathered:
     parts: dict[str, Part] = field(default_factory=dict)
     """What `packed` holds, by the session that answered."""
     oversized: list[Sample] = field(default_factory=list)
-    """What was above the bound, without its payload, of `single` and `native`."""
+    """The same of `single` and `native`."""
     cut_after: Sample | None = None
     """Some answer was cut here, the earliest: ask again from here on."""
     answers: int = 0
@@ -86,7 +88,7 @@ class Gathered:
     """The sessions that answered, with samples or with none."""
     errors: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Why samples were left out that no storage of ours could hold, one reason each."""
+    """Why samples were left out that no storage of ours could hold or give, one reason each."""
 
     @property
     def whole(self) -> bool:
@@ -298,6 +300,8 @@ class Asking:
             )
         if not all(part.ended for part in gathered.parts.values()):
             gathered.errors.append("an answer was cut off before its end")
+        elif any(part.lacking for part in gathered.parts.values()):
+            gathered.errors.append("a reply of an answer was lost on its way")
         return gathered
 
     def _take(
@@ -317,14 +321,14 @@ class Asking:
             opened = envelope.open(
                 _plain_key(sample.key, envelope.source), sample.payload, sample.encoding
             )
-            gathered.single += self._within_bound([opened], gathered.oversized)
+            gathered.single += self._within_bound([opened], gathered.oversized, gathered.refused)
         elif ours and _is_frame(sample.payload, Content.PACKED):
             packed = decode_packed(sample.payload, refused=gathered.refused)
             self._take_packed(gathered, answer.replier, packed)
         elif sample.source == NO_SOURCE:
             gathered.plain.append(sample)
         else:
-            gathered.native += self._within_bound([sample], gathered.oversized)
+            gathered.native += self._within_bound([sample], gathered.oversized, gathered.refused)
 
     def _take_packed(
         self,
@@ -341,18 +345,25 @@ class Asking:
             if before is None or gathered.place(last) < gathered.place(before):
                 gathered.cut_after = last
         part = gathered.parts.setdefault(replier, Part())
-        kept = self._within_bound(samples, part.oversized)
+        kept = self._within_bound(samples, part.oversized, gathered.refused)
         gathered.packed.append(packed.samples if kept is samples else SampleBatch(kept))
         part.samples += kept
         part.absent += packed.absent
         part.incarnations += packed.incarnations
         part.ended |= packed.last
+        if packed.place:
+            part.lacking += packed.place - 1 if packed.last else -1
 
-    def _within_bound(self, samples: Sequence[Sample], oversized: list[Sample]) -> Sequence[Sample]:
-        """Return what is small enough, and note the rest."""
+    def _within_bound(
+        self, samples: Sequence[Sample], oversized: list[Sample], refused: list[str]
+    ) -> Sequence[Sample]:
+        """Return what can be sent on and is small enough; note the rest, and why where it cannot be
+        sent.
+        """
         bytes_max = self._payload_bytes_max
         if all(_fits(sample, bytes_max) for sample in samples):
             return samples
+        refused += (unsendable(one) for one in samples if not is_sendable(one.encoding))
         oversized += (
             msgspec.structs.replace(sample, payload=b"", attachment=None)
             for sample in samples
@@ -371,7 +382,11 @@ def _is_sorted(samples: list[Sample]) -> bool:
 
 
 def _fits(sample: Sample, bytes_max: int) -> bool:
-    return len(sample.payload) <= bytes_max and not is_too_long(sample.key)
+    return (
+        len(sample.payload) <= bytes_max
+        and not is_too_long(sample.key)
+        and is_sendable(sample.encoding)
+    )
 
 
 def _names_source(selector: str) -> bool:

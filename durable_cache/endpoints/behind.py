@@ -20,8 +20,6 @@ from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.index_rows import unescape
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["beginning_behind"]
-
 _SECONDS_MAX = 1.0
 """What somebody who waits gains by an answer that takes longer is little."""
 _KEYS_LOOKED_AT = 100

@@ -61,14 +61,16 @@ from durable_cache.endpoints.session import (
     read_origins,
     read_text,
     receive,
+    run_within,
     undeclare,
     watch_tokens,
+    while_open,
     zid_of,
 )
 from durable_cache.endpoints.status import CacheStatus, status_of
-from durable_cache.endpoints.unnumbered import Plain, Unnumbered
-from durable_cache.endpoints.workers import Lane, Loops, Pool
-from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.endpoints.unnumbered import Plain, Unnumbered, parse_unnumbered
+from durable_cache.endpoints.workers import PREFIX, Lane, Loops, Pool
+from durable_cache.errors import Closed, ConfigError, DurableCacheError
 from durable_cache.model.arguments import check_kind, check_number, read_timeout, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
@@ -80,15 +82,15 @@ from durable_cache.protocol.consumers import (
 )
 from durable_cache.protocol.losses import LossRow
 from durable_cache.protocol.wire import Absence, own_key, parse_publisher_token, tokens_about
-from durable_cache.runtime.reading import NamedReading, OneState
+from durable_cache.runtime.reading import NamedReading, OneState, newest_of_streams
 from durable_cache.storage.contract import Floor, Page, Retention, Storage
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 from durable_cache.storage.shared.wildcards import read_values
 
-__all__ = ["CacheStatus", "ReliabilityCache", "declare_reliability_cache"]
-
 _log = logging.getLogger(__name__)
+_CLOSING_SECONDS_MAX = 5.0
+"""For closing files behind the time of a `close`: a merge of Delta files may have begun."""
 
 
 class ReliabilityCache(Closing):
@@ -122,14 +124,31 @@ class ReliabilityCache(Closing):
         except BaseException:
             storage.close()
             raise
+        self._pool = pool or Pool(options.name, threads=options.pool_threads)
+        self._owns_pool = pool is None
+        self._lanes: list[Lane] = []
+        try:
+            self._compose(session)
+        except BaseException:
+            self._close_lanes(time.monotonic() + 1)
+            if self._owns_pool:
+                self._pool.close(1)
+            self.store.close()
+            raise
+        try:
+            self._start()
+        except BaseException:
+            self.close(timeout_seconds=1)
+            raise
+        close_at_exit(self, session)
+
+    def _compose(self, session: Session) -> None:
+        options = self.options
         self.cache_id = self.store.index.cache_id
         self.own_zid = zid_of(session)
         self.decoder = Decoder(self.own_zid, options.payload_bytes_max)
         self.ahead = TimestampsAhead("plain reads and `latest` take it for the newest until then")
         self.plain = Plain(options.name, options.unnumbered, self.key_exprs)
-        self._pool = pool or Pool(options.name, threads=options.pool_threads)
-        self._owns_pool = pool is None
-        self._lanes: list[Lane] = []
         self._reading = self._lane("read", running_max=options.pool_threads, waiting_max=4096)
         self._answering = self._lane(
             "answer",
@@ -158,12 +177,6 @@ class ReliabilityCache(Closing):
         self._declared: list[object] = []
         self._subscribers: list[object] = []
         self._questions: list[Questions] = []
-        try:
-            self._start()
-        except BaseException:
-            self.close(timeout_seconds=1)
-            raise
-        close_at_exit(self, session)
 
     def _lane(self, name: str, *, running_max: int, waiting_max: int) -> Lane:
         lane = self._pool.lane(
@@ -335,22 +348,16 @@ class ReliabilityCache(Closing):
         Samples stored under an epoch that was learned better later carry the better one. Raises
         StorageUnavailable, read again, where that one is not to be told at this moment.
         """
-        return NamedReading(self.store, self.ingest.epochs, self._read_kept).read(
-            selection, limit, cursor
-        )
+        epochs = self.ingest.epochs
+        page = NamedReading(self.store, epochs, self.store.read).read(selection, limit, cursor)
+        return newest_of_streams(self.store, epochs, page, self.options.retention.samples_max)
 
-    def _read_kept(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
-        page = self.store.read(selection, limit, cursor)
-        samples_max = self.options.retention.samples_max
-        if samples_max is None:
-            return page
-        floors = self.store.history_floor([*page.samples.by_stream], samples_max)
-        kept = [s for s in page.samples if s.sn >= floors[s.stream]]
-        return Page(SampleBatch(kept), page.cursor)
+    def absences(self, selection: Selection, given: SampleBatch) -> tuple[Absence, ...]:
+        """Return which numbers a question asks for that are known here and not in its answer.
 
-    def absences(self, selection: Selection) -> tuple[Absence, ...]:
-        """Return which numbers a question asks for that are known here and not in its answer."""
-        return self.store.absences(selection, self.options.retention.samples_max)
+        `given` is the answer, or nothing where it is longer than a page.
+        """
+        return self.store.absences(selection, self.options.retention.samples_max, given)
 
     def values(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page of the newest values of keys, wildcard updates applied (ADR 0095)."""
@@ -451,7 +458,7 @@ class ReliabilityCache(Closing):
 
         What is not drained within the time stays in the journal for the next start. Raises the
         error of the loop that failed, once everything is closed; says in the log which loops did
-        not end in time.
+        not end in time. A backend that does not come back is left behind five seconds later.
         """
         timeout_seconds = read_timeout(timeout_seconds)
         if self._closed:
@@ -463,25 +470,22 @@ class ReliabilityCache(Closing):
             self.aligning.close()
         if self._resends is not None:
             self._resends.close()
-        for declared in (*self._subscribers, *self._declared):
-            undeclare(declared)
+        undeclare(*self._subscribers, *self._declared)
         self.ingest.finish(max(0.1, deadline - time.monotonic()))
         self.closing = True
-        left = [
-            lane.name
-            for lane in self._lanes
-            if not lane.close(max(0.1, deadline - time.monotonic()))
-        ]
+        left = self._close_lanes(deadline)
         for asked in self._questions:
             asked.refuse_all("the cache is closing")
         self.store.stop_drain()
         left += self._loops.join(max(0.1, deadline - time.monotonic()))
         if self._owns_pool:
             left += self._pool.close(max(0.1, deadline - time.monotonic()))
+        name = f"{PREFIX}close-{self.options.name}-storage"
         try:
-            self.store.drain_all(max(0.0, deadline - time.monotonic() - 0.5))
+            seconds = max(0.0, deadline - time.monotonic()) + _CLOSING_SECONDS_MAX
+            if not run_within(partial(self._close_store, deadline - 0.5), name, seconds):
+                left.append(name)
         finally:
-            self.store.close()
             self.ingest.close()
         if self._loops.error is not None:
             raise self._loops.error
@@ -489,14 +493,15 @@ class ReliabilityCache(Closing):
             about = {"storage": self.options.name, "loops": ", ".join(left)}
             _log.error("not ended in time, left behind", extra=about)
 
+    def _close_lanes(self, deadline: float) -> list[str]:
+        ends = [(lane, lane.close(max(0.1, deadline - time.monotonic()))) for lane in self._lanes]
+        return [lane.name for lane, is_ended in ends if not is_ended]
 
-def _parse_unnumbered(text: Unnumbered | str) -> Unnumbered:
-    if not isinstance(text, (str, Unnumbered)):
-        raise refused("unnumbered", text, '"store", "warn" or "ignore"')
-    try:
-        return Unnumbered(text)
-    except ValueError as error:
-        raise ConfigError(f'unnumbered {text!r}: write "store", "warn" or "ignore"') from error
+    def _close_store(self, drain_until: float) -> None:
+        try:
+            self.store.drain_all(max(0.0, drain_until - time.monotonic()))
+        finally:
+            self.store.close()
 
 
 def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
@@ -524,9 +529,9 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     without one, samples are acknowledged when the backend itself has them. The named arguments win
     over `options`.
     `pool` gives it threads that it shares with other caches; None gives it its own.
-    Raises ConfigError, BackendNotFound, BackendNotInstalled, StorageLocked and other StorageErrors.
+    Raises ConfigError, BackendNotFound, BackendNotInstalled, StorageLocked and other StorageErrors;
+    Closed where the session is closed.
     """
-    check_session(session)
     if options is not None:
         check_kind("options", options, CacheOptions, "a durable_cache.CacheOptions")
     if pool is not None:
@@ -542,23 +547,25 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     if source is not None:
         chosen = replace(chosen, source=source)
     if unnumbered is not None:
-        chosen = replace(chosen, unnumbered=_parse_unnumbered(unnumbered))
+        chosen = replace(chosen, unnumbered=parse_unnumbered(unnumbered))
     if state_dir is not None:
         if not isinstance(state_dir, (str, Path)):
             raise refused("state_dir", state_dir, "a str or a Path")
         chosen = replace(chosen, state_dir=Path(state_dir))
     try:
+        check_session(session)
         chosen.check()
         key_exprs = _texts("key_expr", [key_expr] if _is_one(key_expr) else key_expr)
         excluded = _texts("exclude", exclude)
-    except ConfigError:
+    except (Closed, ConfigError):
         if isinstance(backend, Storage):
             backend.close()
         raise
     named, storage = _open(backend, chosen.name, backend_options)
-    return ReliabilityCache(
-        session, key_exprs, storage, chosen, exclude=excluded, backend=named, pool=pool
-    )
+    with while_open(session):
+        return ReliabilityCache(
+            session, key_exprs, storage, chosen, exclude=excluded, backend=named, pool=pool
+        )
 
 
 def _is_one(key_expr: object) -> bool:

@@ -9,8 +9,6 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.wire import own_key, tokens_about
 
-__all__ = ["tokens_of"]
-
 _TOKENS_SECONDS_MAX = 1.0
 """Tokens are answered by the nearest router."""
 

@@ -26,8 +26,7 @@ from durable_cache.protocol.disposals import Disposals, is_disposal
 from durable_cache.storage.contract import Floor, Page
 from durable_cache.storage.journaled.index_pages import streams_of
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["Cleanup"]
+from durable_cache.storage.sized_pages import pages
 
 _log = logging.getLogger(__name__)
 _SECOND_NS = 1_000_000_000
@@ -121,13 +120,9 @@ class Cleanup:
     def _look_through(self) -> bool:
         """Take the disposals that are stored; False where there was no room for one."""
         room = True
-        cursor: Cursor | None = None
-        while True:
-            page = self._cache.read(Selection(newest=1), _PAGE_SAMPLES, cursor)
-            room = self._disposals.note(page.samples) and room
-            cursor = page.cursor
-            if cursor is None:
-                return room
+        for page in pages(self._cache.read, Selection(newest=1), _PAGE_SAMPLES):
+            room = self._disposals.note(page) and room
+        return room
 
     def _choose(self) -> None:
         """Find what is due, and purge what every named cache knows."""

@@ -6,8 +6,6 @@ from time import monotonic_ns, time_ns
 
 from durable_cache.model.clock import Moment
 
-__all__ = ["moment_now"]
-
 
 def moment_now() -> Moment:
     """Return what both clocks say."""

@@ -14,8 +14,6 @@ from durable_cache.protocol.consumers import claims_key_expr, positions_key_expr
 from durable_cache.protocol.fences import FENCES_MAX, Fences, Known
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["Fencing"]
-
 _log = logging.getLogger(__name__)
 _PAGE_SAMPLES = 2_000
 _AS_IT_IS = (Origin.ALIGNED, Origin.REFILED)

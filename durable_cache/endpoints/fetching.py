@@ -21,8 +21,6 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.protocol.wire import Incarnation, encode_place
 
-__all__ = ["Fetching", "Offer"]
-
 _log = logging.getLogger(__name__)
 _PAGES_MAX = 10_000
 """An answerer that never ends is left after so many pages: 20 million samples of ours."""

@@ -71,11 +71,10 @@ from durable_cache.runtime.effects import (
 )
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["Ingest", "Miss"]
-
 EffectT = TypeVar("EffectT", Ask, Verify)
 
 _log = logging.getLogger(__name__)
+_NOT_ANSWERED, _NOT_LOOKED_UP = "the storage could not answer", "samples wait to be looked up"
 _FRESH_FRAMES = 3
 """A publisher whose epoch began within about 26 s, and after us, is new, not merely unknown."""
 _IDLE_SECONDS = 0.5
@@ -111,6 +110,8 @@ class _Waiting(NamedTuple):
     heard: EpochDeclared | HeartbeatReceived | TokenGone | None = None
     refused: dict[SourceId, RangeSet] | None = None
     """Numbers that found no room after what waits before this; those that follow join them."""
+    batch: SampleBatch | None = None
+    """The samples, with what was found out about them already."""
 
 
 class Ingest:
@@ -164,6 +165,8 @@ class Ingest:
         self.delays = Delays()
         self.error = self.commit_error = ""
         """What went wrong last; the second, why samples are not taken now."""
+        self._failures: dict[str, str] = {}
+        """Why which reads fail, as the log says."""
         self.before_commit: list[Callable[[SampleBatch], None]] = []
         """Called with what is to be stored and was not before; may raise StorageError."""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
@@ -244,10 +247,11 @@ class Ingest:
         if origin is not Origin.LIVE:
             self._offer_given(samples, origin, names)
             return
-        size = SampleBatch(samples).size
+        batch = SampleBatch(samples)
+        size = batch.size
         with self._changed:
             self.received += len(samples)
-            room = self._changed.wait_for(
+            room = self._has_room(size) or self._changed.wait_for(
                 lambda: self._has_room(size) or self.stopped.is_set(),
                 self._options.stall_seconds_max,
             )
@@ -255,7 +259,7 @@ class Ingest:
                 self._refuse(samples)
                 return
             self._queued_bytes += size
-            self._queue.append(_Waiting(samples, size, time.monotonic()))
+            self._queue.append(_Waiting(samples, size, time.monotonic(), batch=batch))
             self._changed.notify_all()
 
     def _of_source(self, samples: list[Sample]) -> list[Sample]:
@@ -346,8 +350,9 @@ class Ingest:
         """Run the core until `stop`; raises what makes the storage unusable."""
         holes = self._store.index.sources_with_holes(self._options.engine.sources_max)
         self._carry_out(self._core.handle(Started(tuple(holes), moment_now())))
+        wake = self._core.wake_ns()
         while not self.stopped.is_set():
-            event = self._next()
+            event = self._next(wake)
             self._busy = True
             try:
                 if event is not None:
@@ -355,11 +360,12 @@ class Ingest:
                 wake = self._core.wake_ns()
                 if wake is not None and wake <= time.monotonic_ns():
                     self._carry_out(self._core.handle(Tick(moment_now())))
+                    wake = self._core.wake_ns()
             finally:
                 self._busy = False
 
-    def _next(self) -> CoreEvent | None:
-        wake = self._core.wake_ns()
+    def _next(self, wake: int | None) -> CoreEvent | None:
+        """Wait for an event until the time at which the core wants to be told of it, or longer."""
         pause = _IDLE_SECONDS
         if wake is not None:
             pause = min(pause, max(0.0, (wake - time.monotonic_ns()) / 1e9))
@@ -381,16 +387,18 @@ class Ingest:
             return first.heard
         if first.refused is not None:
             return _not_kept(first.refused)
-        samples = first.samples
+        samples, batch = first.samples, first.batch
         self._queued_bytes -= first.size
         while self._queue and len(samples) < self._options.batch_samples_max:
             if not self._queue[0].samples:
                 break
             following = self._queue.popleft()
-            samples = samples + following.samples
+            if batch is not None:
+                samples, batch = [*samples], None  # the list itself is not ours
+            samples += following.samples
             self._queued_bytes -= following.size
         self._changed.notify_all()
-        return Arrived(SampleBatch(samples), Origin.LIVE, moment_now())
+        return Arrived(batch or SampleBatch(samples), Origin.LIVE, moment_now())
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         """Carry effects out in order; what an answer leads to comes before what follows it."""
@@ -458,19 +466,26 @@ class Ingest:
         except DurableCacheError as error:
             if ask.urgent and _ends(error):
                 raise
-            self.error = str(error)
-            _log.warning("the storage could not answer", extra={"reason": str(error)})
+            self._tell_failure(_NOT_ANSWERED, str(error))
             return AskFailed(ask.ask_id, moment_now())
+        self._failures.pop(_NOT_ANSWERED, None)
         return Answered(ask.ask_id, answered, moment_now())
 
     def _verify(self, verify: Verify) -> Verified | VerifyFailed:
         try:
             found = look_up(self._store, verify.samples)
         except DurableCacheError as error:
-            self.error = str(error)
-            _log.warning("samples wait to be looked up", extra={"reason": str(error)})
+            self._tell_failure(_NOT_LOOKED_UP, str(error))
             return VerifyFailed(verify.verify_id, moment_now())
+        self._failures.pop(_NOT_LOOKED_UP, None)
         return Verified(verify.verify_id, found, moment_now())
+
+    def _tell_failure(self, sentence: str, reason: str) -> None:
+        """Log what fails once until it goes well, or fails for another reason: it is tried soon."""
+        self.error = reason
+        if self._failures.get(sentence) != reason:
+            self._failures[sentence] = reason
+            _log.warning(sentence, extra={"reason": reason})
 
     def _forgotten(self, streams: Sequence[Stream]) -> None:
         for listener in self.on_forgotten:

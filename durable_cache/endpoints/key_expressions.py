@@ -6,8 +6,6 @@ from durable_cache.endpoints.session import IntoKeyExpr, read_text
 from durable_cache.errors import ConfigError
 from durable_cache.model.key_expression import KeyExpression, parse_short
 
-__all__ = ["parse_key_expr"]
-
 
 def parse_key_expr(given: IntoKeyExpr) -> KeyExpression:
     """Read a key expression that somebody declared; ConfigError says what is wrong with it."""

@@ -20,8 +20,6 @@ from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 
-__all__ = ["CacheOptions", "parse_one_source"]
-
 _CACHE_ID = re.compile("[0-9a-f]{16}")
 
 
@@ -67,8 +65,8 @@ class CacheOptions:
     queue_bytes_max: int = 64 << 20
     """Decoded samples that wait for the journal; beyond it they are refused visibly."""
     payload_bytes_max: int = 8 << 20
-    """A larger payload is refused and counted, and so is a key of more than 32 KiB; Zenoh itself
-    would allow 1 GiB and nearly 64 KiB."""
+    """A larger payload is refused and counted, from another cache too, and so is a key of more than
+    32 KiB; Zenoh itself would allow 1 GiB and nearly 64 KiB."""
     query_samples_max: int = 100_000
     """Samples in the answer to one query; the rest is for the next page."""
     query_bytes_max: int = 64 << 20

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from durable_cache.endpoints.session import Query, ZError, reply_error
+from durable_cache.endpoints.session import Query, ZError, refuse
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
-
-__all__ = ["Questions"]
 
 
 class Questions:
@@ -46,7 +44,7 @@ class Questions:
             return  # it was answered meanwhile
         self.failed += 1
         with query:
-            _tell(query, reason)
+            refuse(query, reason)
 
     def _answer_next(self) -> None:
         try:
@@ -58,19 +56,12 @@ class Questions:
                 self._answer(query)
             except (DurableCacheError, ValueError) as error:
                 self.failed += 1
-                _tell(query, str(error))
+                refuse(query, str(error))
             except ZError:
                 self.failed += 1  # the asker is gone
             except Exception as error:
                 self.failed += 1
-                _tell(query, f"{self._owner}: internal error: {type(error).__name__}")
+                refuse(query, f"{self._owner}: internal error: {type(error).__name__}")
                 raise
             else:
                 self.answered += 1
-
-
-def _tell(query: Query, reason: str) -> None:
-    try:
-        reply_error(query, reason)
-    except ZError:
-        return  # the asker is gone

@@ -47,21 +47,6 @@ from durable_cache.protocol.wire import (
 )
 from durable_cache.storage.contract import Page
 
-__all__ = [
-    "AnswerBounds",
-    "AnsweringPlace",
-    "Asked",
-    "Form",
-    "Refused",
-    "answer",
-    "answer_beginning",
-    "as_meant",
-    "form_of",
-    "parse_query",
-    "places_of",
-    "without_namespace",
-]
-
 _OURS = frozenset(
     {"_sn", "_time", "_max", "_pack", "_order", "_limit", "_store", "_anyke", "_behind"}
 )
@@ -275,7 +260,7 @@ def _is_prefix(chunk: str, knows_zid: Callable[[str], bool]) -> bool:
     return eid is not None or (zid is not None and (len(zid) >= 16 or knows_zid(zid)))
 
 
-def _nothing_known(_: object) -> tuple[()]:
+def _nothing_known(*_: object) -> tuple[()]:
     return ()
 
 
@@ -284,7 +269,7 @@ def answer(
     asked: Asked,
     read: Callable[[Selection, int, Cursor | None], Page],
     bounds: AnswerBounds,
-    absences: Callable[[Selection], Sequence[Absence]] = _nothing_known,
+    absences: Callable[[Selection, SampleBatch], Sequence[Absence]] = _nothing_known,
     incarnations: Callable[[Iterable[SourceId]], Sequence[Incarnation]] = _nothing_known,
 ) -> int:
     """Send the answer and return how many samples it held; the caller finalises the query.
@@ -296,7 +281,7 @@ def answer(
     deadline = time.monotonic() + bounds.seconds_max
     samples_max = min(bounds.samples_max, asked.samples_max or bounds.samples_max)
     page_samples = _PAGE_SAMPLES_PACKED if asked.packed else _PAGE_SAMPLES
-    sent = size = 0
+    sent = size = replies = 0
     cursor = asked.cursor
     waiting = SampleBatch()
     sources: set[SourceId] = set()
@@ -313,7 +298,8 @@ def answer(
             sources.update(stream.source for stream in batch.places)
             for part in _parts(batch, bounds.packed_bytes_max):
                 if len(waiting):
-                    _reply_packed(query, encode_packed(waiting, last=False))
+                    replies += 1
+                    _reply_packed(query, encode_packed(waiting, last=False, place=replies))
                 waiting = part
         else:
             for sample in batch:
@@ -326,8 +312,10 @@ def answer(
     if asked.packed:
         if asked.selection.zid is not None and asked.selection.eid is not None:
             sources.add(SourceId(asked.selection.zid, asked.selection.eid))
-        known = absences(asked.selection), incarnations(sources)
-        _reply_packed(query, encode_packed(waiting, more, *known))
+        whole = waiting if len(waiting) == sent and asked.cursor is None else SampleBatch()
+        known = absences(asked.selection, whole), incarnations(sources)
+        place = replies + 1 if replies else 0
+        _reply_packed(query, encode_packed(waiting, more, *known, place=place))
     elif more:
         reply_error(
             query,

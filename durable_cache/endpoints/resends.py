@@ -30,8 +30,6 @@ from durable_cache.protocol.resends import (
 from durable_cache.protocol.wire import parse_publisher_token, store_key
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
 
-__all__ = ["TakingResends"]
-
 
 class TakingResends:
     """The queries on a cache's own key; any thread may call `answer`.

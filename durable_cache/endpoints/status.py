@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from durable_cache.endpoints.alignment import Aligning
     from durable_cache.endpoints.cache import ReliabilityCache
 
-__all__ = ["AlignmentStatus", "CacheStatus", "status_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class AlignmentStatus:

@@ -9,12 +9,12 @@ from threading import Lock
 
 import msgspec
 
+from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.model.unnumbered import identified, is_unnumbered
-
-__all__ = ["Plain", "Unnumbered"]
 
 _log = logging.getLogger(__name__)
 
@@ -101,3 +101,13 @@ class Plain:
                 "key": repr(sample.key[:200]),
             },
         )
+
+
+def parse_unnumbered(text: Unnumbered | str) -> Unnumbered:
+    """Return what a word means; raises ConfigError for any other."""
+    if not isinstance(text, (str, Unnumbered)):
+        raise refused("unnumbered", text, '"store", "warn" or "ignore"')
+    try:
+        return Unnumbered(text)
+    except ValueError as error:
+        raise ConfigError(f'unnumbered {text!r}: write "store", "warn" or "ignore"') from error

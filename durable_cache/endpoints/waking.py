@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AsyncItems", "Waiters", "runs_event_loop", "wait_for"]
-
 _AT_ONCE_MAX = 64
 """Items taken before other tasks have their turn: a turn costs as much as a few items."""
 

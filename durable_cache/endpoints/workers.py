@@ -18,8 +18,6 @@ from threading import Condition, RLock, Thread, current_thread
 
 from durable_cache.endpoints.session import start_thread
 
-__all__ = ["Lane", "Loops", "Pool"]
-
 _log = logging.getLogger(__name__)
 PREFIX = "dc-"
 """Every thread of ours is called so: tests count them by it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -17,8 +18,6 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from durable_cache.errors import ConfigError
 from durable_cache.frame.decoding import PayloadDecoder, numbers, texts, values
 from durable_cache.model.sample import Kind, Sample, SourceId
-
-__all__ = ["COLUMNS", "batch_of", "schema_of"]
 
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 _INT64_MAX = (1 << 63) - 1
@@ -118,18 +117,6 @@ class _Distinct(Generic[ValueT]):
         return pc.take(pa.array(told, kind), self._places)
 
 
-def _zid(source: SourceId) -> str:
-    return source.zid
-
-
-def _eid(source: SourceId) -> int:
-    return source.eid
-
-
-def _kind(kind: Kind) -> str:
-    return kind.name
-
-
 def _encoding_schema(encoding: str) -> str | None:
     _, found, schema = encoding.partition(";")
     return schema if found else None
@@ -164,12 +151,14 @@ class _Column(NamedTuple):
 _MAKERS: Mapping[str, _Column] = {
     "key_expr": _Column(_STRING, lambda page: _column(page.keys, pa.string())),
     "source": _Column(_STRING, lambda page: page.distinct_sources.told(str)),
-    "source_zid": _Column(_STRING, lambda page: page.distinct_sources.told(_zid)),
-    "source_eid": _Column(pa.int64(), lambda page: page.distinct_sources.told(_eid, pa.int64())),
+    "source_zid": _Column(_STRING, lambda page: page.distinct_sources.told(attrgetter("zid"))),
+    "source_eid": _Column(
+        pa.int64(), lambda page: page.distinct_sources.told(attrgetter("eid"), pa.int64())
+    ),
     "epoch": _Column(pa.int64(), lambda page: page.epoch),
     "sn": _Column(pa.int64(), lambda page: page.sn),
     "sequence": _Column(_PACKED, _sequence),
-    "kind": _Column(_STRING, lambda page: _Distinct(page.kinds).told(_kind)),
+    "kind": _Column(_STRING, lambda page: _Distinct(page.kinds).told(attrgetter("name"))),
     "payload": _Column(pa.binary(), lambda page: page.payload),
     "text": _Column(_STRING, lambda page: page.text),
     "number": _Column(pa.float64(), lambda page: numbers(page.payload, page.encodings, page.text)),

@@ -16,8 +16,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.cdr import cdr_decoder, cdr_fields
 from durable_cache.model.payloads import is_textual, number_layout
 
-__all__ = ["PayloadDecoder", "cdr_values", "decoded_by", "json_values", "numbers", "texts"]
-
 _NUMBER = (
     r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$|(?i)^\s*[+-]?(nan|inf(inity)?)\s*$"
 )

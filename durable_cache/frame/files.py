@@ -11,8 +11,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from durable_cache.frame.columns import COLUMNS, batch_of, schema_of
 from durable_cache.model.sample import Sample
 
-__all__ = ["ArrowFile", "ParquetFile"]
-
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 64 << 20
 """A row group that is smaller costs readers more than it saves; it is in memory until written."""
 

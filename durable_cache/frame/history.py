@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame as PandasFrame  # type: ignore[import-untyped]
     from polars import DataFrame as PolarsFrame
 
-__all__ = ["HistoryFrame"]
-
 
 class HistoryFrame:
     """History as Arrow record batches, read anew each time it is asked; holds nothing open.

@@ -16,6 +16,7 @@ from durable_cache.frame.decoding import PayloadDecoder
 from durable_cache.frame.history import HistoryFrame
 from durable_cache.frame.pages import cache_pages, storage_pages
 from durable_cache.frame.times import When, read_times
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection, parse_source
@@ -25,8 +26,6 @@ from durable_cache.service.places import Place, find_place, reading
 from durable_cache.storage.contract import Storage
 from durable_cache.storage.memory import MemoryBackend
 from durable_cache.storage.plugins import open_storage
-
-__all__ = ["read"]
 
 _log = logging.getLogger(__name__)
 _EMBEDDED_FILE = "samples.db"
@@ -105,14 +104,10 @@ def _selection(
     key_expr: object, since: When | None, until: When | None, source: str | SourceId | None
 ) -> Selection:
     text = read_text(key_expr, "key_expr")
-    try:
+    with wrong_at(f"key_expr={text[:80]!r}"):
         asked = KeyExpression(text)
-    except ValueError as error:
-        raise ConfigError(f"key_expr={text[:80]!r}: {error}") from error
-    try:
+    with wrong_at("source"):
         zid, eid = (None, None) if source is None else parse_source(str(source))
-    except ValueError as error:
-        raise ConfigError(f"source: {error}") from error
     times = read_times(since, until, time.time_ns())
     return Selection(key_expr=asked, zid=zid, eid=eid, times=times)
 

@@ -20,8 +20,6 @@ from durable_cache.storage.journaled.storage import JournalOptions
 from durable_cache.storage.shared.wildcards import WildcardUpdates, read_values
 from durable_cache.storage.sized_pages import Reading, sized_pages
 
-__all__ = ["cache_pages", "storage_pages"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from durable_cache.model.selection import NO_TIME, TimeBounds
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_at, parse_rfc3339_ns
 from durable_cache.service.quantities import plain_number
 
-__all__ = ["When", "read_times"]
-
 When = str | datetime | timedelta
 """A moment: ``"2026-11-22T12:00:00Z"``, ``"2026-11-22"`` (its midnight in UTC), a `datetime` with a
 time zone; ``"1h 30m"`` or a `timedelta`: so long ago."""

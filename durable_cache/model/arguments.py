@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -24,22 +25,6 @@ from durable_cache.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-__all__ = [
-    "check_callable",
-    "check_domain",
-    "check_fields",
-    "check_flag",
-    "check_kind",
-    "check_number",
-    "check_text",
-    "check_timeout",
-    "is_domain",
-    "read_timeout",
-    "refused",
-    "shown",
-    "with_named",
-]
 
 _ValueT = TypeVar("_ValueT")
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -66,6 +51,15 @@ def shown(value: object) -> str:
 def refused(name: str, value: object, accepted: str) -> ConfigError:
     """Return the error for an argument that is not `accepted`."""
     return ConfigError(f"{name}: expected {accepted}, got {shown(value)}")
+
+
+@contextmanager
+def wrong_at(where: str) -> Iterator[None]:
+    """Turn what the block refuses as a value into a ConfigError that begins with its place."""
+    try:
+        yield
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def check_kind(name: str, value: object, kind: type[_ValueT], accepted: str) -> _ValueT:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from durable_cache.errors import ConfigError
 
-__all__ = ["CdrField", "cdr_decoder", "cdr_fields"]
-
 _NUMBERS = {
     "bool": ("?", 1),
     "byte": ("B", 1),

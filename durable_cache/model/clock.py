@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Moment"]
-
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
     """When something happened, as the shell's clocks say.
@@ -17,3 +15,10 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     """For waiting; never goes back."""
     unix_ns: int
     """For epochs; may jump."""
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """Return the earlier of two times; None is never."""
+    if one is None or (other is not None and other < one):
+        return other
+    return one

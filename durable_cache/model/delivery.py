@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["DeliveryMode", "DeliveryRates"]
-
 
 class DeliveryRates(NamedTuple):
     """What a route delivers: R and UR, each from 0 to 1."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["KeyExpression", "is_too_long", "parse_short", "parse_update"]
-
 KEY_BYTES_MAX = 64 * 1024
 """What Zenoh's wire can bear of a key, and what is read of it."""
 SHORT_BYTES_MAX = 32 * 1024
@@ -81,14 +79,6 @@ class KeyExpression:
         update = parse_update(key)
         return self.matches(key) if update is None else self.includes(update)
 
-    def regex(self) -> str:
-        """Return a regular expression (Python's, RE2's and Java's common part) for `matches`.
-
-        It must match the whole key. Only an engine without backtracking, as RE2, is safe from keys
-        and expressions made to keep it busy.
-        """
-        return _regex(self.chunks)
-
     def intersects(self, other: KeyExpression) -> bool:
         """Tell whether some key is named by both."""
         return _intersect(self.chunks, other.chunks)
@@ -96,6 +86,24 @@ class KeyExpression:
     def includes(self, other: KeyExpression) -> bool:
         """Tell whether every key named by `other` is named by this one."""
         return _include(self.chunks, other.chunks)
+
+
+class _EveryKey(KeyExpression):
+    __slots__ = ()
+
+    def matches(self, key: str) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return other is self
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def is_verbatim(key: str) -> bool:
+    """Tell whether a chunk of a key is verbatim, so that ``**`` does not name it."""
+    return key.startswith("@") or "/@" in key
 
 
 def parse_update(key: str) -> KeyExpression | None:
@@ -156,37 +164,6 @@ def _check(text: str) -> None:
         if before == "**" and chunk in ("*", "**"):
             raise ValueError(f"{text!r}: not canonical; write '*/**' once, and no '**/**'")
         before = chunk
-
-
-def _regex(chunks: tuple[str, ...]) -> str:
-    if chunks == ("**",):
-        return r"(?:[^/@][^/]*(?:/[^/@][^/]*)*)"
-    parts: list[str] = []
-    for at, chunk in enumerate(chunks):
-        if chunk == "**":
-            if at == 0:
-                parts.append(r"(?:[^/@][^/]*/)*")
-            else:
-                parts.append(r"(?:/[^/@][^/]*)*")
-            continue
-        if at > 0 and not (at == 1 and chunks[0] == "**"):
-            parts.append("/")
-        parts.append(_chunk_regex(chunk))
-    return "".join(parts)
-
-
-def _chunk_regex(chunk: str) -> str:
-    if chunk == "*":
-        return r"[^/@][^/]*"
-    if _verbatim(chunk):
-        return re.escape(chunk)
-    pieces = chunk.split("$*")
-    text = "[^/]*".join(re.escape(piece) for piece in pieces)
-    if len(pieces) == 1 or pieces[0]:
-        return text
-    # No wildcard matches a chunk that begins with "@".
-    begin = r"[^/@][^/]*" if pieces[1].startswith("@") else r"(?:[^/@][^/]*)?"
-    return begin + text.removeprefix("[^/]*")
 
 
 def _pattern(chunks: tuple[str, ...]) -> str:
@@ -315,3 +292,8 @@ def _chunk_includes(wide: str, narrow: str) -> bool:
         return False
     # A lone "*" cannot stand in a chunk: only a wildcard of `wide` can cover the one put there.
     return re.fullmatch(_chunk_pattern(wide), narrow.replace("$*", "*")) is not None
+
+
+EVERY_KEY: KeyExpression = _EveryKey("**")
+"""Names the keys behind verbatim chunks, too, as no expression does: for what is in our own hands.
+A backend takes it for ``**``."""

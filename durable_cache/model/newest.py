@@ -23,16 +23,6 @@ import msgspec
 from durable_cache.model.key_expression import parse_update
 from durable_cache.model.sample import Kind, Sample, key_bytes
 
-__all__ = [
-    "NamingUpdates",
-    "NewestPlaces",
-    "comes_after",
-    "is_update",
-    "latest_values",
-    "newest_per_key",
-    "values_of",
-]
-
 _TIME_ORDER = attrgetter("time_order")
 
 

@@ -1,13 +1,12 @@
 """What an encoding says of a payload: that it is text, or a number of some width.
 
 The one rule of every reader: Spark states it in its own engine, `durable_cache.frame` in Arrow's.
+And how a text is shown to people, whatever is in it.
 """
 
 from __future__ import annotations
 
 import re
-
-__all__ = ["FLOATS", "INTEGERS", "TEXTUAL", "is_textual", "number_layout"]
 
 TEXTUAL = (
     r"^(zenoh/string|text/.*|application/(json|yaml|xml|sql|x-www-form-urlencoded|json-seq"
@@ -33,3 +32,8 @@ def number_layout(encoding: str) -> tuple[str, int] | None:
     name = schema.partition(";")[0]
     width = INTEGERS.get(name) or FLOATS.get(name)
     return None if width is None else (name, width)
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, with an escape for what would move a terminal's cursor."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

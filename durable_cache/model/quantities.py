@@ -7,15 +7,6 @@ from collections.abc import Mapping
 
 from durable_cache.model.arguments import refused
 
-__all__ = [
-    "BYTES_EXAMPLE",
-    "SECONDS_EXAMPLE",
-    "bytes_of",
-    "read_size",
-    "read_span",
-    "seconds_of",
-]
-
 SECONDS_EXAMPLE = '"90s", "1h 30m" or "7d"'
 BYTES_EXAMPLE = '"64 KiB", "10 MiB" or "2 GB"'
 _SECONDS = {

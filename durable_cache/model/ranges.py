@@ -10,9 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-__all__ = ["RangeSet", "SnRange"]
-
-
 _FEW_RUNS = 8
 """Taking out so many one by one costs less than walking through all runs."""
 
@@ -25,11 +22,6 @@ class SnRange(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
-
-    @property
-    def width(self) -> int:
-        """How many numbers the range holds; 0 when `last` is below `first`."""
-        return max(0, self.last - self.first + 1)
 
     def holds(self, sn: int) -> bool:
         return self.first <= sn <= self.last

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from sys import getsizeof
 from typing import Generic, TypeVar
 
-__all__ = ["RotatingMap", "held_size"]
-
 _KeyT = TypeVar("_KeyT")
 _ValueT = TypeVar("_ValueT")
 _ROUNDED = 16

@@ -17,21 +17,6 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sequence import pack_sequence
 
-__all__ = [
-    "Identity",
-    "Kind",
-    "Qos",
-    "Sample",
-    "SampleAfterMiss",
-    "SampleBatch",
-    "Skip",
-    "SourceId",
-    "Stream",
-    "StreamSummary",
-    "by_run",
-    "sample_digest",
-]
-
 DIGEST_BYTES = 16
 _SAMPLE_BYTES = 200
 """What a sample takes in an answer or a file besides its bytes and its key, near enough."""
@@ -310,13 +295,17 @@ class SampleBatch:
     batch; the first counts.
     """
 
-    __slots__ = ("_by_stream", "_digests", "_places", "_size", "_sources", "_summaries", "samples")
+    __slots__ = (
+        *("_by_stream", "_digests", "_keys", "_places", "_size", "_sources", "_summaries"),
+        "samples",
+    )
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.samples: Sequence[Sample] = tuple(samples)
         self._places: dict[Stream, list[int]] | None = None
         self._by_stream: dict[Stream, list[Sample]] | None = None
         self._digests: list[bytes] = []
+        self._keys: frozenset[str] | None = None
         self._size: int | None = None
         self._sources: tuple[SourceId, ...] | None = None
         self._summaries: dict[Stream, StreamSummary] | None = None
@@ -342,6 +331,13 @@ class SampleBatch:
 
     def __repr__(self) -> str:
         return f"SampleBatch({len(self.samples)} samples)"
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of the samples."""
+        if self._keys is None:
+            self._keys = frozenset([sample.key for sample in self.samples])
+        return self._keys
 
     @property
     def sources(self) -> tuple[SourceId, ...]:
@@ -396,10 +392,10 @@ class SampleBatch:
     def size(self) -> int:
         """Bytes of the whole, near enough for a bound."""
         if self._size is None:
-            attachments = [sample.attachment for sample in self.samples]
+            attached = [a for s in self.samples if (a := s.attachment) is not None]
             self._size = (
                 sum([len(sample.payload) + len(sample.key) for sample in self.samples])
-                + sum([len(attachment) for attachment in attachments if attachment])
+                + sum(map(len, attached))
                 + _SAMPLE_BYTES * len(self.samples)
             )
         return self._size

@@ -16,18 +16,6 @@ from durable_cache.model.sample import Sample, SourceId, Stream, is_zid
 from durable_cache.model.sequence import UNNUMBERED_SN_MAX
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_at, parse_rfc3339_ns
 
-__all__ = [
-    "Cursor",
-    "Order",
-    "Selection",
-    "SnBounds",
-    "TimeBounds",
-    "parse_max",
-    "parse_sn",
-    "parse_source",
-    "parse_time",
-]
-
 PARAMETER_LENGTH_MAX = 256
 
 

@@ -7,22 +7,6 @@ the RaiMS time frame in which one run of the numbering began (about 8.6 s a unit
 
 from __future__ import annotations
 
-__all__ = [
-    "EPOCH_UNKNOWN",
-    "FAR_EPOCH",
-    "FAR_SHIFT",
-    "FRAME_SHIFT",
-    "SN_MAX",
-    "SOURCE_SN_MODULUS",
-    "UNNUMBERED_SN_MAX",
-    "frame",
-    "frame_start_ns",
-    "next_epoch",
-    "pack_sequence",
-    "sn_distance",
-    "unpack_sequence",
-]
-
 EPOCH_UNKNOWN = 0
 FRAME_SHIFT = 33
 SEQUENCE_SHIFT = 35

@@ -5,15 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-__all__ = [
-    "NTP64_MAX",
-    "format_ntp64",
-    "ntp64_at",
-    "ntp64_from_ns",
-    "ntp64_to_ns",
-    "parse_rfc3339_ns",
-]
-
 NTP64_MAX = (1 << 64) - 1
 _SECOND_NS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,6 +12,11 @@ _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:[0-9]{2})"
     r"(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+
+
+def read_ntp64(stamp: object) -> int:
+    """Return the number of what writes itself as ``<NTP64>/<id>``, as Zenoh's stamps, or alone."""
+    return int(str(stamp).partition("/")[0])
 
 
 def ntp64_to_ns(ntp64: int) -> int:

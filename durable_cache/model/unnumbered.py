@@ -13,8 +13,6 @@ import msgspec
 from durable_cache.model.sample import Sample, SourceId, is_zid
 from durable_cache.model.sequence import FAR_EPOCH, FAR_SHIFT, SN_MAX, UNNUMBERED_SN_MAX
 
-__all__ = ["UNNUMBERED_EID", "identified", "identity_of", "is_unnumbered", "sn_max"]
-
 UNNUMBERED_EID = 0
 _LOW = (1 << FAR_SHIFT) - 1
 

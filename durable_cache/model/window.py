@@ -9,8 +9,6 @@ from enum import Enum
 
 from durable_cache.model.ranges import RangeSet, SnRange
 
-__all__ = ["Verdict", "Window"]
-
 
 class Verdict(Enum):
     """What a number that arrives live means to its window."""

@@ -14,21 +14,8 @@ import msgspec
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.arguments import refused
 from durable_cache.model.sample import SourceId
-from durable_cache.protocol.wire import NOT_IN_KEYS, own_key
-
-__all__ = [
-    "LOSS_TABLES",
-    "USER_TOKENS",
-    "Advisories",
-    "LossAdvisory",
-    "check_user",
-    "decode_advisory",
-    "encode_advisory",
-    "loss_key",
-    "parse_any_user_token",
-    "parse_user_token",
-    "user_token",
-]
+from durable_cache.protocol.checks import NOT_IN_KEYS
+from durable_cache.protocol.wire import own_key
 
 LOSS_TABLES = own_key("*", "loss", "*")
 """The tables of the subscribers of all domains."""

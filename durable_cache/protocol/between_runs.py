@@ -18,8 +18,6 @@ from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.restarts import is_later
 
-__all__ = ["BetweenRuns", "Parted", "part"]
-
 _TOKENS_MAX = 16
 """Tokens of one source that are told apart: a wrap shows two for a moment."""
 
@@ -32,22 +30,27 @@ class Parted(NamedTuple):
     unknown: list[Sample]
 
 
-def part(samples: Sequence[Sample], had: Callable[[int], bool], newest_ntp64: int) -> Parted:
+def part(
+    samples: Sequence[Sample], had: Callable[[int], bool], reached: int, newest_ntp64: int
+) -> Parted:
     """Tell the last samples of a run from the first of the next, whose token has come.
 
     `samples` are in the order in which they came, which is that of their runs. `had` tells which
-    numbers of the run before came, `newest_ntp64` when the last of them was published. A number
-    that was there, with a later time, is of the run that begins, and so is what follows it. One
-    that was not is of the run before if it is older than that.
+    numbers of the run before came, `reached` the highest, `newest_ntp64` when the last of them was
+    published. A number that was there, with a later time, is of the run that begins, and so is what
+    follows it. One that was not is of the run before if it is older than that; but a hole is not
+    filled by what is later than all around it (ADR 0272).
     """
-    shows = (at for at, one in enumerate(samples) if had(one.sn) and is_later(one, newest_ntp64))
+    later = [is_later(one, newest_ntp64) for one in samples]
+    shows = (at for at, one in enumerate(samples) if later[at] and had(one.sn))
     first = next(shows, len(samples))
     parted = Parted([], list(samples[first:]), [])
-    for sample in samples[:first]:
+    for sample, is_later_than_all in zip(samples[:first], later, strict=False):
         if had(sample.sn):
             continue  # it is a repeat, or the clock was set back and it is asked for
         older = bool(parted.begun) and sample.ntp64 < parted.begun[0].ntp64
-        (parted.before if older else parted.unknown).append(sample)
+        fits = older and not (is_later_than_all and sample.sn <= reached)
+        (parted.before if fits else parted.unknown).append(sample)
     return parted
 
 
@@ -113,6 +116,11 @@ class BetweenRuns:
             else:
                 _refuse(waiting, SnRange(one.sn, one.sn), due_ns)
 
+    def tell(self, source: SourceId, sn: int, now_ns: int) -> None:
+        """Let a heartbeat's number wait; where much of its source waits, a later one tells it."""
+        if len(self._waiting.get(source, ())) < self._samples_max:
+            self.hold(source, (SnRange(sn, sn),), now_ns)
+
     def take(self, source: SourceId) -> list[Sample | SnRange]:
         """Return what waited of a source, in the order in which it came."""
         return self._given([one for _, one in self._waiting.pop(source, ())])
@@ -134,6 +142,8 @@ class BetweenRuns:
 
     def wake_ns(self) -> int | None:
         """Return when the first waits no longer, or None."""
+        if not self._waiting:  # asked for with every batch
+            return None
         return min((waiting[0][0] for waiting in self._waiting.values()), default=None)
 
     def _note(self, source: SourceId, shown: dict[str, None]) -> None:
@@ -151,7 +161,7 @@ def _refuse(waiting: list[tuple[int, Sample | SnRange]], run: SnRange, due_ns: i
     """Put numbers behind what waits, joined to those before them."""
     if waiting:
         before_ns, before = waiting[-1]
-        if isinstance(before, SnRange) and run.first == before.last + 1:
-            waiting[-1] = before_ns, SnRange(before.first, run.last)
+        if isinstance(before, SnRange) and before.first <= run.first <= before.last + 1:
+            waiting[-1] = before_ns, SnRange(before.first, max(before.last, run.last))
             return
     waiting.append((due_ns, run))

@@ -17,45 +17,15 @@ from durable_cache.errors import ConfigError, RemoteProtocolError
 from durable_cache.model.arguments import refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.checks import check_identity, check_samples
 from durable_cache.protocol.wire import (
     SN_LIMIT,
     Content,
-    check_identity,
-    check_samples,
     is_incarnation,
     own_key,
     seal,
     unseal,
 )
-
-__all__ = [
-    "OPEN_RUNS_MAX",
-    "DeadLetter",
-    "Position",
-    "Weight",
-    "check_consumer",
-    "claim_key",
-    "claim_of",
-    "claims_key_expr",
-    "consumer_of",
-    "consumer_token",
-    "consumer_tokens",
-    "dead_letter_key",
-    "dead_letters_in",
-    "dead_letters_key_expr",
-    "decode_dead_letter",
-    "decode_position",
-    "encode_dead_letter",
-    "encode_position",
-    "fence_of_one_alone",
-    "is_claim_key",
-    "is_position_key",
-    "next_fence",
-    "kept_key_expr",
-    "position_key",
-    "positions_key_expr",
-    "run_key_of",
-]
 
 OPEN_RUNS_MAX = 1_000
 """Runs of open numbers in one position, 20 kB; beyond it the last of them are written as one."""
@@ -142,11 +112,11 @@ _dead_letters = msgspec.msgpack.Decoder(DeadLetter)
 _positions = msgspec.msgpack.Decoder(Position)
 
 
-def check_consumer(name: object) -> str:
-    """Return a consumer's name; ConfigError where it is none."""
+def check_consumer(name: object, option: str = "consumer") -> str:
+    """Return a consumer's name; ConfigError, which names the option, where it is none."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise refused(
-            "consumer", name, "a name of at most 64 letters, digits, dots, dashes and underscores"
+            option, name, "a name of at most 64 letters, digits, dots, dashes and underscores"
         )
     return name
 

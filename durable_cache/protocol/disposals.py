@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from durable_cache.model.sample import Kind, Sample
 
-__all__ = ["UNREGISTERED", "Disposals", "is_disposal"]
-
 UNREGISTERED = b"@durable/unregistered"
 """The attachment of a delete with which a publisher also says that it writes the key no more."""
 

@@ -32,8 +32,6 @@ from durable_cache.protocol.consumers import (
 from durable_cache.protocol.majority import CLAIM_MARGIN_NTP64
 from durable_cache.protocol.resends import RefusalReason
 
-__all__ = ["FENCES_MAX", "Claim", "Fences", "Known"]
-
 FENCES_MAX = 100_000
 """Runs whose fence a cache knows, about 20 MB; of those met first, any position is taken then. As
 many sources may be claimed; claims to further ones are refused."""
@@ -99,10 +97,6 @@ class Fences:
         self.refused += len(older)
         return SampleBatch(sample for sample in batch if id(sample) not in older)
 
-    def is_older(self, sample: Sample) -> bool:
-        """Tell whether a sample is the position of an earlier owner than is known."""
-        return self.refusal(sample) is RefusalReason.FENCED
-
     def refusal(self, sample: Sample) -> RefusalReason | None:
         """Tell why a sample is not taken that its publisher sends; None where it is."""
         position = self._read(sample)
@@ -112,10 +106,6 @@ class Fences:
         """Return which numbers of a publisher may be acknowledged of those that are held."""
         held, withheld = RangeSet(runs), self._withheld.get(writer)
         return held if withheld is None else held.difference(withheld)
-
-    def read(self, samples: Iterable[Sample]) -> dict[str, Weight]:
-        """Return what the positions among samples say, by their keys."""
-        return self.read_all(samples).weights
 
     def read_all(self, samples: Iterable[Sample], found: Known | None = None) -> Known:
         """Return what positions and claims among samples say, with what was found before."""

@@ -20,16 +20,6 @@ from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.subjects import SubjectCounts
 
-__all__ = [
-    "OTHERS",
-    "LossRow",
-    "LossTable",
-    "Losses",
-    "decode_rows",
-    "encode_rows",
-    "encode_table",
-]
-
 _NO_SUBJECTS = SubjectCounts()
 OTHERS = "*"
 """The user of the row that takes the counts of those there was no room for."""
@@ -152,15 +142,14 @@ class Losses:
 
     def passed_on(self, samples: Sequence[Sample], passed: Passed = Passed.FIRST) -> None:
         """Count samples that the program gets; those without a number have no rates."""
-        sources = [sample.source for sample in samples]
-        source, delivered = sources[0], self._delivered
+        source, delivered = samples[0].source, self._delivered
         if passed is Passed.FIRST and source in delivered:
             # Most often all are of one source, and to count each costs more than to say so.
-            count = len(sources)
-            if sources.count(source) == count:
+            count = len(samples)
+            if count == 1 or [sample.source for sample in samples].count(source) == count:
                 delivered[source] += count
                 return
-        for source, count in Counter(sources).items():
+        for source, count in Counter([sample.source for sample in samples]).items():
             if not is_unnumbered(source):
                 self._count(source, count, passed)
 

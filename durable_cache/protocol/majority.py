@@ -24,8 +24,6 @@ from typing import NamedTuple
 
 from durable_cache.model.sample import SourceId
 
-__all__ = ["CLAIM_MARGIN_NTP64", "LEASE_NS", "LEASE_SECONDS", "Claims", "majority_of"]
-
 CLAIM_MARGIN_NTP64 = (1 << 32) // 100
 """10 ms: so much later is a claim stamped than the one of the owner before."""
 LEASE_NS = 2_000_000_000

@@ -30,16 +30,6 @@ from typing import NamedTuple
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.wire import own_key
 
-__all__ = [
-    "NO_VIEW",
-    "Sharing",
-    "View",
-    "member_token",
-    "member_tokens",
-    "owner_of",
-    "read_member_token",
-]
-
 _CONTENDERS_MAX = 256
 """With more since it began last, a member stops everything until all agree."""
 _GONE_MAX = 8

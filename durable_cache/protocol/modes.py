@@ -15,8 +15,6 @@ from durable_cache.model.arguments import check_fields, check_kind, check_number
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.ranges import RangeSet, SnRange
 
-__all__ = ["EXACTLY_ONCE", "Arrival", "Arrivals", "Deduplication", "Mode", "ModeOptions", "Passed"]
-
 _IDS_MAX = 1 << 17
 """As far ahead as a number is believed, so far behind is remembered."""
 
@@ -169,7 +167,6 @@ class Arrival(NamedTuple):
     """Numbers that are now known to have been sent and were not passed on; itself, if so, too."""
 
 
-_DISCARDED = Arrival(None)
 _FIRST = Arrival(Passed.FIRST)
 
 

@@ -14,29 +14,14 @@ import msgspec
 
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, is_zid
+from durable_cache.protocol.checks import check_identity, check_samples
 from durable_cache.protocol.wire import (
     SN_LIMIT,
     Content,
-    check_identity,
-    check_samples,
     is_incarnation,
     seal,
     unseal,
 )
-
-__all__ = [
-    "FOR_GOOD",
-    "RESEND_BYTES_MAX",
-    "RefusalReason",
-    "ResendRefusal",
-    "ResendRequest",
-    "ResendReply",
-    "decode_resend",
-    "decode_resent",
-    "encode_resend",
-    "encode_resent",
-    "in_words",
-]
 
 RESEND_BYTES_MAX = 64 << 20
 """One sample of the largest payload a cache takes by default, eight times over."""

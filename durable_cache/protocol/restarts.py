@@ -12,15 +12,6 @@ from durable_cache.model.sample import Sample, sample_digest
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, next_epoch, sn_distance
 from durable_cache.model.timestamp import ntp64_to_ns
 
-__all__ = [
-    "RESTART_NTP64",
-    "epoch_of_restart",
-    "has_wrapped",
-    "is_later",
-    "is_restart",
-    "precedes_wrap",
-]
-
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
 _CLOCKS_APART_NS_MAX = 3600 * 10**9

@@ -13,8 +13,6 @@ from durable_cache.model.sample import Identity, Sample
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.modes import Mode
 
-__all__ = ["Due", "Retries"]
-
 _SECOND_NS = 1_000_000_000
 
 

@@ -15,18 +15,8 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.wire import Content, check_identity, is_incarnation, seal, unseal
-
-__all__ = [
-    "FROM_THE_BEGINNING",
-    "Beginning",
-    "Standing",
-    "Standings",
-    "decode_beginning",
-    "decode_standings",
-    "encode_beginning",
-    "encode_standings",
-]
+from durable_cache.protocol.checks import check_identity
+from durable_cache.protocol.wire import Content, is_incarnation, seal, unseal
 
 FROM_THE_BEGINNING = 0
 """Everything is to be read: it is not known what lies behind, or in which order."""

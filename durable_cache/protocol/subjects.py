@@ -22,15 +22,6 @@ from zlib import crc32
 from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, unpack_sequence
 
-__all__ = [
-    "TRAILER_BYTES",
-    "Subject",
-    "SubjectCounts",
-    "attach",
-    "detach",
-    "is_start",
-]
-
 _TRAILER, _SINCE = Struct(">QI4s"), Struct(">Q")
 TRAILER_BYTES = _TRAILER.size
 _COVERED = Struct(">QQQ")

@@ -26,8 +26,6 @@ from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.members import Sharing, owner_of
 from durable_cache.protocol.subscriber.positions import join_positions
 
-__all__ = ["Takeovers", "Twice"]
-
 _Run = tuple[SourceId, str | int]
 """A run, by its incarnation where it has one."""
 
@@ -59,6 +57,16 @@ class _Taken(NamedTuple):
         """Return the first number that was not confirmed when it was taken over."""
         return self.confirmed.get(position.run, -1) + 1
 
+    def followed_by(self, member: SourceId, later: _Taken) -> _Taken:
+        """Return what was taken over of a member that was never back: each source as at first.
+
+        What is read at the second time was confirmed here since the first, and that member may have
+        confirmed it, too (ADR 0270).
+        """
+        since = (run for run in later.confirmed if not self.may_have(member, run[0]))
+        confirmed = {**{run: later.confirmed[run] for run in since}, **self.confirmed}
+        return _Taken((*self.among[:2], *later.among), confirmed, self.at)
+
 
 class Takeovers:
     """What one member took over of each that is gone; owned by the thread of its `Sharing`."""
@@ -81,7 +89,8 @@ class Takeovers:
             self._noted,
         )
         for member in frozenset().union(*taken.among) - sharing.members:
-            self._taken[member] = taken
+            before = self._taken.get(member)
+            self._taken[member] = taken if before is None else before.followed_by(member, taken)
 
     def rewound(self, before: Iterable[Position], stands: Iterable[Position]) -> None:
         """A rewind began here: what it took back is confirmed a second time from now on."""

@@ -8,7 +8,7 @@ allocates more than a small multiple of the bytes received.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
@@ -18,48 +18,16 @@ import msgspec
 
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
-from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId, is_zid
-from durable_cache.model.unnumbered import identity_of, is_unnumbered
-
-__all__ = [
-    "FRAME_VERSION",
-    "INCARNATION_DIGITS",
-    "Absence",
-    "AbsenceReason",
-    "Ack",
-    "Content",
-    "Envelope",
-    "HistoryToken",
-    "Incarnation",
-    "Packed",
-    "PackedAnswer",
-    "PublisherToken",
-    "ack_key",
-    "cache_token",
-    "check_identity",
-    "check_sample_identity",
-    "check_samples",
-    "decode_ack",
-    "decode_batch",
-    "decode_envelope",
-    "decode_journal",
-    "decode_packed",
-    "decode_place",
-    "encode_ack",
-    "encode_batch",
-    "encode_envelope",
-    "encode_journal",
-    "encode_packed",
-    "encode_place",
-    "incarnation_after",
-    "is_incarnation",
-    "own_key",
-    "parse_history_token",
-    "parse_publisher_token",
-    "publisher_token",
-    "store_key",
-    "tokens_about",
-]
+from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
+from durable_cache.protocol.checks import (
+    NOT_IN_KEYS,
+    check_arrival,
+    check_identity,
+    check_sample,
+    check_sample_identity,
+    check_samples,
+    check_timestamp_id,
+)
 
 FRAME_VERSION = 1
 _HEADER_BYTES = 6
@@ -75,7 +43,6 @@ PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
 INCARNATION_DIGITS = 8
 """32 random bits: among the few runs of one source within an epoch, two alike are no event."""
-NOT_IN_KEYS = frozenset("*$?#")
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -185,6 +152,8 @@ class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     incarnations: tuple[Incarnation, ...] = ()
     last: bool = True
     """The answer ends here; without such a reply it was cut off on its way."""
+    place: int = 0
+    """Which reply of its answer it is, from 1; 0 where it is the only one, or nobody counted."""
 
 
 class PackedAnswer(NamedTuple):
@@ -195,6 +164,7 @@ class PackedAnswer(NamedTuple):
     absent: tuple[Absence, ...] = ()
     incarnations: tuple[Incarnation, ...] = ()
     last: bool = True
+    place: int = 0
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -255,118 +225,6 @@ def unseal(
         raise RemoteProtocolError(f"a frame that cannot be read: {error}") from error
 
 
-def check_samples(
-    samples: tuple[Sample, ...], samples_max: int, refused: list[str] | None
-) -> SampleBatch:
-    """Return the samples that can be taken; the reasons for the others go to `refused`.
-
-    Without `refused` one bad sample is an error of the whole.
-    """
-    if len(samples) > samples_max:
-        raise RemoteProtocolError(f"{len(samples)} samples in a frame; {samples_max} are allowed")
-    try:
-        _check(samples)
-    except RemoteProtocolError:
-        if refused is None:
-            raise
-        return SampleBatch(_sound(samples, refused))
-    return SampleBatch(samples)
-
-
-def _sound(samples: tuple[Sample, ...], refused: list[str]) -> Iterator[Sample]:
-    for sample in samples:
-        try:
-            _check((sample,))
-        except RemoteProtocolError as error:
-            refused.append(str(error))
-        else:
-            yield sample
-
-
-def _check(samples: tuple[Sample, ...]) -> None:
-    if not samples:
-        return
-    sources = {sample.source for sample in samples}
-    for source in sources:
-        _check_source(source)
-    numbered: Sequence[Sample] = samples
-    if any(map(is_unnumbered, sources)):
-        numbered = [sample for sample in samples if not is_unnumbered(sample.source)]
-        for sample in samples:
-            if is_unnumbered(sample.source):
-                _check_unnumbered(sample)
-    for bound in (min, max):  # the ends stand for all between them: this runs in every replay
-        if numbered:
-            _check_numbers(
-                bound([sample.epoch for sample in numbered]),
-                bound([sample.sn for sample in numbered]),
-                bound([sample.ntp64 for sample in numbered]),
-            )
-        _check_arrival(
-            bound([sample.qos for sample in samples]),
-            bound([sample.received_ns for sample in samples]),
-        )
-    for key in {sample.key for sample in samples}:
-        _check_key(key)
-    for timestamp_id in {sample.timestamp_id for sample in samples}:
-        _check_timestamp_id(timestamp_id)
-
-
-def _check_arrival(qos: int, received_ns: int) -> None:
-    if not (0 <= qos < 64 and 0 <= received_ns < 1 << 63):
-        raise RemoteProtocolError(f"qos {qos} or arrival {received_ns} out of range")
-
-
-def _check_timestamp_id(text: str) -> None:
-    if text and not is_zid(text):
-        raise RemoteProtocolError(f"{text[:40]!r} is no timestamp id")
-
-
-def _check_key(key: str) -> None:
-    """Take a key, or the key expression of a wildcard update (`model.wildcard`)."""
-    chunks_missing = not key or key[0] == "/" or key[-1] == "/" or "//" in key
-    if chunks_missing or not NOT_IN_KEYS.isdisjoint(key) or len(key.encode()) > KEY_BYTES_MAX:
-        try:
-            KeyExpression(key)
-        except ValueError as error:
-            raise RemoteProtocolError(f"{key[:40]!r} is no key") from error
-
-
-def check_identity(source: SourceId, epoch: int, sn: int, ntp64: int) -> None:
-    """Raise RemoteProtocolError when a peer's numbers are outside what a source can have."""
-    _check_source(source)
-    _check_numbers(epoch, sn, ntp64)
-
-
-def check_sample_identity(sample: Sample | Envelope) -> None:
-    """Raise RemoteProtocolError when a sample's identity is none that a sample can have."""
-    if is_unnumbered(sample.source):
-        _check_source(sample.source)
-        _check_unnumbered(sample)
-    else:
-        check_identity(sample.source, sample.epoch, sample.sn, sample.ntp64)
-
-
-def _check_unnumbered(sample: Sample | Envelope) -> None:
-    """Take nothing but the identity that the timestamp gives (`model.unnumbered`)."""
-    source, epoch, sn, ntp64 = sample.source, sample.epoch, sample.sn, sample.ntp64
-    given = 0 <= ntp64 < 1 << 64 and identity_of(ntp64, sample.timestamp_id)
-    if given != (source, epoch, sn):
-        raise RemoteProtocolError(
-            f"the unnumbered sample {source} {epoch} {sn} is not of its timestamp {ntp64}"
-        )
-
-
-def _check_source(source: SourceId) -> None:
-    if not (is_zid(source.zid) and 0 <= source.eid < 1 << 32):
-        raise RemoteProtocolError(f"{source.zid[:40]!r}:{source.eid} is no source_id")
-
-
-def _check_numbers(epoch: int, sn: int, ntp64: int) -> None:
-    if not (0 <= epoch < 1 << 29 and 0 <= sn < (1 << 35) - 1 and 0 <= ntp64 < 1 << 64):
-        raise RemoteProtocolError(f"epoch {epoch}, sn {sn} or timestamp {ntp64} out of range")
-
-
 def encode_envelope(sample: Sample) -> bytes:
     """Return the attachment of a single reply."""
     return seal(Content.ENVELOPE, Envelope.of(sample))
@@ -376,8 +234,8 @@ def decode_envelope(frame: bytes) -> Envelope:
     """Read the attachment of a single reply."""
     envelope = unseal(frame, Content.ENVELOPE, _envelopes, ENVELOPE_BYTES_MAX)
     check_sample_identity(envelope)
-    _check_arrival(envelope.qos, envelope.received_ns)
-    _check_timestamp_id(envelope.timestamp_id)
+    check_arrival(envelope.qos, envelope.received_ns)
+    check_timestamp_id(envelope.timestamp_id)
     return envelope
 
 
@@ -408,13 +266,12 @@ def encode_packed(
     incarnations: Sequence[Incarnation] = (),
     *,
     last: bool = True,
+    place: int = 0,
 ) -> bytes:
     """Return the payload of a packed reply (``_pack=1``); of an answer's replies one is `last`."""
-    if not last:
-        return seal(Content.PACKED, (batch.samples, more, absent, incarnations, last))
-    if not (absent or incarnations):
-        return seal(Content.PACKED, (batch.samples, more))
-    return seal(Content.PACKED, (batch.samples, more, absent, incarnations))
+    fields = (batch.samples, more, absent, incarnations, last, place)
+    is_short = last and not (absent or incarnations or place)
+    return seal(Content.PACKED, fields[:2] if is_short else fields)
 
 
 def decode_packed(
@@ -434,6 +291,7 @@ def decode_packed(
         _absent(packed.absent),
         _incarnations(packed.incarnations),
         packed.last,
+        max(0, packed.place),
     )
 
 
@@ -485,7 +343,7 @@ def encode_place(sample: Sample) -> bytes:
 def decode_place(frame: bytes) -> Sample:
     """Read after which sample a packed query goes on; its payload is empty."""
     place = unseal(frame, Content.PLACE, _places, PLACE_BYTES_MAX)
-    _check((place,))
+    check_sample(place)
     return place
 
 

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import assert_never
 
 from durable_cache.model.sample import Sample, Stream
-from durable_cache.model.selection import Selection
 from durable_cache.protocol.cache.events import Alias, Found
 from durable_cache.protocol.cache.questions import (
     Agreed,
@@ -37,10 +36,8 @@ from durable_cache.protocol.cache.questions import (
     Standings,
     StandingsFound,
 )
-from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.purge_times import purged_here
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["answer", "look_up"]
 
 _MOVED_SAMPLES = 2_000
 """One page of what is moved: live samples have most of the journal to themselves."""
@@ -72,9 +69,7 @@ def answer(
             _keep(store, change)
             return Done()
         case ReadToMove(alias, cursor):
-            source = alias.source
-            selection = Selection(zid=source.zid, eid=source.eid, epoch=alias.stored)
-            page = store.read(selection, _MOVED_SAMPLES, cursor)
+            page = store.read_run(alias.source, alias.stored, _MOVED_SAMPLES, cursor)
             return MovedPage(page.samples, page.cursor)
         case IsMoved(alias):
             store.backlog.flush_soon()
@@ -120,11 +115,9 @@ def _keep(store: JournaledStorage, change: Agreed | Disagreed | Declaration) -> 
 def _forget(
     store: JournaledStorage, alias: Alias, forgotten: Callable[[Sequence[Stream]], None]
 ) -> None:
-    """Remove what was moved; an operator's purge of it goes on under the epoch that stands."""
-    infos = store.index.infos_of(alias.source, alias.stored)
-    floors = [
-        Floor(info.stream._replace(epoch=alias.epoch), info.purged) for info in infos if info.purged
-    ]
+    """Remove what was moved; a purge of it goes on under the epoch that stands."""
+    purged = purged_here(store.index, store.index.infos_of(alias.source, alias.stored))
+    floors = [floor._replace(stream=floor.stream._replace(epoch=alias.epoch)) for floor in purged]
     if floors:
         store.purge(floors)
     forgotten(store.forget(alias.source, alias.stored))

@@ -13,11 +13,10 @@ from durable_cache.protocol.cache.events import (
     BatchRefused,
     EngineOptions,
     EpochDeclared,
+    HeartbeatReceived,
     Origin,
 )
 from durable_cache.runtime.effects import Arrived, CoreEvent
-
-__all__ = ["AwaitingTokens"]
 
 
 class AwaitingTokens:
@@ -67,6 +66,18 @@ class AwaitingTokens:
                 rest.append((source, run))
         return BatchRefused(tuple(rest), event.now)
 
+    def keeps_number(self, event: HeartbeatReceived) -> bool:
+        """Keep what a heartbeat says where samples of its source wait; tell whether it waits.
+
+        The next token shows of which run it is, or what waits before it does (ADR 0273).
+        """
+        source = event.source
+        begun = self._engine.known(source).live.window.start is not None
+        if not (begun and self._is_open(source)):
+            return False
+        self._between.tell(source, event.source_sn, event.now.monotonic_ns)
+        return True
+
     def gone(self, source: SourceId, incarnation: str) -> None:
         """See a token go."""
         self._between.hides(source, incarnation)
@@ -85,7 +96,7 @@ class AwaitingTokens:
         if live.incarnation == token.incarnation:
             return [*_late(source, heard, now), token], 0
         samples = [one for one in heard if isinstance(one, Sample)]
-        parted = part(samples, live.holds, live.newest_ntp64)
+        parted = part(samples, live.holds, live.newest_held, live.newest_ntp64)
         events = [*_late(source, parted.before, now), token]
         if parted.begun:
             events.append(Arrived(SampleBatch(parted.begun), Origin.LIVE, now))
@@ -93,6 +104,8 @@ class AwaitingTokens:
 
     def over(self, now: Moment) -> list[CoreEvent]:
         """Return what waited in vain, as of the run before."""
+        if self._between.wake_ns() is None:  # asked for with every event
+            return []
         expired = self._between.expired(now.monotonic_ns)
         return [event for source, heard in expired for event in _late(source, heard, now)]
 

@@ -21,8 +21,6 @@ from durable_cache.protocol.cache.events import (
 )
 from durable_cache.runtime.effects import Arrived, CoreEvent
 
-__all__ = ["BehindTokens"]
-
 
 @dataclass(slots=True)
 class _Run:

@@ -1,11 +1,17 @@
-"""What a cache asks and decides to call a named run by the later epoch of two (ADR 0116)."""
+"""What a cache asks and decides to call named runs as those do who give them.
+
+Of two epochs of a named run the later stands (ADR 0116). A run that others give under an epoch
+that is free here gets their name for it before its samples come in (ADR 0265).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EpochsAgreed, Event, NumberingNamed
+from durable_cache.protocol.cache.fitting import belongs
 from durable_cache.protocol.cache.later_names import later_name
 from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.protocol.cache.questions import (
@@ -17,8 +23,6 @@ from durable_cache.protocol.cache.questions import (
     answer_of,
 )
 from durable_cache.protocol.wire import Incarnation
-
-__all__ = ["call_as_others"]
 
 
 def call_as_others(
@@ -38,8 +42,8 @@ def call_as_others(
         if left is not None:
             yield from answer_of(Keep(Disagreed(left)), Done)
             epochs.reuse(source, epoch)
-            yield from answer_of(Keep(Declaration(source, epoch, incarnation)), Done)
-            engine_takes(NumberingNamed(source, epoch, incarnation))
+            if known.of_incarnation(incarnation) is None:  # else it goes by that from now on
+                yield from _name(NumberingNamed(source, epoch, incarnation), engine_takes)
     later = later_name(known, theirs)
     if later is None:
         return None
@@ -48,6 +52,47 @@ def call_as_others(
     yield from answer_of(Keep(declaration), Done)
     engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))
     return alias
+
+
+def name_as_given(
+    known: KnownSource,
+    batch: SampleBatch,
+    names: Iterable[Incarnation],
+    engine_takes: Callable[[Event], None],
+) -> Conversation[None]:
+    """Name the runs that others give by their tokens' names; then no other token takes them.
+
+    Not what may be the run whose first samples came here before its token: that tells.
+    """
+    theirs = {(source, epoch): incarnation for source, epoch, incarnation in names}
+    for epoch, given in _by_epoch(known, batch).items():
+        incarnation = theirs.get((known.source, epoch), "")
+        if not incarnation or known.of_incarnation(incarnation) is not None:
+            continue
+        if known.canonical(epoch, 0) != epoch or known.can_adopt(epoch, epoch, incarnation):
+            continue
+        ours = known.numberings.get(epoch)
+        if ours is not None:
+            if ours.named and ours.expected != incarnation:
+                continue
+            if (yield from belongs(ours, given)) is False:
+                continue
+        yield from _name(NumberingNamed(known.source, epoch, incarnation), engine_takes)
+
+
+def _by_epoch(known: KnownSource, batch: SampleBatch) -> dict[int, list[Sample]]:
+    given: dict[int, list[Sample]] = {}
+    for (_, source, epoch), samples in batch.by_stream.items():
+        if source == known.source:
+            given.setdefault(epoch, []).extend(samples)
+    return given
+
+
+def _name(named: NumberingNamed, engine_takes: Callable[[Event], None]) -> Conversation[None]:
+    """Which incarnation an epoch is becomes durable before the first sample under it."""
+    declaration = Declaration(named.source, named.epoch, named.incarnation)
+    yield from answer_of(Keep(declaration), Done)
+    engine_takes(named)
 
 
 def _left(known: KnownSource, epoch: int, incarnation: str, epochs: Epochs) -> Alias | None:

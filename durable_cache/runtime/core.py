@@ -19,16 +19,17 @@ The shell keeps the bounds: it hands in no more live samples while `ready` is Fa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
 
 import msgspec
 
-from durable_cache.model.clock import Moment
+from durable_cache.model.clock import Moment, earlier
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
 from durable_cache.protocol.cache.agreement import Agreement
 from durable_cache.protocol.cache.engine import CacheEngine
@@ -65,6 +66,7 @@ from durable_cache.protocol.cache.events import (
     VerifyFailed,
 )
 from durable_cache.protocol.cache.names import called_here, heard_twice, named_too
+from durable_cache.protocol.cache.numbering import KnownSource, pinned
 from durable_cache.protocol.cache.questions import (
     Agreed,
     Conversation,
@@ -74,11 +76,9 @@ from durable_cache.protocol.cache.questions import (
     Floors,
     FloorsFound,
     Forget,
-    IsMoved,
     Keep,
     LoadSources,
     Lookup,
-    MovedSoFar,
     NumbersLooked,
     Pause,
     SourcesFound,
@@ -90,7 +90,7 @@ from durable_cache.protocol.cache.questions import (
 from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
 from durable_cache.runtime.awaiting_tokens import AwaitingTokens
 from durable_cache.runtime.behind_tokens import BehindTokens
-from durable_cache.runtime.calling import call_as_others
+from durable_cache.runtime.calling import call_as_others, name_as_given
 from durable_cache.runtime.effects import (
     Answered,
     Arrived,
@@ -104,11 +104,9 @@ from durable_cache.runtime.effects import (
     ResendArrived,
     Started,
 )
-from durable_cache.runtime.moving import renamed, twins_everywhere
+from durable_cache.runtime.moving import await_moved, first_moved, renamed, twins_everywhere
 from durable_cache.runtime.resends import Resends
 from durable_cache.runtime.talks import Talks
-
-__all__ = ["CacheCore", "CoreOptions"]
 
 _SECOND_NS = 1_000_000_000
 _OTHERS = (Origin.RECOVERED, Origin.ALIGNED)
@@ -126,7 +124,7 @@ class CoreOptions:
     move_poll_seconds: float = 0.2
     """How often it is looked whether the backend has what is moved to another epoch."""
     move_polls: int = 150
-    """So often; then the move begins anew, for something was refused on the way."""
+    """So often; then the move begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +173,12 @@ class CacheCore:
         )
         self._live: deque[CoreEvent] = deque()
         self._given: deque[CoreEvent | _NamedTwice] = deque()
-        self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=_first_moved))
+        self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=first_moved))
         self._busy_live = self._busy_given = self._busy_moving = False
         self._effects: list[Effect] = []
         self._talks = Talks(self._ask)
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
-        self._retry_live_ns = self._move_ns = 0
+        self._retry_live_ns = self._move_ns = self._appends_failed = 0
         self._now = Moment(0, 0)
         self.counts = self._engine.counts
         self.refused = 0
@@ -225,39 +223,39 @@ class CacheCore:
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time at which the next `Tick` is of use, or None."""
-        times = [self._engine.wake_ns()]
-        times.append(self._awaiting_tokens.wake_ns() if self.ready else None)
-        times.append(self._retry_live_ns if self._live and not self._busy_live else None)
-        times.append(self._move_ns if self._to_move and not self._busy_moving else None)
-        times.append(self._talks.wake_ns())
-        return min((time for time in times if time is not None), default=None)
+        wake = earlier(self._engine.wake_ns(), self._talks.wake_ns())
+        if not self._busy_live:
+            waits = self._retry_live_ns if self._live else self._awaiting_tokens.wake_ns()
+            wake = earlier(wake, waits)
+        if self._to_move and not self._busy_moving:
+            wake = earlier(wake, self._move_ns)
+        return wake
 
     def handle(self, event: CoreEvent) -> list[Effect]:
         """Take one event and return what to do, in order. Total for every order of events."""
         self._now = event.now
         self._talks.now_ns = event.now.monotonic_ns
         self.counts.losses.now_ns = event.now.unix_ns
-        match event:
+        match event:  # what comes with every batch first
+            case Appended() | VerifyFailed() | Tick():
+                self._engine_takes(event)
+            case Arrived():
+                (self._given if event.origin in _OTHERS else self._live).append(event)
             case Answered(ask_id, answer):
                 self._talks.resume(ask_id, answer)
             case AskFailed(ask_id):
                 self._talks.resume(ask_id, None)
             case AppendFailed():
+                self._appends_failed += 1
                 self._unnumbered.forget()
-                self._engine_takes(event)
-            case Appended() | VerifyFailed() | Tick():
                 self._engine_takes(event)
             case Verified():
                 self._engine_takes(event)
                 released = self._behind_tokens.released(self._engine.doubted, event.now)
                 self._live.extendleft(reversed(released))
-            case Arrived(_, origin, _, _) if origin in _OTHERS:
-                self._given.append(event)
             case FetchEnded() | Inquired() | ResendArrived():
                 self._given.append(event)
-            case Started() | Arrived() | BatchRefused() | HeartbeatReceived():
-                self._live.append(event)
-            case EpochDeclared() | TokenGone():
+            case Started() | BatchRefused() | HeartbeatReceived() | EpochDeclared() | TokenGone():
                 self._live.append(event)
             case _:
                 assert_never(event)
@@ -273,7 +271,7 @@ class CacheCore:
             self._live.extend(self._awaiting_tokens.over(self._now))
         while self._live and not self._busy_live and now_ns >= self._retry_live_ns:
             event = self._behind_tokens.hold_back(self._live.popleft())
-            if event is None:
+            if event is None or self._take_at_once(event):
                 continue
             self._busy_live = True
             self._talks.begin(
@@ -309,15 +307,7 @@ class CacheCore:
                 yield from self._load(batch.sources)
                 if origin is Origin.NATIVE:
                     batch = yield from self._not_removed(self._of_live_runs(batch))
-                if origin is Origin.LIVE:
-                    batch = self._awaiting_tokens.keep(batch, now)
-                batch = self._within_limit(batch, origin)
-                if len(batch):
-                    self._engine_takes(BatchReceived(batch, origin, now))
-                    unknown = self._engine.unknown(batch.sources)
-                    known = (source for source in batch.sources if source not in unknown)
-                    twice = heard_twice(batch, map(self._engine.known, known))
-                    self._given.extend(map(_NamedTwice, twice))
+                self._take_loaded(batch, origin, now)
             case TokenGone(source, incarnation):
                 self._awaiting_tokens.gone(source, incarnation)
             case EpochDeclared(source):
@@ -332,13 +322,33 @@ class CacheCore:
                     self._behind_tokens.begin(event)
             case HeartbeatReceived(source):
                 yield from self._load((source,))
-                self._engine_takes(event)
+                if not self._awaiting_tokens.keeps_number(event):
+                    self._engine_takes(event)
             case BatchRefused(refused):
                 yield from self._load(dict.fromkeys(source for source, _ in refused))
                 self._engine_takes(self._awaiting_tokens.keep_refused(event))
             case _:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = False
+
+    def _take_at_once(self, event: CoreEvent) -> bool:
+        """Take live samples of which nothing is to be asked; False otherwise, and nothing done."""
+        if isinstance(event, Arrived) and event.origin is Origin.LIVE:
+            sources = event.batch.sources
+            if not any(map(is_unnumbered, sources)) and not self._engine.unknown(sources):
+                self._take_loaded(event.batch, Origin.LIVE, event.now)
+                return True
+        return False
+
+    def _take_loaded(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
+        if origin is Origin.LIVE:
+            batch = self._awaiting_tokens.keep(batch, now)
+        batch = self._within_limit(batch, origin)
+        if len(batch):
+            self._engine_takes(BatchReceived(batch, origin, now))
+            known = (source for source in batch.sources if not self._engine.unknown((source,)))
+            twice = heard_twice(batch, map(self._engine.known, known))
+            self._given.extend(map(_NamedTwice, twice))
 
     def _take_unnumbered(self, batch: SampleBatch) -> Conversation[SampleBatch]:
         """Take the samples that have no number of a source, and return the others."""
@@ -428,11 +438,8 @@ class CacheCore:
             adopts = known.can_adopt(epoch, event.epoch, incarnation)
             instead_of = known.current if adopts else None
             declaration = Declaration(event.source, epoch, incarnation, instead_of)
-            known.pins += 1  # an append may end before the answer, and let go of sources
-            try:
+            with pinned(known):
                 yield from answer_of(Keep(declaration), Done)
-            finally:
-                known.pins -= 1
         self._engine_takes(event)
 
     def _take_given(self, event: CoreEvent | _NamedTwice) -> Conversation[None]:
@@ -446,12 +453,13 @@ class CacheCore:
                     answer = yield from self._resends.judge(event)
                     self._effects.append(answer)
                 case _NamedTwice(source):
-                    yield from self._name_own(source)
+                    yield from self._look_at(source, self._agreement.name_own(source, self._now))
                 case Inquired(inquiry_id, _, failed, whole):
                     if failed:
                         self._talks.begin(self._inquire_again(inquiry_id), lambda: None)
-                    else:
-                        yield from self._agreement.answered(inquiry_id, whole=whole)
+                    elif (about := self._agreement.asked_about(inquiry_id)) is not None:
+                        answered = self._agreement.answered(inquiry_id, whole=whole)
+                        yield from self._look_at(about, answered)
                 case _:
                     raise AssertionError(f"{event} is nothing that others gave")
         finally:
@@ -462,41 +470,41 @@ class CacheCore:
         given = yield from self._take_unnumbered(event.batch)
         sources = [*dict.fromkeys(sample.source for sample in given)]
         yield from self._load(sources)
-        pinned = [self._engine.known(source) for source in sources]
-        for known in pinned:
-            known.pins += 1
+        every = [self._engine.known(source) for source in sources]
         try:
-            self._agreement.hear_names(event.names)
-            for known in pinned:
-                later = yield from call_as_others(
-                    known, event.names, self.epochs, self._engine_takes
-                )
-                if later is not None:
-                    self._effects.append(ReportEpochs(later, are_one=True))
-                    self._to_move.append(later)
-            called = called_here(given, event.names, self._engine.known)
-            self.put_off += len(given) - len(called)
-            batch = yield from self._agreement.settle(called, self._now)
-            batch = yield from self._not_removed(batch)
-            batch = self._within_limit(batch, event.origin)
-            if len(batch):
-                self._engine_takes(BatchReceived(batch, event.origin, self._now))
+            with pinned(*every):
+                yield from self._let_in(event, given, every)
         except Unanswered:
             self.put_off += len(given)
             self._agreement.missed_some()
             raise
-        finally:
-            for known in pinned:
-                known.pins -= 1
 
-    def _name_own(self, source: SourceId) -> Conversation[None]:
+    def _let_in(
+        self, event: Arrived, given: SampleBatch, every: Sequence[KnownSource]
+    ) -> Conversation[None]:
+        """Call what others gave as it goes here, and take what may come in now."""
+        self._agreement.hear_names(event.names)
+        for known in every:
+            later = yield from call_as_others(known, event.names, self.epochs, self._engine_takes)
+            if later is not None:
+                self._effects.append(ReportEpochs(later, are_one=True))
+                self._to_move.append(later)
+        called = called_here(given, event.names, self._engine.known)
+        self.put_off += len(given) - len(called)
+        for known in every:
+            if not self._awaiting_tokens.claims(known.source):
+                yield from name_as_given(known, called, event.names, self._engine_takes)
+        batch = yield from self._agreement.settle(called, self._now)
+        batch = yield from self._not_removed(batch)
+        batch = self._within_limit(batch, event.origin)
+        if len(batch):
+            self._engine_takes(BatchReceived(batch, event.origin, self._now))
+
+    def _look_at(self, source: SourceId, look: Conversation[None]) -> Conversation[None]:
+        """Have a conversation about a source that is in memory, and stays there meanwhile."""
         yield from self._load((source,))
-        known = self._engine.known(source)
-        known.pins += 1
-        try:
-            yield from self._agreement.name_own(source, self._now)
-        finally:
-            known.pins -= 1
+        with pinned(self._engine.known(source)):
+            yield from look
 
     def _inquire_again(self, inquiry_id: int) -> Conversation[None]:
         yield Pause(self._options.engine.fetch_retry_seconds_max)
@@ -510,6 +518,7 @@ class CacheCore:
         for alias in agreement.agreed:
             self._engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))
             self._effects.append(ReportEpochs(alias, are_one=True))
+            self._admission.moved(alias.source, alias.stored, alias.epoch)
             self._to_move.append(alias)
         for alias in agreement.revoked:
             self._engine_takes(EpochFreed(alias.source, alias.stored))
@@ -523,13 +532,14 @@ class CacheCore:
         Nothing is removed before the backend has its twin; a crash in between repeats work.
         """
         yield from answer_of(Keep(Agreed(alias)), Done)
+        failed, options = self._appends_failed, self._options
         some = yield from self._store_anew(alias)
-        for _ in range(self._options.move_polls):
-            if (yield from answer_of(IsMoved(alias), MovedSoFar)).all:
-                break
-            yield Pause(self._options.move_poll_seconds)
-        else:
-            raise Unanswered
+        yield from await_moved(
+            alias,
+            options.move_polls,
+            options.move_poll_seconds,
+            lambda: self._appends_failed != failed,
+        )
         right = not some or (yield from twins_everywhere(alias))
         if right:
             yield from answer_of(Forget(alias), Done)
@@ -578,16 +588,12 @@ class CacheCore:
             ):
                 self._effects.append(output)
             case Learned(alias):
+                self._admission.moved(alias.source, alias.stored, alias.epoch)
                 self._to_move.append(alias)
             case Declared():
                 return  # `_declare` kept it before the engine was told
             case _:
                 assert_never(output)
-
-
-def _first_moved(alias: Alias) -> tuple[bool, int]:
-    """An epoch may go to another that goes to a third: then the last goes first."""
-    return alias.stored != EPOCH_UNKNOWN, -alias.stored
 
 
 def _ns(seconds: float) -> int:

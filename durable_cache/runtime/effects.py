@@ -46,21 +46,6 @@ from durable_cache.protocol.cache.questions import Answer, Question
 from durable_cache.protocol.resends import ResendRefusal
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = [
-    "AnswerResend",
-    "AskFailed",
-    "Answered",
-    "Arrived",
-    "Ask",
-    "CoreEvent",
-    "Effect",
-    "Inquire",
-    "Inquired",
-    "ReportEpochs",
-    "ResendArrived",
-    "Started",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Started:

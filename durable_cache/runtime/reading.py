@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -22,14 +23,14 @@ import msgspec
 from durable_cache.errors import StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression, parse_update
 from durable_cache.model.newest import newest_per_key
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, zid_number
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.model.sequence import UNNUMBERED_SN_MAX
 from durable_cache.protocol.cache.epochs import Epochs, Moving
 from durable_cache.storage.contract import Page
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["NamedReading", "OneState"]
+from durable_cache.storage.sized_pages import pages
 
 _Read = Callable[[Selection, int, Cursor | None], Page]
 _Found = dict[Cursor, Sample]
@@ -192,18 +193,10 @@ class _Reading:
             epoch=None,
             order=Order.IDENTITY,
         )
-        stored = [sample for sample in self._pages(copies) if sample.key == key]
+        read = chain.from_iterable(pages(self._read, copies, 1000))
+        stored = [sample for sample in read if sample.key == key]
         named = {s.identity: s for s in map(self._named, stored) if epoch in (None, s.epoch)}
         return newest_per_key(named.values(), newest)
-
-    def _pages(self, selection: Selection) -> Iterator[Sample]:
-        cursor: Cursor | None = None
-        while True:
-            page = self._read(selection, 1000, cursor)
-            yield from page.samples
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     def _take(self, part: _Part, found: _Found, limit: int, cursor: Cursor | None) -> Cursor | None:
         """Add a page of what is stored under another epoch; returns how far it went."""
@@ -317,3 +310,28 @@ def _before_renaming(part: _Part, cursor: Cursor) -> Cursor:
         return (*cursor[:-2], part.stored, sn)
     is_below = isinstance(epoch, int) and epoch < part.epoch
     return (*cursor[:-2], part.stored, -1 if is_below else UNNUMBERED_SN_MAX)
+
+
+def newest_of_streams(
+    store: JournaledStorage, epochs: Epochs, page: Page, samples_max: int | None
+) -> Page:
+    """Leave out of a page what is beyond the newest `samples_max` samples of its stream.
+
+    Retention removes in its own time; a reader of the queue does not see what must go. Counted are
+    all that count under the epoch that stands, wherever they are stored (ADR 0281).
+    """
+    if samples_max is None:
+        return page
+    parts = {
+        stream: {stream, *(stream._replace(epoch=one) for one in epochs.lost(stream.source))}
+        for stream in page.samples.by_stream
+    }
+    held = store.held([*set().union(*parts.values())])
+    floors: dict[Stream, int] = {}
+    for stream, stored in parts.items():
+        runs = RangeSet()
+        for part in stored:
+            runs.update(epochs.numbers_of(stream.epoch, part, held[part]))
+        floors[stream] = runs.nth_last(samples_max) or 0
+    kept = [sample for sample in page.samples if sample.sn >= floors[sample.stream]]
+    return Page(SampleBatch(kept), page.cursor)

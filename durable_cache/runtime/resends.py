@@ -26,7 +26,7 @@ from durable_cache.protocol.cache.events import (
     Origin,
     Removed,
 )
-from durable_cache.protocol.cache.numbering import KnownSource, Numbering
+from durable_cache.protocol.cache.numbering import KnownSource, Numbering, pinned
 from durable_cache.protocol.cache.questions import (
     Conversation,
     Declaration,
@@ -41,8 +41,6 @@ from durable_cache.protocol.cache.questions import (
 )
 from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
-
-__all__ = ["Resends"]
 
 
 class _WithinLimit(Protocol):
@@ -97,11 +95,8 @@ class Resends:
         try:
             yield from self._load((event.source,))
             known = self._engine.known(event.source)
-            known.pins += 1
-            try:
+            with pinned(known):
                 yield from self._judge(event, known, refusals)
-            finally:
-                known.pins -= 1
         except Unanswered:
             refusals.add(RefusalReason.LATER, event.batch)
         return AnswerResend(event.number, (*event.refused, *refusals.told()))

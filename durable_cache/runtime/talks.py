@@ -22,8 +22,6 @@ from durable_cache.protocol.cache.questions import (
 )
 from durable_cache.runtime.effects import Ask
 
-__all__ = ["Talks"]
-
 _DUE = itemgetter(0)
 
 

@@ -6,8 +6,6 @@ import re
 
 from durable_cache.errors import ConfigError
 
-__all__ = ["split_address"]
-
 
 def split_address(text: str, where: str) -> tuple[str, int]:
     """Split ``host:port``; ConfigError at `where` when it is none."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from urllib.parse import unquote
@@ -23,10 +22,8 @@ from durable_cache.endpoints.questions import Questions
 from durable_cache.endpoints.session import (
     Query,
     Session,
-    ZError,
     hear_queries,
     query_parts,
-    reply_error,
     undeclare,
     zid_of,
 )
@@ -42,9 +39,6 @@ from durable_cache.service.looking import Looking
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.index_rows import StreamInfo
 
-__all__ = ["AdminSpace", "alignment_rows", "loss_table", "may_write", "prefix_of", "skip_rows"]
-
-_log = logging.getLogger(__name__)
 ROWS_DEFAULT = 1000
 ROWS_MAX = 100_000
 _QUERIES_WAITING_MAX = 64
@@ -259,10 +253,3 @@ def loss_table(cache: ReliabilityCache, _: Mapping[str, str]) -> Values:
     """Return what a storage's cache lost of each source, as a subscriber answers it."""
     key_expr = ",".join(map(str, cache.key_exprs))
     return msgspec.json.decode(encode_rows(cache.options.name, key_expr, cache.losses))
-
-
-def _refuse(query: Query, reason: str) -> None:
-    try:
-        reply_error(query, reason)
-    except ZError:
-        return  # the asker is gone

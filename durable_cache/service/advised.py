@@ -11,8 +11,6 @@ from durable_cache.model.sample import SourceId
 from durable_cache.protocol.advisories import decode_advisory
 from durable_cache.protocol.wire import own_key
 
-__all__ = ["Advised"]
-
 _SUBSCRIBERS_MAX = 10_000
 """Subscribers whose totals are told apart; those of the others are kept as one sum."""
 

@@ -16,11 +16,9 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch, Skip
 from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import SN_MAX
-from durable_cache.protocol.wire import check_identity, check_sample_identity
+from durable_cache.protocol.checks import check_identity, check_sample_identity
 from durable_cache.storage.contract import Refusal, Storage
 from durable_cache.storage.sized_pages import sized_pages
-
-__all__ = ["HEADER", "export_history", "import_history"]
 
 HEADER = b'{"format":"durable-cache history","version":1}\n'
 LINE_BYTES_MAX = 1 << 30

@@ -17,20 +17,20 @@ from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import Origins, read_config
 from durable_cache.endpoints.unnumbered import Unnumbered
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.protocol.alignment import (
     AlignerOptions,
     MergePolicy,
     SplitBrainOptions,
 )
 from durable_cache.protocol.cache.events import EngineOptions
-from durable_cache.service.config import SECTION, Settings, StorageSettings
+from durable_cache.service.config import Settings, StorageSettings
 from durable_cache.service.masking import resolve_secrets
 from durable_cache.service.piping import note_pipe_mistakes
+from durable_cache.service.sections import SECTION
 from durable_cache.service.strict import Findings, check_names
 from durable_cache.service.volumes import Volume, read_volumes
 from durable_cache.storage.journaled.storage import JournalOptions
-
-__all__ = ["cache_options", "check_all", "effective_limits", "limit_names", "note_mistakes"]
 
 OptionsT = TypeVar("OptionsT", CacheOptions, EngineOptions, JournalOptions)
 _RECOVERY = frozenset(
@@ -118,11 +118,8 @@ def cache_options(settings: Settings, name: str) -> CacheOptions:
         journal=_changed(JournalOptions(), changes),
     )
     for check in (options.check_source, options.check_cleanup, options.check_split_brain):
-        with findings.noting():
-            try:
-                check()
-            except ConfigError as error:
-                raise ConfigError(f"{where}: {error}") from error
+        with findings.noting(), wrong_at(where):
+            check()
     findings.end()
     return _changed(options, changes)
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from durable_cache.endpoints.status import CacheStatus
 from durable_cache.service.piping import PipeReport
 
-__all__ = ["Change", "Changes", "Weight"]
-
 _NEIGHBOURS_NAMED_MAX = 8
 """Come or gone at once; of more only the number is told."""
 _LINK_SECONDS = 3.0

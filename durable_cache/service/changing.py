@@ -16,11 +16,11 @@ from functools import partial
 from durable_cache.endpoints.session import Session, hear_writes, undeclare
 from durable_cache.endpoints.workers import Pool
 from durable_cache.errors import ConfigError, DurableCacheError
-from durable_cache.service.config import SECTION, Settings, with_retention, with_storage
+from durable_cache.model.arguments import wrong_at
+from durable_cache.service.config import Settings, with_retention, with_storage
 from durable_cache.service.document import parse_json5
 from durable_cache.service.logs import CHANGES
-
-__all__ = ["NOT_ALLOWED", "StorageChanges"]
+from durable_cache.service.sections import SECTION
 
 _changes_log = logging.getLogger(CHANGES)
 NOT_ALLOWED = (
@@ -106,10 +106,8 @@ def _meant(path: str, payload: bytes | None) -> Change:
 def _table(payload: bytes, where: str) -> Mapping[str, object]:
     if len(payload) > _BYTES_MAX:
         raise ConfigError(f"{SECTION}.{where}: at most {_BYTES_MAX} bytes")
-    try:
+    with wrong_at(f"{SECTION}.{where}"):
         found = parse_json5(payload.decode("utf-8"))
-    except (UnicodeDecodeError, ConfigError) as error:
-        raise ConfigError(f"{SECTION}.{where}: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{SECTION}.{where}: expected a table {{…}}")
     return found

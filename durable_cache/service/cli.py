@@ -1,12 +1,13 @@
 """Which verb the command line names, and which exit code its end has.
 
-0 fine, 1 failure, 2 usage or configuration, 130 interrupted. Data goes to stdout, all else to
-stderr. Nothing but the verb that was named is imported.
+0 fine, 1 failure, 2 usage or configuration, 130 and 143 interrupted. Data goes to stdout, all else
+to stderr. Nothing but the verb that was named is imported.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from argparse import _SubParsersAction
@@ -22,19 +23,11 @@ from durable_cache.errors import (
 )
 from durable_cache.service.masking import mask_text
 from durable_cache.service.output import say
+from durable_cache.service.stopping import Terminated, unwinding_on_sigterm
 from durable_cache.service.verbs import VERBS
 from durable_cache.service.verbs.parsing import Parser, nearest
 
-__all__ = [
-    "FIRST_STEPS",
-    "INTRODUCTION",
-    "build_parser",
-    "main",
-    "parsers_of",
-    "whole_parser",
-]
-
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 _FAMILIES = {
     "lake": ("add_lake_verbs", "durable-cache lake status lake/fleet"),
     "spark": ("add_spark_verbs", "durable-cache spark sql lake/fleet 'select * from gaps'"),
@@ -54,9 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the process's exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_files()
+    _write_all_letters()
     try:
-        code = _run(given)
-        sys.stdout.flush()
+        with unwinding_on_sigterm():
+            code = _run(given)
+            sys.stdout.flush()
+    except Terminated:
+        return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -80,6 +77,16 @@ def _open_standard_files() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _write_all_letters() -> None:
+    """Let keys and payloads pass whatever the locale is: programs read UTF-8, and a terminal shows
+    what it cannot write as ``\\u…``.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = None if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def _run(given: Sequence[str]) -> int:

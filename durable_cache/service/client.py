@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
-from urllib.parse import quote
 
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Decoder, Session, ask, open_session, read_config, zid_of
@@ -25,15 +24,6 @@ from durable_cache.service.layers import Overrides, lay_over_zenoh
 NOBODY_ANSWERED = "no cache is in reach; is one running, is --connect right?"
 _SN_OF_NOBODY = SN_MAX
 """No source comes to it, and no timestamp after the first seconds of 1970 stands for it."""
-
-__all__ = [
-    "NOBODY_ANSWERED",
-    "Pages",
-    "are_caches_in_reach",
-    "admin_values",
-    "client_session",
-    "history_pages",
-]
 
 _REPLY_BYTES_MAX = 256 << 20
 _SCOUTING_OFF = {"multicast": {"enabled": False}}
@@ -167,7 +157,7 @@ def admin_values(
 
 def _value(text: str) -> str:
     if ";" in text or "=" in text:
-        raise ConfigError(f"{quote(text)}: may hold neither ; nor =")
+        raise ConfigError(f"{text[:80]!r}: a selector has no room for ; and =; write * for them")
     return text
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import DOMAIN_WORDS, is_domain
+from durable_cache.model.arguments import DOMAIN_WORDS, is_domain, wrong_at
 from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.addresses import split_address
 from durable_cache.service.kept import FILE_NAME as CHANGES_FILE
@@ -31,6 +30,7 @@ from durable_cache.service.sections import (
     RestSettings,
     Seconds,
     Section,
+    check_name,
 )
 from durable_cache.service.strict import (
     Findings,
@@ -41,27 +41,8 @@ from durable_cache.service.strict import (
 )
 from durable_cache.storage.contract import Durability, Retention
 
-__all__ = [
-    "BACKENDS",
-    "SECTION",
-    "STATE_DIR_DEFAULT",
-    "AlignmentSettings",
-    "RecoverySettings",
-    "RetentionSettings",
-    "ServiceSettings",
-    "Settings",
-    "SplitBrainSettings",
-    "StorageSettings",
-    "VolumeSettings",
-    "read_settings",
-    "readable_settings",
-    "with_retention",
-    "with_storage",
-]
-
 STORAGES_MAX = 256
 STATE_DIR_DEFAULT = "durable-cache-data"
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN = frozenset({"lock"})
 """Files of the service itself in `state_dir`, where each storage has a directory."""
 _OURS = KeyExpression("@durable/**")
@@ -442,8 +423,7 @@ def _storage(
     """Return what is right of a storage under its name, nothing where it is none at all."""
     where = f"{SECTION}.storages.{name}"
     with findings.noting():
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
+        check_name(name, where)
         if name in _TAKEN:
             raise ConfigError(f"{where}: the name is taken by the service itself; choose another")
     with findings.noting():
@@ -517,8 +497,8 @@ def _check_key_exprs(table: Mapping[str, object], where: str) -> None:
     parsed: dict[str, list[KeyExpression]] = {"key_expr": [], "exclude": []}
     for name, found in parsed.items():
         for text in _texts_in(table.get(name)):
-            with findings.noting():
-                found.append(_key_expr(text, f"{where}.{name}"))
+            with findings.noting(), wrong_at(f"{where}.{name}"):
+                found.append(parse_short(text))
     if table.get("key_expr") == []:
         with findings.noting():
             raise ConfigError(f"{where}.key_expr: name at least one key expression")
@@ -537,13 +517,6 @@ def _check_key_exprs(table: Mapping[str, object], where: str) -> None:
 def _texts_in(value: object) -> list[str]:
     values = value if isinstance(value, list) else [value]
     return [text for text in values if isinstance(text, str)]
-
-
-def _key_expr(text: str, where: str) -> KeyExpression:
-    try:
-        return parse_short(text)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 def _texts(value: str | Sequence[str]) -> tuple[str, ...]:

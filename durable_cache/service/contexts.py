@@ -17,8 +17,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.service.verbs.parsing import nearest
 from durable_cache.service.whole_file import writing_whole
 
-__all__ = ["Context", "Contexts", "chosen_context", "contexts_file", "read_contexts"]
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _CONTEXTS_MAX = 1000
 

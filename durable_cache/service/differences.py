@@ -11,14 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.config import (
-    SECTION,
-    RetentionSettings,
-    Settings,
-    StorageSettings,
-)
-
-__all__ = ["Difference", "difference_of"]
+from durable_cache.service.config import RetentionSettings, Settings, StorageSettings
+from durable_cache.service.sections import SECTION
 
 
 class Difference(NamedTuple):

@@ -15,8 +15,6 @@ import yaml
 
 from durable_cache.errors import ConfigError
 
-__all__ = ["DOCUMENT_BYTES_MAX", "parse_json5", "parse_yaml", "read_document"]
-
 DOCUMENT_BYTES_MAX = 1 << 20
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 _JSON_SUFFIXES = frozenset({".json5", ".json"})
@@ -72,7 +70,8 @@ def parse_json5(text: str) -> object:
 def parse_yaml(text: str) -> object:
     """Parse YAML; ConfigError with the line on a mistake or a name written twice."""
     try:
-        return cast("object", yaml.load(text, Loader=_UniqueLoader))  # noqa: S506 - a SafeLoader
+        document = yaml.load(text, Loader=_UniqueLoader)  # noqa: S506 - a SafeLoader
+        _check_aliases(document)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}: " if mark else ""
@@ -81,6 +80,24 @@ def parse_yaml(text: str) -> object:
         raise ConfigError(f"no YAML: {error}") from error
     except RecursionError as error:
         raise ConfigError("nested too deeply") from error
+    return cast("object", document)
+
+
+def _check_aliases(document: object) -> None:
+    """Raise ConfigError where aliases repeat so much, or themselves, that nobody can read it all.
+
+    Without them a file holds fewer values than bytes.
+    """
+    waiting = [document]
+    for _ in range(DOCUMENT_BYTES_MAX):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+    raise ConfigError("aliases (*name) repeat too much, or themselves; write the values out")
 
 
 class _UniqueLoader(yaml.SafeLoader):

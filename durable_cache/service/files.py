@@ -19,15 +19,6 @@ from durable_cache.model.selection import Order
 from durable_cache.service.samples import SampleWriter
 from durable_cache.service.whole_file import writing_whole
 
-__all__ = [
-    "BINARY",
-    "SampleFile",
-    "check_output",
-    "format_of",
-    "order_of",
-    "samples_to",
-]
-
 
 class SampleFile(Protocol):
     """A file that samples are written into, some at a time, in bounded memory."""

@@ -10,12 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.config import SECTION
 from durable_cache.service.layers import LISTEN_DEFAULT
 from durable_cache.service.masking import mask
+from durable_cache.service.sections import SECTION
 from durable_cache.service.strict import read_table
-
-__all__ = ["Translation", "translate_zenohd"]
 
 _MANAGER = "plugins.storage_manager"
 _MAIN = "main"

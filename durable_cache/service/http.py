@@ -7,12 +7,15 @@ name that is not the service's (DNS rebinding).
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import json
 import selectors
+import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from socket import socket
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -23,8 +26,6 @@ from durable_cache.service.metrics import CONTENT_TYPE, metrics_text
 from durable_cache.service.report import ServiceReport, report_values
 from durable_cache.service.web import FILES, read_file
 
-__all__ = ["LOOKS", "Handler", "HttpServer", "Look", "Server", "StatusServer", "http_lane"]
-
 LOOKS = ("keys", "sources", "samples", "peers", "losses")
 """What can be seen of a storage's inside, each under ``/<name>.json?storage=…``."""
 Look = Callable[[str, Mapping[str, str]], object]
@@ -33,6 +34,8 @@ _REQUESTS_MAX = 2
 """A client that sends slowly keeps a thread of the pool: others stay for queries."""
 _WAITING_MAX = 16
 _REQUEST_SECONDS_MAX = 3.0
+"""For a whole request's head, however it comes: a client that trickles keeps a thread, too."""
+_BODY_BYTES_PER_SECOND_MIN = 64 << 10
 _LOOK_SECONDS = 0.2
 _JSON = "application/json"
 _FOR_ALL = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -82,6 +85,27 @@ class HttpServer:
 def http_lane(pool: Pool) -> Lane:
     """Open the lane in which a pool answers requests."""
     return pool.lane("http", running_max=_REQUESTS_MAX, waiting_max=_WAITING_MAX)
+
+
+class _Arriving(io.RawIOBase):
+    """What a client sends, until `deadline`; then TimeoutError."""
+
+    def __init__(self, connection: socket) -> None:
+        self._connection = connection
+        self.deadline = time.monotonic() + _REQUEST_SECONDS_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(min(left, _REQUEST_SECONDS_MAX))
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(_REQUEST_SECONDS_MAX)
 
 
 class Server(HTTPServer):
@@ -170,6 +194,29 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "durable-cache"
     sys_version = ""
 
+    def setup(self) -> None:
+        """Take the connection; its request has to come in time."""
+        super().setup()
+        self.rfile.close()
+        self._arriving = _Arriving(self.connection)
+        self.rfile = io.BufferedReader(self._arriving)
+
+    def parse_request(self) -> bool:
+        """Read the request's head; answers it where it is none."""
+        if not super().parse_request():
+            return False
+        try:
+            self.asked = urlsplit(self.path)
+        except ValueError as error:
+            self.send_error(HTTPStatus.BAD_REQUEST, f"{self.path[:80]!r}: {error}")
+            return False
+        return True
+
+    def read_body(self, length: int) -> bytes:
+        """Return the body, shorter where the client stops; TimeoutError where it is too slow."""
+        self._arriving.deadline += length / _BODY_BYTES_PER_SECOND_MIN
+        return self.rfile.read(length)
+
     def send(self, status: HTTPStatus, content_type: str, data: bytes) -> None:
         """Answer the request."""
         self.send_head(content_type, status=status, length=len(data))
@@ -191,6 +238,9 @@ class Handler(BaseHTTPRequestHandler):
     def is_allowed(self) -> bool:
         """Tell whether a request may come from where it says; answers it where it may not."""
         named = self.headers.get("Host", "")
+        if not named:
+            self.refuse(HTTPStatus.BAD_REQUEST, "the request names no Host; send one, as HTTP/1.1")
+            return False
         host = _host_of(named)
         if host not in self.server.hosts and not _is_address(host):
             self.refuse(
@@ -212,6 +262,13 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.send(status, "text/plain; charset=utf-8", f"{reason}\n".encode())
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request, or has another method than these."""
+        status = HTTPStatus(code)
+        if not self.command:  # what came is no request; the answer has a head and a body
+            self.command, self.request_version = "GET", "HTTP/1.0"
+        self.refuse(status, _printable(message or explain or status.phrase))
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
         """Say nothing: a scraper comes every few seconds."""
 
@@ -220,14 +277,14 @@ class _StatusHandler(Handler):
     server: StatusServer
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
+        asked = self.asked
         if asked.path in _FOR_ALL or self.is_allowed():
             self._answer(asked.path, dict(parse_qsl(asked.query, keep_blank_values=True)))
 
     def _is_fetched_here(self) -> bool:
         """Let a link on another page lead to this one, which it cannot read."""
         is_link = self.headers.get("Sec-Fetch-Mode") == "navigate"
-        return super()._is_fetched_here() or (is_link and urlsplit(self.path).path == "/")
+        return super()._is_fetched_here() or (is_link and self.asked.path == "/")
 
     do_HEAD = do_GET  # noqa: N815 - the name http.server looks for
 
@@ -271,6 +328,10 @@ def _host_of(named: str) -> str:
         return urlsplit(f"//{named}").hostname or ""
     except ValueError:
         return ""
+
+
+def _printable(text: str) -> str:
+    return "".join(char for char in text if char.isprintable())[:200]
 
 
 def _place_of(origin: str) -> str:

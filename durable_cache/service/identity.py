@@ -12,8 +12,6 @@ from pathlib import Path
 from durable_cache.errors import ConfigError, StorageUnavailable
 from durable_cache.service.whole_file import writing_whole
 
-__all__ = ["FILE_NAME", "kept_zid"]
-
 FILE_NAME = "zenoh.id"
 """No storage can be called so: its directory would stand beside this file."""
 _ZID = re.compile(r"[1-9a-f][0-9a-f]{0,31}")

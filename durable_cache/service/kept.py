@@ -13,8 +13,6 @@ import msgspec
 from durable_cache.errors import ConfigError, StorageUnavailable
 from durable_cache.service.whole_file import writing_whole
 
-__all__ = ["FILE_NAME", "KeptChanges", "keep_changes", "read_kept"]
-
 FILE_NAME = "changes.json"
 """No storage can be called so: its directory would stand beside this file."""
 NAMES_MAX = 1024

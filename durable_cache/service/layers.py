@@ -13,19 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.config import SECTION, STATE_DIR_DEFAULT, Settings, readable_settings
+from durable_cache.service.config import STATE_DIR_DEFAULT, Settings, readable_settings
 from durable_cache.service.document import parse_json5, read_document
 from durable_cache.service.kept import FILE_NAME, KeptChanges, read_kept
+from durable_cache.service.sections import SECTION
 from durable_cache.service.strict import Findings, read_table
-
-__all__ = [
-    "ENVIRONMENT",
-    "LISTEN_DEFAULT",
-    "Overrides",
-    "lay_over_zenoh",
-    "load_settings",
-    "overrides_from",
-]
 
 LISTEN_DEFAULT = "tcp/[::]:7447"
 ENVIRONMENT = {

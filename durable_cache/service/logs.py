@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 
 from durable_cache.service.masking import mask_text
 
-__all__ = ["CHANGES", "write_log"]
-
 CHANGES = "durable_cache.service.changes"
 """The logger of what changes; its INFO is shown where other rooms' is not."""
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}

@@ -33,8 +33,6 @@ from durable_cache.storage.journaled.index_pages import (
     streams_of,
 )
 
-__all__ = ["LIMIT_DEFAULT", "LIMIT_MAX", "Looking"]
-
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 1_000
 CHARS_DEFAULT = 120

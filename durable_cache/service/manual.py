@@ -11,8 +11,6 @@ from durable_cache.service.cli import FIRST_STEPS, INTRODUCTION, parsers_of
 from durable_cache.service.verbs import VERBS
 from durable_cache.service.verbs.parsing import Parser
 
-__all__ = ["command_page", "verb_page"]
-
 _COMMAND = "durable-cache"
 _EXIT_CODES = (
     ("0", "fine"),

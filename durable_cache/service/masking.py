@@ -12,8 +12,6 @@ from pathlib import Path
 
 from durable_cache.errors import ConfigError
 
-__all__ = ["MASK", "mask", "mask_text", "resolve_secret", "resolve_secrets"]
-
 MASK = "***"
 SECRET_BYTES_MAX = 64 * 1024
 _SECRET_NAME = re.compile(

@@ -25,8 +25,6 @@ from durable_cache.protocol.losses import OTHERS, LossRow, LossTable, decode_row
 from durable_cache.protocol.subjects import SubjectCounts
 from durable_cache.protocol.wire import own_key
 
-__all__ = ["Measured", "ModeRates", "Told", "by_mode", "told_now"]
-
 _ASK_SECONDS = 5.0
 """How long an answer may take; so long nobody is asked again."""
 _PAUSE_SECONDS = 1.0

@@ -7,11 +7,12 @@ their number has no bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from durable_cache.endpoints.cache import CacheStatus
 from durable_cache.endpoints.delays import BOUNDS_SECONDS
+from durable_cache.endpoints.pipe import PipeStatus
+from durable_cache.endpoints.status import CacheStatus
 from durable_cache.endpoints.subscriber.tables import ConsumerCounts
 from durable_cache.protocol.losses import OTHERS
 from durable_cache.protocol.subjects import SubjectCounts
@@ -19,11 +20,8 @@ from durable_cache.service.measured import ModeRates
 from durable_cache.service.piping import PipeReport
 from durable_cache.service.report import ServiceReport
 
-__all__ = ["CONTENT_TYPE", "METRICS", "Metric", "metrics_text"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "durable_cache_"
-_LOST = f"{_PREFIX}subscriber_samples_lost_total"
 
 
 class Metric(NamedTuple):
@@ -37,15 +35,24 @@ class Metric(NamedTuple):
     """Returns (suffix, further labels, value) for one cache."""
 
 
-def _one(name: str, kind: str, meaning: str, value: Callable[[CacheStatus], float]) -> Metric:
-    return Metric(_PREFIX + name, kind, meaning, lambda status: [("", "", value(status))])
+def _kind(name: str) -> str:
+    """Return what Prometheus' rules say of a single figure by its name."""
+    return "counter" if name.endswith("_total") else "gauge"
 
 
-def _queries(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
-    return [
-        ("", ',outcome="ok"', status.queries_ok),
-        ("", ',outcome="failed"', status.queries_failed),
-    ]
+def _one(name: str, meaning: str, value: Callable[[CacheStatus], float]) -> Metric:
+    return Metric(_PREFIX + name, _kind(name), meaning, lambda cache: [("", "", value(cache))])
+
+
+def _by(
+    label: str, name: str, meaning: str, values: Callable[[CacheStatus], Mapping[str, float]]
+) -> Metric:
+    """Return a family with a figure for each value of one more label."""
+
+    def samples(cache: CacheStatus) -> Sequence[tuple[str, str, float]]:
+        return [("", f',{label}="{_escape(of)}"', value) for of, value in values(cache).items()]
+
+    return Metric(_PREFIX + name, _kind(name), meaning, samples)
 
 
 def _delays(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
@@ -62,139 +69,91 @@ def _delays(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
     ]
 
 
-def _sessions(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
-    return [
-        ("", ',outcome="ok"', status.alignment.sessions),
-        ("", ',outcome="failed"', status.alignment.failed_sessions),
-    ]
-
-
-def _split_brain_instances(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
-    return [
-        ("", ',outcome="disposed"', status.alignment.instances_disposed),
-        ("", ',outcome="restored"', status.alignment.instances_restored),
-    ]
-
-
-def _alignment_bytes(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
-    return [
-        ("", ',direction="sent"', status.alignment.bytes_sent),
-        ("", ',direction="received"', status.alignment.bytes_received),
-    ]
-
-
-def _lags(status: CacheStatus) -> Sequence[tuple[str, str, float]]:
-    return [("", f',peer="{_escape(peer)}"', seconds) for peer, seconds in status.alignment.lags]
-
-
 METRICS: tuple[Metric, ...] = (
     _one(
         "samples_received_total",
-        "counter",
         "Samples with source_info that arrived.",
-        lambda status: status.received,
+        lambda cache: cache.received,
     ),
     _one(
         "samples_appended_total",
-        "counter",
         "Samples committed at the storage's level.",
-        lambda status: status.appended,
+        lambda cache: cache.appended,
     ),
     _one(
-        "samples_duplicate_total",
-        "counter",
-        "Samples that were held already.",
-        lambda status: status.duplicates,
+        "samples_duplicate_total", "Samples that were held already.", lambda cache: cache.duplicates
     ),
     _one(
         "samples_conflicting_total",
-        "counter",
         "Samples with another payload than the one held under their identity.",
-        lambda status: status.conflicts,
+        lambda cache: cache.conflicts,
     ),
     _one(
         "samples_ignored_total",
-        "counter",
         "Samples without a number that were not stored.",
-        lambda status: status.ignored,
+        lambda cache: cache.ignored,
     ),
     _one(
         "samples_unnumbered_total",
-        "counter",
         "Samples without a number that were stored.",
-        lambda status: status.unnumbered,
+        lambda cache: cache.unnumbered,
     ),
     _one(
         "samples_unnumbered_stamped_total",
-        "counter",
         "Samples with neither number nor timestamp that this cache stamped.",
-        lambda status: status.unnumbered_stamped,
+        lambda cache: cache.unnumbered_stamped,
     ),
     _one(
         "samples_ahead_total",
-        "counter",
         "Samples whose timestamp was more than half a second ahead of this clock.",
-        lambda status: status.timestamps_ahead,
+        lambda cache: cache.timestamps_ahead,
     ),
     _one(
         "samples_refused_total",
-        "counter",
         "Samples not acknowledged: no room, too large, or beyond resources_limit.",
-        lambda status: status.refused,
+        lambda cache: cache.refused,
     ),
     _one(
         "samples_missed_total",
-        "counter",
         "Samples given up after gap_timeout_seconds.",
-        lambda status: status.missed,
+        lambda cache: cache.missed,
     ),
     _one(
         "instances_purged_total",
-        "counter",
         "Disposed and unregistered instances purged after service_cleanup_delay_seconds.",
-        lambda status: status.instances_purged,
+        lambda cache: cache.instances_purged,
     ),
     _one(
         "instances_to_purge",
-        "gauge",
         "Disposed and unregistered instances that wait for their delay, or for other caches.",
-        lambda status: status.instances_to_purge,
+        lambda cache: cache.instances_to_purge,
     ),
-    _one(
-        "samples_drained_total",
-        "counter",
-        "Samples handed to the backend.",
-        lambda status: status.drained,
-    ),
+    _one("samples_drained_total", "Samples handed to the backend.", lambda cache: cache.drained),
     _one(
         "consumer_dead_letters_total",
-        "counter",
         "Samples that durable consumers could not process, stored as dead letters.",
-        lambda status: status.consumer_dead_letters,
+        lambda cache: cache.consumer_dead_letters,
     ),
     _one(
         "dead_letters",
-        "gauge",
         "Samples that the backend can never take, kept beside the journal.",
-        lambda status: status.dead_letters,
+        lambda cache: cache.dead_letters,
     ),
-    _one("gaps_open", "gauge", "Gaps being recovered.", lambda status: status.gaps_open),
-    _one("sources", "gauge", "Sources with a window in memory.", lambda status: status.sources),
-    _one("streams", "gauge", "Streams in the stream index.", lambda status: status.streams),
-    _one("journal_bytes", "gauge", "Size of the journal.", lambda status: status.journal_bytes),
+    _one("gaps_open", "Gaps being recovered.", lambda cache: cache.gaps_open),
+    _one("sources", "Sources with a window in memory.", lambda cache: cache.sources),
+    _one("streams", "Streams in the stream index.", lambda cache: cache.streams),
+    _one("journal_bytes", "Size of the journal.", lambda cache: cache.journal_bytes),
     _one(
         "journal_bytes_max",
-        "gauge",
         "What the journal may grow to before samples are refused; 0 where there is none.",
-        lambda status: status.journal_bytes_max,
+        lambda cache: cache.journal_bytes_max,
     ),
     _one(
         "journal_samples",
-        "gauge",
         "Samples durable in the journal and not yet in the backend.",
-        lambda status: status.journal_samples,
+        lambda cache: cache.journal_samples,
     ),
-    _one("acks_sent_total", "counter", "Acknowledgements sent.", lambda status: status.acks_sent),
+    _one("acks_sent_total", "Acknowledgements sent.", lambda cache: cache.acks_sent),
     Metric(
         _PREFIX + "append_duration_seconds",
         "summary",
@@ -216,86 +175,94 @@ METRICS: tuple[Metric, ...] = (
         "From a sample's reception from its publisher to its commit, when it is acknowledged.",
         _delays,
     ),
-    Metric(
-        _PREFIX + "alignment_sessions_total",
-        "counter",
+    _by(
+        "outcome",
+        "alignment_sessions_total",
         "Comparisons with other caches, by outcome.",
-        _sessions,
+        lambda cache: {
+            "ok": cache.alignment.sessions,
+            "failed": cache.alignment.failed_sessions,
+        },
     ),
-    Metric(
-        _PREFIX + "alignment_bytes_total",
-        "counter",
+    _by(
+        "direction",
+        "alignment_bytes_total",
         "Bytes of alignment's messages, samples included, by direction.",
-        _alignment_bytes,
+        lambda cache: {
+            "sent": cache.alignment.bytes_sent,
+            "received": cache.alignment.bytes_received,
+        },
     ),
     _one(
         "aligned_samples_total",
-        "counter",
         "Samples pulled from other caches.",
-        lambda status: status.alignment.pulled,
+        lambda cache: cache.alignment.pulled,
     ),
     _one(
         "alignment_conflicts_total",
-        "counter",
         "Findings of another payload at another cache.",
-        lambda status: status.alignment.conflicts,
+        lambda cache: cache.alignment.conflicts,
     ),
     _one(
         "alignment_peers_refused",
-        "gauge",
         "Caches in reach that cannot be aligned with; `durable-cache align` says why.",
-        lambda status: status.alignment.refused,
+        lambda cache: cache.alignment.refused,
     ),
     _one(
         "alignment_left_out_total",
-        "counter",
         "How often something came of a stream that is not aligned, for there are too many.",
-        lambda status: status.alignment.left_out,
+        lambda cache: cache.alignment.left_out,
     ),
-    Metric(
-        _PREFIX + "alignment_dropped_total",
-        "counter",
+    _by(
+        "what",
+        "alignment_dropped_total",
         "What alignment had no room for; the next comparison finds offers again.",
-        lambda status: [
-            ("", ',what="offer"', status.alignment.offers_refused),
-            ("", ',what="comparison"', status.alignment.comparisons_dropped),
-        ],
+        lambda cache: {
+            "offer": cache.alignment.offers_refused,
+            "comparison": cache.alignment.comparisons_dropped,
+        },
     ),
-    Metric(
-        _PREFIX + "alignment_lag_seconds",
-        "gauge",
+    _by(
+        "peer",
+        "alignment_lag_seconds",
         "Time since a cache in reach was last found equal, one label `peer` each; 0 is equal.",
-        _lags,
+        lambda cache: dict(cache.alignment.lags),
     ),
     _one(
         "split_brains_total",
-        "counter",
         "Partitions after which this cache, as the master, did what its policy says.",
-        lambda status: status.alignment.split_brains,
+        lambda cache: cache.alignment.split_brains,
     ),
-    Metric(
-        _PREFIX + "split_brain_instances_total",
-        "counter",
+    _by(
+        "outcome",
+        "split_brain_instances_total",
         "Instances that a split-brain policy disposed, or gave the master's value, by outcome.",
-        _split_brain_instances,
+        lambda cache: {
+            "disposed": cache.alignment.instances_disposed,
+            "restored": cache.alignment.instances_restored,
+        },
     ),
     _one(
         "split_brain_samples_removed_total",
-        "counter",
         "Samples that a split-brain policy purged; only with `remove_history`.",
-        lambda status: status.alignment.history_removed,
+        lambda cache: cache.alignment.history_removed,
     ),
-    Metric(_PREFIX + "queries_total", "counter", "Queries answered, by outcome.", _queries),
+    _by(
+        "outcome",
+        "queries_total",
+        "Queries answered, by outcome.",
+        lambda cache: {"ok": cache.queries_ok, "failed": cache.queries_failed},
+    ),
     _one(
         "storage_up",
-        "gauge",
         "1 while the backend takes what the journal has for it.",
-        lambda status: status.storage_up,
+        lambda cache: cache.storage_up,
     ),
 )
 
 
-_OF_SUBSCRIBERS: tuple[tuple[str, str, Callable[[ModeRates], float | None]], ...] = (
+_ModeValue = Callable[[ModeRates], float | None]
+_OF_SUBSCRIBERS: tuple[tuple[str, str, _ModeValue], ...] = (
     (
         "subscribers",
         "Subscribers of the domain that run, by delivery mode.",
@@ -317,63 +284,36 @@ _OF_SUBSCRIBERS: tuple[tuple[str, str, Callable[[ModeRates], float | None]], ...
 def _subscribers(report: ServiceReport) -> Iterator[str]:
     """Yield what subscribers counted, by delivery mode: of these there are four."""
     for name, meaning, value in _OF_SUBSCRIBERS:
-        yield f"# HELP {_PREFIX}{name} {meaning}"
-        yield f"# TYPE {_PREFIX}{name} gauge"
-        for rates in report.subscribers:
-            shown = value(rates)
-            if shown is not None:
-                yield f'{_PREFIX}{name}{{mode="{_escape(rates.mode)}"}} {_number(shown)}'
+        labelled = [(_label("mode", rates.mode), value(rates)) for rates in report.subscribers]
+        yield from _family(name, meaning, labelled)
 
 
-_OF_SUBJECTS: tuple[
-    tuple[str, str, Callable[[SubjectCounts], Sequence[tuple[str, float]]]], ...
-] = (
-    (
+def _subjects(counts: SubjectCounts) -> Iterator[str]:
+    """Yield what subscribers counted of subject sequences."""
+    yield from _family(
         "subject_sequences",
         "Subject sequences that subscribers which run met, by RaiMS's condition; the next is none.",
-        lambda counts: [
-            ('{condition="start"}', counts.starts),
-            ('{condition="joined"}', counts.joined),
-            ('{condition="repeat"}', counts.repeats),
-            ('{condition="skip"}', counts.skips),
-            ('{condition="not_subscribed"}', counts.unsubscribed),
+        [
+            (_label("condition", "start"), counts.starts),
+            (_label("condition", "joined"), counts.joined),
+            (_label("condition", "repeat"), counts.repeats),
+            (_label("condition", "skip"), counts.skips),
+            (_label("condition", "not_subscribed"), counts.unsubscribed),
         ],
-    ),
-    (
+    )
+    yield from _family(
         "subject_samples_lost",
         "Samples that subject sequences skipped, of subscribers that run.",
-        lambda counts: [("", counts.lost)],
-    ),
-    (
+        [("", counts.lost)],
+    )
+    yield from _family(
         "subjects_perhaps_incomplete",
         "Subjects that subscribers which run joined before the network had converged.",
-        lambda counts: [("", counts.perhaps_incomplete)],
-    ),
-)
-
-
-def _subjects(report: ServiceReport) -> Iterator[str]:
-    """Yield what subscribers counted of subject sequences."""
-    for name, meaning, values in _OF_SUBJECTS:
-        yield f"# HELP {_PREFIX}{name} {meaning}"
-        yield f"# TYPE {_PREFIX}{name} gauge"
-        for labels, value in values(report.subjects):
-            yield f"{_PREFIX}{name}{labels} {_number(value)}"
+        [("", counts.perhaps_incomplete)],
+    )
 
 
 _CONSUMERS_MAX = 64
-_OF_CONSUMERS: tuple[tuple[str, str, Callable[[ConsumerCounts], float]], ...] = (
-    (
-        "consumer_members",
-        "Members of a durable consumer that run.",
-        lambda counts: counts.members,
-    ),
-    (
-        "consumer_processed_twice",
-        "Samples that members which run processed, and others too, found when a partition healed.",
-        lambda counts: counts.processed_twice,
-    ),
-)
 
 
 def _consumers(report: ServiceReport) -> Iterator[str]:
@@ -385,92 +325,104 @@ def _consumers(report: ServiceReport) -> Iterator[str]:
         members = sum(one.members for one in further)
         twice = sum(one.processed_twice for one in further)
         shown.append(ConsumerCounts(OTHERS, members, twice))
-    for name, meaning, value in _OF_CONSUMERS:
-        yield f"# HELP {_PREFIX}{name} {meaning}"
-        yield f"# TYPE {_PREFIX}{name} gauge"
-        for one in shown:
-            yield f'{_PREFIX}{name}{{consumer="{_escape(one.consumer)}"}} {_number(value(one))}'
+    yield from _family(
+        "consumer_members",
+        "Members of a durable consumer that run.",
+        [(_label("consumer", one.consumer), one.members) for one in shown],
+    )
+    yield from _family(
+        "consumer_processed_twice",
+        "Samples that members which run processed, and others too, found when a partition healed.",
+        [(_label("consumer", one.consumer), one.processed_twice) for one in shown],
+    )
 
 
-_OF_PIPES: tuple[tuple[str, str, str, Callable[[PipeReport], float | None]], ...] = (
-    (
-        "pipe_running",
-        "gauge",
-        "1 while both networks of a pipe are open and it is declared.",
-        lambda pipe: pipe.is_running,
-    ),
+_OF_PIPES: tuple[tuple[str, str, Callable[[PipeStatus], float]], ...] = (
     (
         "pipe_confirmed_total",
-        "counter",
         "Samples that a pipe carried and confirmed, since it was opened.",
-        lambda pipe: None if pipe.status is None else pipe.status.confirmed,
+        lambda status: status.confirmed,
     ),
     (
         "pipe_under_way",
-        "gauge",
         "Samples that a pipe took and did not confirm.",
-        lambda pipe: None if pipe.status is None else pipe.status.under_way,
+        lambda status: status.under_way,
     ),
     (
         "pipe_given_up_total",
-        "counter",
         "Samples of a pipe that a cache of the target network will never take.",
-        lambda pipe: None if pipe.status is None else pipe.status.given_up,
+        lambda status: status.given_up,
     ),
     (
         "pipe_lost",
-        "gauge",
         "Samples that a pipe sent once and of which it is not known that they are held.",
-        lambda pipe: None if pipe.status is None else pipe.status.lost,
+        lambda status: status.lost,
     ),
     (
         "pipe_missed_total",
-        "counter",
         "Samples that were lost before a pipe.",
-        lambda pipe: None if pipe.status is None else pipe.status.missed,
+        lambda status: status.missed,
     ),
     (
         "pipe_caches_left_out",
-        "gauge",
         "Caches of the target network beyond `caches_max`: a pipe sends them nothing.",
-        lambda pipe: None if pipe.status is None else pipe.status.caches_left_out,
+        lambda status: status.caches_left_out,
     ),
 )
 
 
-def _pipes(report: ServiceReport) -> Iterator[str]:
+def _pipes(pipes: Sequence[PipeReport]) -> Iterator[str]:
     """Yield how the service's pipes stand; nothing where it has none."""
-    for name, kind, meaning, value in _OF_PIPES if report.pipes else ():
-        yield f"# HELP {_PREFIX}{name} {meaning}"
-        yield f"# TYPE {_PREFIX}{name} {kind}"
-        for pipe in report.pipes:
-            shown = value(pipe)
-            if shown is not None:
-                yield f'{_PREFIX}{name}{{pipe="{_escape(pipe.name)}"}} {_number(shown)}'
+    if not pipes:
+        return
+    yield from _family(
+        "pipe_running",
+        "1 while both networks of a pipe are open and it is declared.",
+        [(_label("pipe", pipe.name), pipe.is_running) for pipe in pipes],
+    )
+    opened = [(pipe.name, pipe.status) for pipe in pipes if pipe.status is not None]
+    for name, meaning, value in _OF_PIPES:
+        labelled = [(_label("pipe", pipe), value(status)) for pipe, status in opened]
+        yield from _family(name, meaning, labelled)
 
 
 def metrics_text(report: ServiceReport) -> str:
     """Return the whole exposition."""
     lines = [
-        f"# HELP {_PREFIX}build_info The running version.",
-        f"# TYPE {_PREFIX}build_info gauge",
-        f'{_PREFIX}build_info{{version="{_escape(report.version)}"}} 1',
-        f"# HELP {_LOST} Samples that subscribers of the domain lost, as their advisories say.",
-        f"# TYPE {_LOST} counter",
-        f"{_LOST} {report.subscribers_lost}",
+        *_family("build_info", "The running version.", [(_label("version", report.version), 1)]),
+        *_family(
+            "subscriber_samples_lost_total",
+            "Samples that subscribers of the domain lost, as their advisories say.",
+            [("", report.subscribers_lost)],
+        ),
         *_subscribers(report),
-        *_subjects(report),
+        *_subjects(report.subjects),
         *_consumers(report),
-        *_pipes(report),
+        *_pipes(report.pipes),
     ]
     for metric in METRICS:
-        lines.append(f"# HELP {metric.name} {metric.meaning}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        lines += _head(metric.name, metric.kind, metric.meaning)
         for status in report.storages:
             for suffix, labels, value in metric.samples(status):
                 label = f'cache="{_escape(status.name)}"{labels}'
                 lines.append(f"{metric.name}{suffix}{{{label}}} {_number(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _family(name: str, meaning: str, labelled: Iterable[tuple[str, float | None]]) -> Iterator[str]:
+    """Yield one family of the whole service: what it means, and each value behind its labels."""
+    yield from _head(_PREFIX + name, _kind(name), meaning)
+    for labels, value in labelled:
+        if value is not None:
+            yield f"{_PREFIX}{name}{labels} {_number(value)}"
+
+
+def _head(name: str, kind: str, meaning: str) -> tuple[str, str]:
+    return f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"
+
+
+def _label(name: str, value: str) -> str:
+    return f'{{{name}="{_escape(value)}"}}'
 
 
 def _number(value: float) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 
-__all__ = ["notify"]
-
 
 def notify(*words: str) -> None:
     """Send words such as ``READY=1`` to ``NOTIFY_SOCKET``; a supervisor may be gone."""

@@ -7,24 +7,12 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
+
+from durable_cache.model.payloads import printable
 
 if TYPE_CHECKING:
     from durable_cache.service.terminal import Bar
-
-__all__ = [
-    "Progress",
-    "cell_text",
-    "counted",
-    "growing_table",
-    "say",
-    "table_lines",
-    "write_csv",
-    "write_json",
-    "write_result",
-    "write_table",
-]
 
 Row = Mapping[str, object]
 
@@ -87,6 +75,25 @@ def write_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
         print(line)
 
 
+def write_rows(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
+    """Write rows to stdout as ``--format`` says: ``json``, all they hold, or else a table."""
+    if form == "json":
+        write_json(rows)
+    else:
+        write_table(rows, columns)
+
+
+def write_anew(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+    """Write rows that are written again and again: a terminal shows the newest table alone."""
+    if as_json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+        return
+    if sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
+    print("\n".join(table_lines(rows, columns)), flush=True)
+
+
 def write_json(value: object) -> None:
     """Write one value as indented JSON to stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
@@ -115,9 +122,7 @@ def cell_text(value: object) -> str:
         case None:
             return ""
         case _:
-            return "".join(
-                char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(value)
-            )
+            return printable(str(value))
 
 
 class Progress:
@@ -142,12 +147,7 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._bar is not None:
             self._bar.stop()
             return

@@ -7,8 +7,6 @@ import struct
 
 from durable_cache.model.payloads import is_textual, number_layout
 
-__all__ = ["payload_text"]
-
 _STRUCT = {
     "i8": "<b",
     "i16": "<h",

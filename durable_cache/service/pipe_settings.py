@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import parse_short
-from durable_cache.service.sections import SECTION, Positive, Section
+from durable_cache.service.sections import SECTION, Positive, Section, check_name
 from durable_cache.service.strict import Findings, read_table, readable_model
 
-__all__ = ["PipeSettings", "read_pipes", "zenoh_of"]
-
 PIPES_MAX = 64
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 Network = str | list[str] | dict[str, Any]
 """One endpoint, several, or Zenoh's own settings."""
 
@@ -71,10 +68,7 @@ def read_pipes(raw: object, findings: Findings) -> dict[str, PipeSettings]:
     pipes: dict[str, PipeSettings] = {}
     for name, value in table.items():
         with findings.noting():
-            if not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"{where}.{name}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter"
-                )
+            check_name(name, f"{where}.{name}")
             pipe = _read(value, f"{where}.{name}", findings)
             if pipe is not None:
                 pipes[name] = pipe
@@ -85,11 +79,8 @@ def _read(raw: object, where: str, findings: Findings) -> PipeSettings | None:
     pipe = readable_model(PipeSettings, raw, where, findings)
     if pipe is None:
         return None
-    with findings.noting():
-        try:
-            parse_short(pipe.key_expr)
-        except ValueError as error:
-            raise ConfigError(f"{where}.key_expr: {error}") from error
+    with findings.noting(), wrong_at(f"{where}.key_expr"):
+        parse_short(pipe.key_expr)
     with findings.noting():
         if not (pipe.source or pipe.target):
             raise ConfigError(

@@ -29,13 +29,12 @@ from durable_cache.endpoints.session import (
     start_thread,
 )
 from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.service.config import Settings
 from durable_cache.service.masking import mask_text
 from durable_cache.service.pipe_settings import Network, PipeSettings, zenoh_of
 from durable_cache.service.sections import SECTION
 from durable_cache.service.strict import Findings, check_names
-
-__all__ = ["PipeReport", "Piping", "note_pipe_mistakes", "pipe_limit_names", "pipe_options"]
 
 _log = logging.getLogger(__name__)
 _FIRST_LOOK_SECONDS = 3.0
@@ -90,16 +89,9 @@ def note_pipe_mistakes(settings: Settings, findings: Findings) -> dict[str, Pipe
             found[name] = pipe_options(settings, name)
         for end, network in (("from", pipe.source), ("to", pipe.target)):
             for setting, value in zenoh_of(network).items() if network else ():
-                with findings.noting():
-                    _check_zenoh(setting, value, f"{SECTION}.pipes.{name}.{end}")
+                with findings.noting(), wrong_at(f"{SECTION}.pipes.{name}.{end}"):
+                    read_config({setting: value})
     return found
-
-
-def _check_zenoh(setting: str, value: object, where: str) -> None:
-    try:
-        read_config({setting: value})
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.locks import DirectoryLock
 from durable_cache.storage.journaled.storage import JournaledStorage
 
-__all__ = ["Place", "find_place", "reading", "writing"]
-
 _DRAIN_SECONDS_MAX = 600.0
 
 

@@ -10,8 +10,6 @@ from durable_cache.model.quantities import (
     read_span,
 )
 
-__all__ = ["plain_number"]
-
 
 def plain_number(name: str, text: str, where: str) -> int | float | str:
     """Return a setting's text as seconds or bytes, as its name ends in; others as they are.

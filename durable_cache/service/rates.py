@@ -7,8 +7,6 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import NamedTuple
 
-__all__ = ["Rates"]
-
 _BETWEEN_SECONDS_MIN = 0.5
 """Who asks sooner is told what was found last: several may look at once."""
 _BETWEEN_SECONDS_MAX = 60.0

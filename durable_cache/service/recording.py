@@ -20,8 +20,6 @@ from durable_cache.errors import DurableCacheError
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
 from durable_cache.model.timestamp import ntp64_to_ns
 
-__all__ = ["ATTACHMENT_TOPIC", "DELETE_TOPIC", "McapFile"]
-
 ATTACHMENT_TOPIC, DELETE_TOPIC = "@attachment", "@delete"
 """What a key is followed by where its attachments and its deletions are."""
 _CHUNK_BYTES = 4 << 20

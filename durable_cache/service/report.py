@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
-from durable_cache.endpoints.cache import CacheStatus
+from durable_cache.endpoints.status import CacheStatus
 from durable_cache.endpoints.subscriber.tables import ConsumerCounts
 from durable_cache.protocol.subjects import SubjectCounts
 from durable_cache.service.measured import ModeRates
 from durable_cache.service.piping import PipeReport
-
-__all__ = ["Event", "ServiceReport", "SourceEvent", "Timeline", "report_values"]
 
 
 class Event(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from socket import socket
 from threading import Lock
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from durable_cache.endpoints.publisher import Receipt, ReliablePublisher
 from durable_cache.endpoints.publisher.declaring import declare_reliable_publisher
@@ -34,10 +34,9 @@ from durable_cache.service.http import Handler, Server
 from durable_cache.service.sections import RestSettings
 from durable_cache.service.streams import Streams, StreamsFull
 
-__all__ = ["RestServer", "Writing"]
-
 BODY_BYTES_MAX = 8 << 20
 REPLIES_MAX = 10_000
+_LENGTH_DIGITS_MAX = 18
 _GET_SECONDS_MAX = 8.0
 _STORED_SECONDS_MAX = 5.0
 _JSON = frozenset({"application/json", "text/json", "text/json5"})
@@ -61,6 +60,7 @@ class Writing:
         self._domain = domain
         self._storages = storages
         self._publishers: dict[str, ReliablePublisher[Receipt]] = {}
+        self._is_closed = False
         self._lock = Lock()
 
     def write(self, key: str, payload: bytes | None, encoding: str) -> None:
@@ -86,6 +86,8 @@ class Writing:
         written = KeyExpression(key)
         storages = [storage for storage in self._storages() if not storage.source]
         with self._lock:
+            if self._is_closed:
+                raise DurableCacheError("the service is stopping")
             there = {key_expr for storage in storages for key_expr in storage.key_exprs}
             for gone in {*self._publishers} - there:
                 self._publishers.pop(gone).close()
@@ -113,6 +115,7 @@ class Writing:
     def close(self) -> None:
         """Close the publishers; idempotent."""
         with self._lock:
+            self._is_closed = True
             while self._publishers:
                 self._publishers.popitem()[1].close()
 
@@ -149,7 +152,7 @@ class RestHandler(Handler):
         if wanted == _EVENTS and self.command == "GET":
             self._follow(key)
             return
-        parts = unquote(urlsplit(self.path).query).split(";")
+        parts = unquote(self.asked.query).split(";")
         names = {part.partition("=")[0] for part in parts}
         parameters = ";".join(part for part in parts if part and part != "_raw")
         selector = f"{key}?{parameters}" if parameters else key
@@ -203,10 +206,10 @@ class RestHandler(Handler):
             return
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
             self.refuse(HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length")
-        elif int(length) > BODY_BYTES_MAX:
+        elif len(length) > _LENGTH_DIGITS_MAX or int(length) > BODY_BYTES_MAX:
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes")
         else:
-            body = self.rfile.read(int(length))
+            body = self.read_body(int(length))
             if len(body) == int(length):
                 self._write(body)
 
@@ -232,7 +235,7 @@ class RestHandler(Handler):
 
     def _key(self) -> str | None:
         """Return the key expression of the path; None where it is none, and says so."""
-        path = unquote(urlsplit(self.path).path).removeprefix("/")
+        path = unquote(self.asked.path).removeprefix("/")
         if path.startswith(_LOCAL):
             path = f"@/{zid_of(self.server.writing.session)}/{path.removeprefix(_LOCAL)}"
         try:

@@ -11,8 +11,6 @@ from durable_cache.model.sample import Qos, Sample
 from durable_cache.model.timestamp import format_ntp64
 from durable_cache.service.output import growing_table, write_csv
 
-__all__ = ["SampleWriter", "rows_of"]
-
 _PAYLOAD_SHOWN = 60
 _TABLE = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload")
 _CSV = ("key", "source", "epoch", "sn", "time", "kind", "encoding", "payload", "attachment")

@@ -18,13 +18,11 @@ import msgspec
 
 from durable_cache.errors import BackendNotInstalled, ConfigError
 from durable_cache.service.building import limit_names
-from durable_cache.service.config import STATE_DIR_DEFAULT, StorageSettings
+from durable_cache.service.config import BACKENDS, STATE_DIR_DEFAULT, StorageSettings
 from durable_cache.service.pipe_settings import PIPES_MAX, PipeSettings
 from durable_cache.service.piping import pipe_limit_names
 from durable_cache.service.sections import HttpSettings, RestSettings
 from durable_cache.storage.plugins import find_backend, installed_backends
-
-__all__ = ["configuration_schema"]
 
 _SECRET = {
     "type": "object",
@@ -111,18 +109,12 @@ def _volumes() -> list[Schema]:
         _describe(part, options)
         for field in part["properties"].values():
             _or_secret(field)
-        names = [alias for alias, means in _names().items() if means == name]
+        names = [alias for alias, means in BACKENDS.items() if means == name]
         part["properties"]["backend"] = {"enum": sorted({name, *names})}
         part["additionalProperties"] = False
         part.pop("title", None)
         found.append(part)
     return found
-
-
-def _names() -> dict[str, str]:
-    from durable_cache.service.config import BACKENDS
-
-    return BACKENDS
 
 
 def _told(part: Schema) -> Schema:

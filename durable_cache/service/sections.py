@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
 
+from durable_cache.errors import ConfigError
 from durable_cache.service.addresses import split_address
-
-__all__ = ["SECTION", "HttpSettings", "Positive", "RestSettings", "Seconds", "Section"]
 
 SECTION = "plugins.durable_cache"
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+def check_name(name: str, where: str) -> None:
+    """Raise ConfigError where a storage or a pipe cannot be called so."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a name is 1 to 64 of a-z 0-9 _ - and begins with a letter")
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,8 +54,3 @@ class RestSettings(Section, frozen=True):
     """How many readers may follow keys at once; a further one is refused."""
     stream_bytes_max: Positive = 1 << 20
     """Keys and payloads that may wait for one such reader; a slower one is cut off."""
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Host and port to bind, None when it is off."""
-        return split_address(self.listen, f"{SECTION}.rest.listen") if self.listen else None

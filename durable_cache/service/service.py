@@ -16,7 +16,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Self, cast
 
 from durable_cache.endpoints.cache import ReliabilityCache, declare_reliability_cache
@@ -26,6 +25,7 @@ from durable_cache.endpoints.session import (
     close_session,
     neighbours,
     open_session,
+    run_within,
     start_thread,
     zid_of,
 )
@@ -55,8 +55,6 @@ from durable_cache.service.report import ServiceReport, Timeline, report_values
 from durable_cache.service.rest import RestServer, Writing
 from durable_cache.service.volumes import Volume
 from durable_cache.storage.journaled.locks import DirectoryLock
-
-__all__ = ["STOP_SECONDS_MAX", "Service"]
 
 _log = logging.getLogger(__name__)
 _changes_log = logging.getLogger(CHANGES)
@@ -144,7 +142,7 @@ class Service:
             "status": lambda asked: report_values(
                 self.report(), with_events=asked.get("events") != "0"
             ),
-            "config": lambda _: self._effective(),
+            "config": lambda _: self.settings.effective(),
             "changes": lambda _: self._puts.outcomes(),
         }
         self._admin = AdminSpace(
@@ -159,9 +157,6 @@ class Service:
 
     def _stored(self) -> Iterable[StorageSettings]:
         return self.settings.cache.storages.values()
-
-    def _effective(self) -> Mapping[str, object]:
-        return self.settings.effective()
 
     def _declare(
         self, settings: Settings, volumes: Mapping[str, Volume], options: CacheOptions
@@ -312,38 +307,60 @@ class Service:
             return {}
         self._stopping = True
         deadline = time.monotonic() + timeout_seconds
-        self._puts.close(1.0)
-        if self._changing.acquire(timeout=timeout_seconds / 2):
-            self._changing.release()  # a change that was under way is made
-        self._piping.close(timeout_seconds / 2)  # while the caches take the last positions
-        self._admin.close()
-        self._advised.close()
-        self._writing.close()
+
+        def seconds() -> float:
+            return max(0.5, deadline - time.monotonic())
+
+        late = self._close_doors(deadline)
         left: dict[str, int] = {}
         closing = [
             start_thread(partial(_close, cache, name, deadline, left), f"dc-close-{name}")
-            for name, cache in self.caches.items()
+            for name, cache in list(self.caches.items())  # a change may be under way still
         ]
         for thread in closing:
-            thread.join(max(0.1, deadline - time.monotonic()))
+            thread.join(seconds())
+        late += [thread.name for thread in closing if thread.is_alive()]
         if self.rest is not None:
-            self.rest.streams.close()
+            late += _try_within(self.rest.streams.close, "streams", seconds())
         if self._http is not None:
-            self._http.close()
-        self._pool.close(max(0.1, deadline - time.monotonic()))
-        _within(partial(close_session, self.session), max(0.5, deadline - time.monotonic()))
+            late += _try_within(self._http.close, "http", seconds())
+        late += self._pool.close(seconds())
+        late += _try_within(partial(close_session, self.session), "session", seconds())
+        if late:
+            _log.error("not ended in time, left behind", extra={"threads": ", ".join(late)})
         self._lock.release()
         return left
+
+    def _close_doors(self, deadline: float) -> list[str]:
+        """Take in nothing more but by the caches; returns what did not end in time.
+
+        Each has half of the time that is left, so that one which hangs leaves some to the caches.
+        """
+
+        def seconds() -> float:
+            return max(0.1, (deadline - time.monotonic()) / 2)
+
+        late: list[str] = []
+        steps: dict[str, Callable[[], None]] = {
+            "changes": lambda: self._puts.close(1.0),
+            "changing": self._await_change,
+            "pipes": lambda: self._piping.close(seconds()),  # while caches take last positions
+            "admin": self._admin.close,
+            "advisories": self._advised.close,
+            "rest": self._writing.close,
+        }
+        for what, close in steps.items():
+            late += _try_within(close, what, seconds())
+        return late
+
+    def _await_change(self) -> None:
+        with self._changing:
+            pass  # a change that was under way is made
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
 
@@ -380,9 +397,20 @@ def _close(cache: ReliabilityCache, name: str, deadline: float, left: dict[str, 
             left[name] = remaining
 
 
-def _within(close: Callable[[], None], seconds: float) -> None:
-    """Call `close`, and leave it behind when it does not come back in time."""
-    start_thread(close, "dc-close-session").join(seconds)
+def _try_within(step: Callable[[], None], what: str, seconds: float) -> list[str]:
+    """Carry out one step of stopping; returns the thread that is left behind with it, if one is.
+
+    What the step raises is logged: it keeps no other from being carried out.
+    """
+
+    def tried() -> None:
+        try:
+            step()
+        except BaseException:  # a panic in Zenoh is no Exception
+            _log.exception("closing %s failed", what)
+
+    name = f"dc-close-{what}"
+    return [] if run_within(tried, name, seconds) else [name]
 
 
 def _with_id(zenoh: Mapping[str, object], directory: Path) -> Mapping[str, object]:

@@ -19,8 +19,6 @@ from threading import Lock, Thread
 from durable_cache.endpoints.session import PlainReply, Session, hear_plain, start_thread, undeclare
 from durable_cache.service.logs import CHANGES
 
-__all__ = ["Stream", "Streams", "StreamsFull"]
-
 _changes_log = logging.getLogger(CHANGES)
 _LOOK_SECONDS = 0.2
 _QUIET_SECONDS_MAX = 15.0

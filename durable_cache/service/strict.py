@@ -23,16 +23,6 @@ from durable_cache.errors import (
 )
 from durable_cache.service.quantities import plain_number
 
-__all__ = [
-    "Findings",
-    "Mistakes",
-    "check_names",
-    "mistakes_of",
-    "read_model",
-    "read_table",
-    "readable_model",
-]
-
 ModelT = TypeVar("ModelT", bound=msgspec.Struct)
 _NEAR = 0.55
 """How like a known name a misspelt one is, at least: ``typo`` means no ``http``."""

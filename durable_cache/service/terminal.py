@@ -14,8 +14,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Bar", "show_table"]
-
 _REDRAW_SECONDS = 0.1
 Cells = Sequence[Sequence[str]]
 

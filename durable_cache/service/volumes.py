@@ -12,13 +12,13 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from durable_cache.errors import BackendNotFound, ConfigError
-from durable_cache.service.config import SECTION, Settings, VolumeSettings
+from durable_cache.model.arguments import wrong_at
+from durable_cache.service.config import Settings, VolumeSettings
 from durable_cache.service.masking import mask_text, resolve_secrets
+from durable_cache.service.sections import SECTION
 from durable_cache.service.strict import Findings, readable_model
 from durable_cache.storage.contract import Backend, BackendOptions
 from durable_cache.storage.plugins import find_backend
-
-__all__ = ["Volume", "read_volume", "read_volumes"]
 
 
 @runtime_checkable
@@ -70,10 +70,8 @@ def read_volume(name: str, settings: VolumeSettings) -> Volume:
         raise AssertionError(f"{where}: where no options can be read, a mistake was noted")
     volume = Volume(name, backend, options, raw)
     if isinstance(backend, _Checking):
-        try:
+        with wrong_at(where):
             backend.check_options(volume.options)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
     return volume
 
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["writing_whole"]
-
 
 @contextmanager
 def writing_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:

@@ -12,8 +12,6 @@ from typing import cast
 from durable_cache.model import cdr
 from durable_cache.model.cdr import CdrField, cdr_fields
 
-__all__ = ["cdr_decoder", "cdr_returns"]
-
 _TYPES = {
     "bool": "boolean",
     "byte": "smallint",

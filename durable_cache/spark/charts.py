@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Point", "bars", "lines"]
+from durable_cache.model.payloads import printable
 
 WIDTH, HEIGHT = 760, 220
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 34
@@ -45,9 +45,9 @@ def lines(points: Sequence[Point], *, low: float | None = None, unit: str = "") 
     )
 
 
-def bars(points: Sequence[Point], *, unit: str = "", top: float | None = None) -> str:
-    """Return horizontal bars, one row each; `top` is the value of a full bar."""
-    full = top if top is not None else max((point.value for point in points), default=1.0)
+def bars(points: Sequence[Point]) -> str:
+    """Return horizontal bars, one row each."""
+    full = max((point.value for point in points), default=1.0)
     width = WIDTH - LABEL_WIDTH - 110
     rows = []
     for at, point in enumerate(points):
@@ -55,11 +55,11 @@ def bars(points: Sequence[Point], *, unit: str = "", top: float | None = None) -
         length = 0.0 if full <= 0 else max(1.0, width * min(1.0, point.value / full))
         rows.append(
             f'<text class="name" x="{LABEL_WIDTH - 8}" y="{y + 16}" text-anchor="end">'
-            f"{escape(_short(point.label))}<title>{escape(_printable(point.label))}</title></text>"
+            f"{escape(_short(point.label))}<title>{escape(printable(point.label))}</title></text>"
             f'<rect x="{LABEL_WIDTH}" y="{y + 4}" width="{length:.1f}" height="16" rx="2">'
-            f"<title>{_told(point, unit)}</title></rect>"
+            f"<title>{_told(point)}</title></rect>"
             f'<text x="{LABEL_WIDTH + length + 6:.1f}" y="{y + 16}">'
-            f"{_number(point.value)}{escape(unit)}</text>"
+            f"{_number(point.value)}</text>"
         )
     return _frame("".join(rows), max(1, len(points)) * ROW_HEIGHT)
 
@@ -106,8 +106,8 @@ def _frame(inner: str, height: int = HEIGHT) -> str:
     )
 
 
-def _told(point: Point, unit: str) -> str:
-    return f"{escape(_printable(point.label))}: {_number(point.value)}{escape(unit)}"
+def _told(point: Point, unit: str = "") -> str:
+    return f"{escape(printable(point.label))}: {_number(point.value)}{escape(unit)}"
 
 
 def _number(value: float) -> str:
@@ -117,10 +117,5 @@ def _number(value: float) -> str:
 
 
 def _short(label: str, longest: int = 44) -> str:
-    told = _printable(label)
+    told = printable(label)  # keys are data
     return told if len(told) <= longest else f"{told[: longest // 2]}…{told[-longest // 2 + 1 :]}"
-
-
-def _printable(label: str) -> str:
-    """Keys are data: what cannot be shown is written as an escape."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in label)

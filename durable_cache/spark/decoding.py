@@ -16,8 +16,6 @@ from pyspark.sql.types import DataType, StructType
 from durable_cache.errors import ConfigError
 from durable_cache.model.payloads import FLOATS, INTEGERS, TEXTUAL
 
-__all__ = ["number", "parsed_json", "register_decoder", "text", "with_value"]
-
 _BITS = {"f32": (8, 23), "f64": (11, 52)}
 """Bits of exponent and fraction."""
 

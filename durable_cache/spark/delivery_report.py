@@ -22,8 +22,6 @@ from durable_cache.spark.predicates import named_by
 from durable_cache.spark.table import Table, open_table
 from durable_cache.spark.views import delivery
 
-__all__ = ["DeliverySummary", "delivery_report"]
-
 DAYS_MAX = 1100
 WORST_MAX = 25
 _KEY_UNKNOWN = "(key unknown)"

@@ -11,8 +11,6 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from durable_cache.errors import ConfigError, StorageCorrupt, StorageUnavailable
 
-__all__ = ["spark_errors"]
-
 _DAMAGED = (
     "FAILED_READ_FILE",
     "DELTA_LOG_FILE",

@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 from durable_cache.errors import ConfigError
 from durable_cache.spark.failures import spark_errors
 
-__all__ = ["delete", "exists", "rename", "require_absent"]
-
 
 class _Files(Protocol):
     def exists(self, path: object) -> bool: ...

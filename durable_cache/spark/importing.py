@@ -13,8 +13,6 @@ from durable_cache.spark.key_expressions import parse_key_expr
 from durable_cache.storage.plugins import open_storage
 from durable_cache.storage.transfer import CopyResult, copy_history
 
-__all__ = ["import_history"]
-
 Source = tuple[str, str, Mapping[str, object]]
 """A backend's name, a storage's name, and the backend's own options."""
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from durable_cache.errors import BackendNotInstalled, ConfigError
 from durable_cache.spark.java import check_java
 
-__all__ = ["COORDINATES", "default_folder", "fetch_jars", "jars_in", "main"]
-
 DELTA_VERSION = "4.4.0"
 _ARTIFACT = f"delta-spark_4.2_2.13-{DELTA_VERSION}.jar"
 COORDINATES = f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from durable_cache.errors import ConfigError
 
-__all__ = ["JAVA_MAJOR_MIN", "check_java"]
-
 JAVA_MAJOR_MIN = 17
 _REMEDY = (
     "install a JDK or JRE of version 17 or later (Debian: apt-get install openjdk-17-jre-headless)"

@@ -19,9 +19,8 @@ from durable_cache.spark.outputs import Format, check_apart, write_frame
 from durable_cache.spark.predicates import named_by
 from durable_cache.spark.selecting import Part
 from durable_cache.spark.table import Table, open_table
-from durable_cache.spark.views import gaps, time_order
-
-__all__ = ["Keep", "ReplaySummary", "downsample", "export", "gap_report", "replay_plan"]
+from durable_cache.spark.updates import time_order
+from durable_cache.spark.views import gaps
 
 Keep = Literal["first", "last", "mean"]
 _MICROS = 1_000_000

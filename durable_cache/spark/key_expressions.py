@@ -11,10 +11,8 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
-
-__all__ = ["parse_key_expr", "VERBATIM", "slashed_pattern", "verbatim_chunks"]
 
 VERBATIM = "/@"
 """What begins a verbatim chunk in a key with a slash before it."""
@@ -22,10 +20,8 @@ VERBATIM = "/@"
 
 def parse_key_expr(text: str) -> KeyExpression:
     """Read a key expression; ConfigError, never to be retried, when it is none."""
-    try:
+    with wrong_at("key_expr"):
         return KeyExpression(text)
-    except ValueError as error:
-        raise ConfigError(f"key_expr: {error}") from error
 
 
 def verbatim_chunks(key_expr: KeyExpression) -> int:

@@ -17,8 +17,6 @@ from durable_cache.spark.table import SAMPLE_COLUMNS, is_delta, open_table
 from durable_cache.spark.updates import is_update, newest_updates, with_updates
 from durable_cache.spark.views import newest
 
-__all__ = ["follow_latest", "read_latest", "update_latest"]
-
 KIND_PROPERTY = "durable_cache.table"
 _KIND = "latest"
 FILES_PER_BATCH_MAX = 1000

@@ -10,8 +10,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as fn
 
-__all__ = ["NUMBERING", "STREAM", "missing_ranges", "runs"]
-
 NUMBERING = ("source_zid", "source_eid", "epoch")
 STREAM = ("key_expr", *NUMBERING)
 

@@ -14,8 +14,6 @@ from durable_cache.spark.failures import spark_errors
 from durable_cache.spark.files import delete, rename, require_absent
 from durable_cache.spark.table import Table
 
-__all__ = ["Format", "check_apart", "write_frame", "write_text"]
-
 Format = Literal["parquet", "delta"]
 
 

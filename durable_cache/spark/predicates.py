@@ -13,6 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as fn
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import SnBounds, parse_sn, parse_source
 from durable_cache.model.timestamp import ntp64_from_ns, parse_rfc3339_ns
@@ -23,15 +24,12 @@ from durable_cache.spark.key_expressions import (
     verbatim_chunks,
 )
 
-__all__ = ["Moment", "Numbers", "moment_ns", "named_by", "of_source", "received", "sent", "with_sn"]
-
 Moment = datetime | str
 """An aware datetime, or an RFC 3339 text, to the nanosecond."""
 Numbers = int | tuple[int | None, int | None] | str
 """One sn, (first, last) with both ends included and None for no end, or text as in ``_sn``."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY = timedelta(days=1)
 
 
 def named_by(key_expr: KeyExpression | str, column: str = "key_expr") -> Column:
@@ -52,10 +50,8 @@ def named_by(key_expr: KeyExpression | str, column: str = "key_expr") -> Column:
 
 def of_source(source: str) -> Column:
     """Return the predicate for ``<zid>`` or ``<zid>:<eid>``; ``*`` is any; ConfigError else."""
-    try:
+    with wrong_at("source"):
         zid, eid = parse_source(source)
-    except ValueError as error:
-        raise ConfigError(f"source: {error}") from error
     held = fn.lit(True) if zid is None else fn.col("source_zid") == fn.lit(zid)
     return held if eid is None else held & (fn.col("source_eid") == fn.lit(eid))
 

@@ -18,8 +18,6 @@ from durable_cache.spark.predicates import (
 )
 from durable_cache.spark.table import Table, open_table
 
-__all__ = ["history"]
-
 
 def history(
     spark: SparkSession,

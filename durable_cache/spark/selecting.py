@@ -10,8 +10,6 @@ from durable_cache.spark.predicates import Moment, Numbers
 from durable_cache.spark.reading import history
 from durable_cache.spark.table import Table
 
-__all__ = ["Part"]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -16,8 +16,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.spark.jars import COORDINATES, default_folder, fetch_jars, jars_in
 from durable_cache.spark.java import check_java
 
-__all__ = ["spark_options", "spark_session"]
-
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 

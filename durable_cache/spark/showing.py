@@ -7,10 +7,10 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from durable_cache.model.payloads import printable
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["show"]
 
 
 def show(rows: DataFrame, limit: int, form: str) -> None:
@@ -35,7 +35,7 @@ def _plain(value: object) -> object:
         case None | bool() | int():
             return value
         case _:
-            return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in str(value))
+            return printable(str(value))
 
 
 def _print_table(names: list[str], rows: list[list[str]]) -> None:

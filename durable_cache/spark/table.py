@@ -13,8 +13,6 @@ from durable_cache.errors import ConfigError, SchemaOutdated
 from durable_cache.spark.failures import spark_errors
 from durable_cache.spark.files import exists
 
-__all__ = ["SAMPLE_COLUMNS", "SCHEMA_VERSION", "SKIP_COLUMNS", "Table", "is_delta", "open_table"]
-
 SCHEMA_VERSION = 1
 VERSION_PROPERTY = "durable_cache.schema_version"
 

@@ -13,15 +13,6 @@ from pyspark.sql import functions as fn
 
 from durable_cache.spark.key_expressions import VERBATIM
 
-__all__ = [
-    "is_update",
-    "newest_updates",
-    "pattern_of",
-    "time_order",
-    "verbatim_of",
-    "with_updates",
-]
-
 _DOUBLE = "#"
 """Stands for a double wildcard: no key and no expression may hold it."""
 

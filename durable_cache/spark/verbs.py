@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
-__all__ = ["add_spark_verbs"]
-
 ROWS_SHOWN = 50
 DIFFERS = 1
 

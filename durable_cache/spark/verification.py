@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -13,16 +13,15 @@ from pyspark.sql import functions as fn
 
 from durable_cache.errors import BackendNotInstalled
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId, sample_digest
-from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.sample import Kind, Sample, SourceId, sample_digest
+from durable_cache.model.selection import Selection
 from durable_cache.spark.failures import spark_errors
 from durable_cache.spark.key_expressions import parse_key_expr
 from durable_cache.spark.numbering import STREAM
 from durable_cache.spark.predicates import named_by
 from durable_cache.spark.table import open_table
 from durable_cache.storage.contract import Storage
-
-__all__ = ["Difference", "Verification", "verify", "verify_against"]
+from durable_cache.storage.sized_pages import pages
 
 IDENTITY = (*STREAM, "sn")
 DIFFERENCES_MAX = 1000
@@ -189,7 +188,8 @@ def _stage(
         from pyarrow import parquet
     except ModuleNotFoundError as error:
         raise BackendNotInstalled("delta", "delta", error.name or "pyarrow") from error
-    for at, page in enumerate(_pages(storage, key_expr)):
+    every = pages(storage.read, Selection(key_expr=key_expr), PAGE_SAMPLES)
+    for at, page in enumerate(filter(len, every)):
         columns = list(zip(*map(_identity, page.samples, page.digests), strict=True))
         names = [part.split()[0] for part in _STAGED.split(", ")]
         parquet.write_table(
@@ -199,19 +199,4 @@ def _stage(
 
 
 def _identity(sample: Sample, digest: bytes) -> tuple[str, str, int, int, int, bytes]:
-    return (*_flat(sample), digest)
-
-
-def _flat(sample: Sample) -> tuple[str, str, int, int, int]:
-    return sample.key, sample.source.zid, sample.source.eid, sample.epoch, sample.sn
-
-
-def _pages(storage: Storage, key_expr: KeyExpression) -> Iterator[SampleBatch]:
-    cursor: Cursor | None = None
-    while True:
-        page = storage.read(Selection(key_expr=key_expr), PAGE_SAMPLES, cursor)
-        if len(page.samples):
-            yield page.samples
-        if page.cursor is None:
-            return
-        cursor = page.cursor
+    return sample.key, sample.source.zid, sample.source.eid, sample.epoch, sample.sn, digest

@@ -17,21 +17,6 @@ from durable_cache.spark.numbering import NUMBERING, STREAM, missing_ranges, run
 from durable_cache.spark.table import Table, open_table
 from durable_cache.spark.updates import is_update, newest_updates, time_order, with_updates
 
-__all__ = [
-    "VIEWS",
-    "delivery",
-    "gaps",
-    "instances",
-    "latest",
-    "misses",
-    "newest",
-    "rates",
-    "register_views",
-    "stream_runs",
-    "streams",
-    "time_order",
-]
-
 _SOURCE = "concat_ws(':', source_zid, cast(source_eid as string))"
 _NUMBERED = "source_eid <> 0"
 """Between two samples without a number, whose number is a timestamp, nothing is missing."""

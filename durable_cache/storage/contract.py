@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import TracebackType
 from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
@@ -20,23 +19,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
-
-__all__ = [
-    "AppendResult",
-    "Backend",
-    "BackendOptions",
-    "Capabilities",
-    "Conflict",
-    "Durability",
-    "Floor",
-    "Held",
-    "Migratable",
-    "Page",
-    "Refusal",
-    "Retention",
-    "Storage",
-    "check_storage_name",
-]
 
 
 class Durability(IntEnum):
@@ -218,12 +200,7 @@ class Storage(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

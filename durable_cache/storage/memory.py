@@ -17,8 +17,6 @@ from durable_cache.storage.shared.paging import held_of, page_of
 from durable_cache.storage.shared.retention import floors_of
 from durable_cache.storage.shared.skips import SkipSet
 
-__all__ = ["MemoryBackend", "MemoryOptions", "MemoryStorage"]
-
 
 class MemoryStorage(contract.Storage):
     """Samples in dictionaries, sorted when read."""

@@ -15,8 +15,6 @@ import msgspec
 from durable_cache.errors import BackendNotFound, BackendNotInstalled, ConfigError
 from durable_cache.storage.contract import Backend, BackendOptions, Storage
 
-__all__ = ["GROUP", "find_backend", "installed_backends", "open_storage", "parse_options"]
-
 GROUP = "durable_cache.backends"
 _EXTRAS = {"memory": "", "sql": "postgres", "influxdb": "influxdb", "delta": "delta"}
 _OURS = "durable-cache"

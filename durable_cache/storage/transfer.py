@@ -16,8 +16,6 @@ from durable_cache.model.sample import SampleBatch, Skip, Stream, key_bytes, zid
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.storage.contract import Held, Refusal, Storage
 
-__all__ = ["CopyResult", "Missing", "copy_history", "missing_streams"]
-
 PAGE_SAMPLES = 10_000
 REFUSALS_KEPT_MAX = 100
 

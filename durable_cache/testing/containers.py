@@ -22,8 +22,6 @@ from urllib.request import urlopen
 
 from testcontainers.core.container import DockerContainer
 
-__all__ = ["DurableCacheContainer", "reason_no_engine"]
-
 ZENOH_PORT = 7447
 HTTP_PORT = 8080
 _CONFIG = "/etc/durable-cache/config.json5"

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["installed", "write_distribution"]
-
 
 def write_distribution(
     directory: Path,

@@ -27,8 +27,6 @@ from durable_cache.protocol.alignment.knowledge import flat, floor_of_depth, kno
 from durable_cache.testing.simulated_caches import SimulatedCache, source_of
 from durable_cache.testing.simulated_network import SECOND_NS, START_NS, Network, SimulationOptions
 
-__all__ = ["History", "run_history"]
-
 _KEYS = ("a/b/1", "a/b/2", "a/c/1", "a/c/2", "d/1")
 _SCOPES = (("a/**",), ("a/**",), ("a/**",), ("a/b/**",), ("**",), ("a/c/**", "d/**"))
 _POLICIES: tuple[tuple[int | None, float | None], ...] = (

@@ -7,14 +7,11 @@ import os
 import random
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from durable_cache.endpoints.session import Session, close_session, open_session
-
-__all__ = ["LocalNetwork", "free_port", "wait_until"]
-
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS_MAX = 8
@@ -23,32 +20,50 @@ _PORTS = itertools.cycle(
 )
 """Of its own for each process of a test run, and each of them once in a long time: one that was
 given out and is not listened on yet looks free to everybody."""
+_HELD_MAX = 64
+_HELD: deque[socket.socket] = deque(maxlen=_HELD_MAX)
+"""What holds the ports given out last for those of other test runs, who look at both protocols:
+UDP's port of the same number. By the time it is let go somebody listens, or never will."""
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on; AssertionError when none is found.
+    """Return a TCP port of the loopback that nobody listens on; AssertionError when none is found.
 
     Below those the system hands out by itself: such a one could go to somebody else before it is
-    used.
+    used. Another process that calls this is not given the same one meanwhile.
     """
     for port in itertools.islice(_PORTS, 100):
+        held = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as probe:
             try:
+                held.bind(("127.0.0.1", port))
                 probe.bind(("127.0.0.1", port))
             except OSError:
+                held.close()
                 continue
-            return port
+        if len(_HELD) == _HELD_MAX:
+            _HELD.popleft().close()
+        _HELD.append(held)
+        return port
     raise AssertionError("no free port among a hundred")
 
 
 def wait_until(
-    condition: Callable[[], object], timeout_seconds: float = 10.0, what: str = "it"
+    condition: Callable[[], object],
+    timeout_seconds: float = 10.0,
+    what: str = "it",
+    *,
+    instead: Callable[[], object] | None = None,
 ) -> None:
-    """Wait until `condition()` is true; AssertionError names `what` when it never was."""
+    """Wait until `condition()` is true; AssertionError names `what` when it never was.
+
+    And what `instead()` returns then: what there was in its place.
+    """
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come about within {timeout_seconds} s")
+            found = "" if instead is None else f"; instead: {instead()!r}"
+            raise AssertionError(f"{what} did not come about within {timeout_seconds} s{found}")
         time.sleep(0.005)
 
 
@@ -91,10 +106,5 @@ class LocalNetwork:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()

@@ -9,17 +9,6 @@ import msgspec
 from durable_cache.model.sample import Kind, Qos, Sample, SampleBatch, SourceId
 from durable_cache.model.timestamp import ntp64_from_ns
 
-__all__ = [
-    "HOSTILE_KEYS",
-    "SOURCE",
-    "START_NS",
-    "batch",
-    "filled",
-    "run",
-    "sample",
-    "stamp",
-]
-
 SOURCE = SourceId("4f2a", 7)
 START_NS = 1_790_000_000_000_000_000
 """The Unix time in nanoseconds at which the tests' histories begin."""

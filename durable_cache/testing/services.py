@@ -7,8 +7,6 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["REQUIRE_VARIABLE", "require"]
-
 REQUIRE_VARIABLE = "DURABLE_CACHE_REQUIRE"
 
 

@@ -49,8 +49,6 @@ from durable_cache.protocol.alignment.wire import Pull, PullReply, decode_reply,
 from durable_cache.protocol.wire import decode_batch
 from durable_cache.testing.simulated_network import SECOND_NS, START_NS, Network
 
-__all__ = ["SimulatedCache"]
-
 
 class SimulatedCache:
     """A storage, its door and its aligner, as an endpoint puts them together."""
@@ -198,7 +196,7 @@ class SimulatedCache:
                 self.pulled += len(batch)
                 let_in = [sample for sample in batch if self._let_in(sample.source)]
                 self.take(SampleBatch((*let_in, *held)))
-            case RaisePurge(_, floors):
+            case RaisePurge(_, floors, _):
                 self.purge(floors)
             case _:
                 self.outputs.append(output)

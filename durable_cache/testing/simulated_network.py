@@ -16,8 +16,6 @@ from durable_cache.protocol.alignment import (
     PeerSeen,
 )
 
-__all__ = ["SECOND_NS", "START_NS", "Network", "SimulationOptions"]
-
 SECOND_NS = 1_000_000_000
 START_NS = 1_800_000_000 * SECOND_NS
 

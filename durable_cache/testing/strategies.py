@@ -11,20 +11,6 @@ from durable_cache.model.selection import Order, Selection, SnBounds, TimeBounds
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.testing.samples import HOSTILE_KEYS
 
-__all__ = [
-    "batches",
-    "key_expressions",
-    "keys",
-    "ntp64s",
-    "qualities",
-    "ranges",
-    "samples",
-    "selections",
-    "skips",
-    "sns",
-    "sources",
-]
-
 SN_MAX = (1 << 35) - 2
 EPOCH_MAX = (1 << 29) - 1
 _ALPHABET = "ab@%_'\"\\.- \n\t\x00~é\uff5e\U0001f980"

@@ -20,8 +20,6 @@ from durable_cache.testing.conformance.removal import RemovalTests
 from durable_cache.testing.conformance.skips import SkipTests
 from durable_cache.testing.conformance.unnumbered import UnnumberedTests
 
-__all__ = ["StorageTests"]
-
 
 class StorageTests(
     AppendTests,

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import json5
 import jsonschema
@@ -17,6 +19,7 @@ import pytest
 
 from durable_cache.service.cli import build_parser, parsers_of
 from durable_cache.service.verbs import VERBS
+from tests.acceptance.conftest import environment_of_tests
 from tests.tree import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -73,6 +76,62 @@ def test_a_mistake_ends_with_2_and_one_clear_line(
     assert result.stdout == ""
     assert said in one_line(result)
     assert list(tmp_path.iterdir()) == [tmp_path / "cache.json5"], "nothing is silently created"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: &a [*a]\n", "".join(f"{n}: &{n} [{f'*{n - 1}, ' * 9}]\n" for n in range(1, 8))],
+    ids=["itself", "nine times nine"],
+)  # fmt: skip
+def test_aliases_that_nobody_can_read_are_refused(text: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache.yaml").write_text(f"0: &0 [1]\n{text}")
+    result = run("check-config", "cache.yaml")
+    assert result.returncode == 2, result.stderr
+    assert "aliases (*name) repeat too much, or themselves" in one_line(result)
+
+
+@pytest.mark.parametrize("number", ["inf", "1e300", "nan", "1e-300", "9" * 30, "-inf"])
+@pytest.mark.parametrize(
+    "words",
+    [("query", "**", "--timeout"), ("query", "**", "--limit"), ("put", "a", "1", "--rate"),
+     ("align", "--timeout"), ("top", "--interval"), ("loss", "--interval")],
+)  # fmt: skip
+def test_a_number_that_nobody_can_wait_for_is_refused(
+    words: tuple[str, ...], number: str, run: Run
+) -> None:
+    result = run(*words[:-1], f"{words[-1]}={number}", "--connect", "tcp/127.0.0.1:1")
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert f"{words[-1]}: " in line
+    assert "--help" in line
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(b"HTTP/1.0 200 OK\r\n\r\n[]", "no status of a service"),
+     (b"no HTTP", "no HTTP"), (b"", "Remote end closed connection without response"),
+     (None, "Connection refused")],
+)  # fmt: skip
+def test_what_is_no_status_page_is_named(answer: bytes | None, said: str, run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer or b"")
+
+        if answer is None:
+            server.close()
+        else:
+            Thread(target=serve, daemon=True).start()
+        result = run("status", "--url", url)
+    assert result.returncode == 1, result.stderr
+    line = one_line(result)
+    assert line.startswith(f"durable-cache: {url}: {said}")
+    assert "Errno" not in line
+    assert line.endswith("is it the address that http.listen names?")
 
 
 def test_a_missing_file_is_named(run: Run) -> None:
@@ -172,6 +231,52 @@ def test_a_full_disk_behind_the_output_is_named(arguments: tuple[str, ...]) -> N
         )
     assert result.returncode == 1
     assert one_line(result) == "durable-cache: standard output: No space left on device"
+
+
+@pytest.mark.parametrize(
+    "locale",
+    [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}],
+)
+def test_data_is_utf_8_whatever_the_locale_is(locale: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "cache.json5").write_text(GOOD.replace("lab/**", "żółw/**"), "utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "durable_cache", "check-config", tmp_path / "cache.json5"],
+        env={**environment_of_tests(), **locale},
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    shown = json.loads(result.stdout.decode("utf-8"))
+    assert shown["plugins"]["durable_cache"]["storages"]["lab"]["key_expr"] == "żółw/**"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("instances", "a//b", "--connect", "tcp/127.0.0.1:1"), "'a//b': empty chunk"),
+     (("pipe", "--from", "tcp/127.0.0.1:1", "--to", "tcp/127.0.0.1:1", "--key", "a//b"), "--key: 'a//b'")],
+)  # fmt: skip
+def test_a_wrong_key_expression_is_named_before_anybody_is_asked(
+    words: tuple[str, ...], said: str, run: Run
+) -> None:
+    result = run(*words)
+    assert result.returncode == 2, result.stderr
+    assert said in one_line(result)
+
+
+@pytest.mark.delta
+@pytest.mark.parametrize("verb", [("vacuum", "--dry-run"), ("vacuum",), ("optimize",)])
+def test_looking_after_a_table_that_is_not_there_makes_none(
+    verb: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("deltalake")
+    (tmp_path / "cache.json5").write_text(
+        """{ plugins: { durable_cache: { volumes: { lake: { backend: "delta", path: "delta" } },
+            storages: { fleet: { key_expr: "**" } } } } }"""
+    )
+    result = run("lake", *verb, "lake/flet", "--config", "cache.json5")
+    assert result.returncode == 1, result.stderr
+    assert "delta/flet: there is none yet" in result.stderr
+    assert not (tmp_path / "delta").exists()
 
 
 def test_help_of_a_verb_may_be_asked_for_either_way(run: Run) -> None:

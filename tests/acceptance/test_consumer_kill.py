@@ -211,6 +211,8 @@ def check_rewound(told: str, key: str) -> int:
     for life in told.split("begins\n")[1:]:
         asked: set[int] = set()
         last: int | None = None
+        is_seen = False
+        """Something was delivered since it was last asked for a rewind."""
         for words in map(str.split, life.splitlines()):
             if len(words) != 3 or words[1] != key:
                 continue
@@ -220,17 +222,16 @@ def check_rewound(told: str, key: str) -> int:
                     assert known < sn <= (reached + 1 if awaited is None else awaited)
                 else:
                     assert sn == last + 1 or sn in asked, (last, sn, asked)
-                last, reached = sn, max(reached, sn)
+                last, reached, is_seen = sn, max(reached, sn), True
                 awaited = None if awaited is not None and sn <= awaited else awaited
             elif what == "held":
                 known = max(known, sn) if not asked else known
             elif what == "asks":
                 asked.add(sn)
-                known, awaited = min(known, sn - 1), None
-                last_asked = last
+                known, awaited, is_seen = min(known, sn - 1), None, False
             else:
                 rewinds += 1
-                awaited = sn if last == last_asked else None
+                awaited = None if is_seen else sn
     return rewinds
 
 

@@ -92,7 +92,11 @@ def test_a_pipe_says_what_it_carried(
         (("--from", "{near}", "--to", "{nobody}"), 1, "--to {nobody}: zenoh cannot open"),
         (("--from", "here", "--to", "{near}"), 2, "--from: "),
         (("--from", "{near}", "--to", "{far}", "--name", "a b"), 2, "'a b'"),
-        (("--from", "{near}", "--to", "{far}", "--idle", "-1"), 2, "--idle"),
+        (("--from", "{near}", "--to", "{far}", "--idle", "-1"), 2, "--idle: "),
+        (
+            ("--from", "{near}", "--to", "{far}", "--interval", "0"),
+            *(2, "--interval: expected seconds above 0, got 0"),
+        ),
         (
             (*("--from", "{near}", "--to", "{far}"), "--mode", "unreliable", "--processed-by", "b"),
             *(2, "processed_by: mode="),

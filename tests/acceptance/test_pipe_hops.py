@@ -41,7 +41,7 @@ from durable_cache.endpoints.session import open_session
 from durable_cache.errors import DurableCacheError
 
 endpoint, table = sys.argv[1:3]
-database = sqlite3.connect(table)
+database = sqlite3.connect(table, timeout=60)
 with database:
     database.execute("CREATE TABLE IF NOT EXISTS got (key TEXT, source TEXT, sn INT, payload BLOB)")
     database.execute("CREATE TABLE IF NOT EXISTS position (run TEXT PRIMARY KEY, value BLOB)")
@@ -146,7 +146,7 @@ def pipe(source: str, target: str, name: str, processed_by: str) -> ModuleProces
 
 
 def got(table: Path) -> Iterator[tuple[str, str, int, bytes]]:
-    with closing(sqlite3.connect(table)) as database:
+    with closing(sqlite3.connect(table, timeout=60)) as database:  # B writes all the time
         yield from database.execute("SELECT key, source, sn, payload FROM got ORDER BY rowid")
 
 

@@ -7,9 +7,12 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -264,6 +267,61 @@ def test_a_content_type_or_a_key_that_zenoh_cannot_send_is_refused_and_ends_noth
         status, said = curl(shared, *body, key)
         assert status == 400, said
     assert curl(shared, "-X", "PUT", "-H", "content-type:text/plain", "-d", "1", path)[0] == 200
+
+
+LOCAL = b"Host: localhost\r\n"
+
+
+def answered(port: int, request: bytes, pause_seconds: float = 0.0) -> bytes:
+    """Send bytes as they are, one by one where there is a pause, and return what comes."""
+    parts = [request[at : at + 1] for at in range(len(request))] if pause_seconds else [request]
+    found = b""
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        with suppress(ConnectionError):
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(pause_seconds)
+            while more := connection.recv(65536):
+                found += more
+    return found
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "said"),
+    [(b"GET /demo/a HTTP/1.0\r\n\r\n", 400, b"names no Host"),
+     (b"GET http://[ HTTP/1.1\r\n" + LOCAL, 400, b"Invalid IPv6 URL"),
+     (b"GET / HTTP/9.9\r\n" + LOCAL, 505, b"Invalid HTTP version"),
+     (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n" + LOCAL, 414, b"Request-URI Too Long"),
+     (b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n" + LOCAL, 431, b"Line too long"),
+     (b"PATCH /demo/a HTTP/1.1\r\n" + LOCAL, 501, b"Unsupported method ('PATCH')"),
+     (b"PUT /demo/a HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n" + LOCAL, 413, b"most")],
+)  # fmt: skip
+def test_what_is_no_request_is_answered_on_one_line_of_text(
+    request_: bytes, status: int, said: bytes, shared: Served
+) -> None:
+    before = shared.process.stderr
+    head, _, body = answered(shared.port, request_ + b"\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 %d " % status)
+    assert b"Content-Type: text/plain" in head
+    assert b"X-Content-Type-Options: nosniff" in head
+    assert said in body
+    assert body.count(b"\n") == 1
+    assert shared.process.stderr == before
+
+
+def test_clients_that_trickle_keep_nobody_out(shared: Served) -> None:
+    slow = [
+        Thread(target=answered, args=(shared.port, b"GET /demo/a HTTP/1.1\r\n", 0.9))
+        for _ in range(2)
+    ]
+    for client in slow:
+        client.start()
+    time.sleep(0.5)  # both have their threads
+    begun = time.monotonic()
+    assert b" 200 OK" in answered(shared.port, b"GET /demo/a HTTP/1.1\r\n" + LOCAL + b"\r\n")
+    assert time.monotonic() - begun < 8
+    for client in slow:
+        client.join()
 
 
 def test_rest_is_off_unless_it_is_asked_for(run: Run, tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ import dataclasses
 import json
 from dataclasses import replace
 
-from durable_cache.endpoints.cache import CacheStatus
 from durable_cache.endpoints.delays import DelaysSeen
 from durable_cache.endpoints.ingest import Miss
-from durable_cache.endpoints.status import AlignmentStatus
+from durable_cache.endpoints.status import AlignmentStatus, CacheStatus
 from durable_cache.endpoints.subscriber.tables import ConsumerCounts
 from durable_cache.protocol.subjects import SubjectCounts
 from durable_cache.service.measured import ModeRates

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from durable_cache import (
@@ -25,10 +24,11 @@ from durable_cache import (
     read,
 )
 from durable_cache.endpoints.session import close_session, open_session
-from durable_cache.testing.network import LocalNetwork
+from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.chaos.publishing import CLOSED, connection
 from tests.chaos.verdict import Delivered, Place, Seen, Told, judge
-from tests.kit.faults import ModuleProcess, TcpProxy, wait_until
+from tests.kit.faults import ModuleProcess
+from tests.kit.proxy import TcpProxy
 
 __all__ = ["Chaos"]
 
@@ -108,12 +108,7 @@ class Chaos:
             self._owned = owned.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._owned.close()
 
     def rage(self, seconds: float) -> None:
@@ -143,10 +138,10 @@ class Chaos:
         for name in self._publishers:
             self._told_path(name).with_name(self._told_path(name).name + ".stop").touch()
         for name, process in self._publishers.items():
-            wait_until(lambda p=process: CLOSED in p.stdout, f"{name} closed", 120)  # type: ignore[misc]
+            wait_until(lambda p=process: CLOSED in p.stdout, 120, f"{name} closed")  # type: ignore[misc]
         self._await_rest()
         last = self._watch()
-        wait_until(lambda: last.subscriber.history_complete, "the last one's history", 60)
+        wait_until(lambda: last.subscriber.history_complete, 60, "the last one's history")
         told = Told()
         for name in self._publishers:
             with self._told_path(name).open() as lines:

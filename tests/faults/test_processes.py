@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.faults import ModuleProcess, full_disk, wait_until
+from durable_cache.testing.network import wait_until
+from tests.kit.faults import ModuleProcess, full_disk
 
 _PROGRAM = """
 import signal, subprocess, sys, time
@@ -64,7 +65,7 @@ def test_nothing_outlives_the_block_not_even_a_child(folder: Path) -> None:
     with ModuleProcess("program", ["child"], folder=folder, ready="ready") as process:
         child = int(process.stdout.split()[1])
         assert _is_alive(child)
-    wait_until(lambda: not _is_alive(child), "the child's end")
+    wait_until(lambda: not _is_alive(child), 30, "the child's end")
     assert not _is_alive(process.pid)
 
 
@@ -72,7 +73,7 @@ def test_a_stopped_process_stands_still_and_goes_on(folder: Path) -> None:
     with ModuleProcess("program", folder=folder, ready="ready") as process:
         with process.suspended():
             stat = Path(f"/proc/{process.pid}/stat")
-            wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", "the stop")
+            wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", 30, "the stop")
             process.signal(signal.SIGTERM)
             assert process.is_running()
         assert process.wait() == 7

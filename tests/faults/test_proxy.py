@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.faults import TcpProxy, wait_until
+from durable_cache.testing.network import wait_until
+from tests.kit.proxy import TcpProxy
 
 
 class Echo:
@@ -91,9 +92,9 @@ def test_bytes_pass_unchanged_and_are_counted(proxy: TcpProxy) -> None:
         assert _exactly(client, len(sent)) == sent
         sender.join()
         assert proxy.connections == 1
-    wait_until(lambda: proxy.connections == 0, "the connection's end")
+    wait_until(lambda: proxy.connections == 0, 30, "the connection's end")
     ways = (proxy.to_server, proxy.to_client)  # counted behind the bytes themselves
-    wait_until(lambda: {way.bytes_passed for way in ways} == {len(sent)}, "both ways' counts")
+    wait_until(lambda: {way.bytes_passed for way in ways} == {len(sent)}, 30, "both ways' counts")
 
 
 def test_the_end_of_one_direction_leaves_the_other_open(proxy: TcpProxy) -> None:
@@ -101,7 +102,7 @@ def test_the_end_of_one_direction_leaves_the_other_open(proxy: TcpProxy) -> None
     with _connect(proxy) as client:
         client.sendall(b"question")
         client.shutdown(socket.SHUT_WR)
-        wait_until(lambda: proxy.to_server.bytes_passed == 8, "the question's way")
+        wait_until(lambda: proxy.to_server.bytes_passed == 8, 30, "the question's way")
         proxy.heal()
         assert _exactly(client, 100) == b"question"
 
@@ -130,7 +131,7 @@ def test_a_black_hole_swallows_one_way_only(proxy: TcpProxy, echo: Echo) -> None
     proxy.to_client.black_hole = True
     with _connect(proxy) as client:
         client.sendall(b"lost reply")
-        wait_until(lambda: bytes(echo.received) == b"lost reply", "the server's receipt")
+        wait_until(lambda: bytes(echo.received) == b"lost reply", 30, "the server's receipt")
         client.settimeout(0.2)
         with pytest.raises(TimeoutError):
             client.recv(1)

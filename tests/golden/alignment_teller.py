@@ -232,7 +232,7 @@ class AlignmentTeller(Teller):
                     offered += [f"to compare {told(_by_number(held))}"] if len(held) else []
                     self._say(f"{cache.name} is offered by {peer} {' and '.join(offered)}")
                     self._stored(cache, SampleBatch((*batch, *held)))
-                case RaisePurge(peer, floors):
+                case RaisePurge(peer, floors, _):
                     below = ", ".join(f"{s.source.zid}@{s.epoch} {floor}" for s, floor in floors)
                     self._say(f"{cache.name} learns from {peer} of a purge below {below}")
                     self._drop(cache, Purged, floors)

@@ -155,7 +155,7 @@ class PublisherTeller(Teller):
                 return "ask caches which epochs they know"
             case Declare(epoch, incarnation):
                 return f"declare epoch {epoch} run {self._named(incarnation)}"
-            case Send(sample):
+            case Send(sample=sample):
                 return f"send {told([sample])}"
             case Full(unacknowledged):
                 return f"not taken: {unacknowledged} wait for acknowledgements"

@@ -18,7 +18,7 @@ from durable_cache import (
     declare_reliability_cache,
     declare_reliable_publisher,
 )
-from durable_cache.endpoints.session import hear, undeclare
+from durable_cache.endpoints.session import undeclare
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.alignment import (
@@ -256,7 +256,9 @@ def test_nothing_is_said_when_nothing_changes_and_nothing_moves_under_live_traff
     ]
     heard: list[str] = []
     listener = network.client()
-    watching = hear(listener, "@durable/v1/default/**", lambda key, _: heard.append(key))
+    watching = listener.declare_subscriber(
+        "@durable/v1/default/**", lambda sample: heard.append(str(sample.key_expr))
+    )
     try:
         with declare_reliable_publisher(network.client(), "a/live") as publisher:
             wait_until(lambda: publisher.matched, 20)

@@ -35,7 +35,8 @@ from durable_cache.service.client import admin_values
 from durable_cache.storage.contract import Floor, Storage
 from durable_cache.storage.plugins import open_storage
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
-from tests.kit.faults import ModuleProcess, TcpProxy
+from tests.kit.faults import ModuleProcess
+from tests.kit.proxy import TcpProxy
 
 LONG, SHORT = 30, 1000
 """Streams with many samples each; and with few, ten of a source."""

@@ -63,10 +63,11 @@ def test_peers_that_never_answer_keep_nobody_waiting(network: LocalNetwork) -> N
 def test_an_aligner_that_falls_behind_begins_anew_and_lacks_nothing(
     network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    honest, go_on = Aligner.handle, threading.Event()
+    honest, held, go_on = Aligner.handle, threading.Event(), threading.Event()
 
     def held_up(aligner: Aligner, event: AlignerEvent) -> list[AlignerOutput]:
         if isinstance(event, Appended):
+            held.set()
             go_on.wait(30)
         return honest(aligner, event)
 
@@ -74,6 +75,7 @@ def test_an_aligner_that_falls_behind_begins_anew_and_lacks_nothing(
     with declare(network, "one", align_bytes_max=20_000) as one, declare(network, "two") as two:
         for first in range(0, 500, 100):
             feed(one, samples(range(first, first + 100), clock=CLOCK))
+            assert held.wait(30), "it falls behind from the first batch on, and so only once"
         feed(two, samples([500], clock=CLOCK))
         go_on.set()
         wait_until(lambda: same(one, two), 30, "equality")

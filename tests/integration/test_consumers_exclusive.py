@@ -29,7 +29,7 @@ from durable_cache.errors import ConfigError, NoMajority
 from durable_cache.protocol.alignment import AlignerOptions
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.kit.far import FarNetwork
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 FAST = CacheOptions(
     align=True,

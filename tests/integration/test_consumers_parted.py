@@ -24,7 +24,7 @@ from durable_cache.service.cli import main
 from durable_cache.service.config import read_settings
 from durable_cache.service.service import Service
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 SOURCES, SAMPLES = 6, 5
 SHARED = ConsumerOptions(level="memory", confirm_seconds=0.01, members_max=2)

@@ -8,7 +8,6 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import pytest
 import zenoh
@@ -20,7 +19,7 @@ from durable_cache.protocol.advisories import LossAdvisory, decode_advisory
 from durable_cache.protocol.losses import decode_rows
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.relay import Relay
+from tests.servers.relay import Relay, Relayed, choice, rising
 from tests.servers.zenoh_sources import Numbered, connected, ready_publisher
 
 ALONE = DeliveryOptions(recovery=False, losses_max=5, loss_keys_max=3)
@@ -148,29 +147,17 @@ def carried(
     Returns the relays, what came, the rates, and how many numbers were reported as lost.
     """
     taken: list[Sample] = []
-    source = Numbered(networks[0].client(), "a/b")
-    relays = [
-        Relay(taken_from.client(), sent_to.client(), "a/b", choose)
-        for (taken_from, sent_to), choose in zip(pairwise(networks), choices, strict=True)
-    ]
+    route = Relayed(networks, *choices)
     with declare_reliable_subscriber(
         networks[-1].client(), "a/b", taken.append, options=DeliveryOptions(recovery=False)
     ) as it:
-        for publisher in (source.publisher, *(relay.publisher for relay in relays)):
-            connected(publisher)
-        for sn in range(SENT + 1):
-            source.session.put(
-                "a/b",
-                b"x",
-                source_info=zenoh.SourceInfo(source.publisher.id, sn),
-                timestamp=source.session.new_timestamp(),
-                attachment=b"end" if sn == SENT else None,
-                congestion_control=zenoh.CongestionControl.BLOCK,
-            )
+        for relay in route.relays:
+            connected(relay.publisher)
+        route.publish(SENT)
         wait_until(lambda: taken and taken[-1].sn == SENT, 60, "the last sample")
         (row,) = it.losses
         assert row.rates is not None
-        return relays, taken, row.rates, row.lost
+        return route.relays, taken, row.rates, row.lost
 
 
 @pytest.fixture
@@ -182,20 +169,11 @@ def networks() -> Iterator[list[LocalNetwork]]:
 def test_rates_equal_what_a_relay_counted_that_drops_doubles_and_reorders(
     networks: list[LocalNetwork],
 ) -> None:
-    chance = random.Random(20221122)
-
-    def choose() -> tuple[int, int]:
-        times = chance.choices([0, 1, 2], [0.1, 0.75, 0.15])[0]
-        return times, chance.choice([0, 0, 0, 1, 4])
-
-    (relay,), taken, rates, lost = carried(networks[:2], choose)
-    rising: list[int] = []  # what deduplication by index leaves, as the text has it
-    for sn in relay.sent:
-        if not rising or sn > rising[-1]:
-            rising.append(sn)
-    assert [one.sn for one in taken] == rising
-    assert rates == DeliveryRates.measured(SENT + 1, len(relay.sent), len(rising))
-    assert lost == SENT + 1 - len(rising)
+    (relay,), taken, rates, lost = carried(networks[:2], choice(20221122))
+    kept = rising(relay.sent)
+    assert [one.sn for one in taken] == kept
+    assert rates == DeliveryRates.measured(SENT + 1, len(relay.sent), len(kept))
+    assert lost == SENT + 1 - len(kept)
     assert sum(one.missed_before or 0 for one in taken) == lost
     assert 0.5 < rates.reliability < 1
     assert 0.5 < rates.uniqueness < 1

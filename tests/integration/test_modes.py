@@ -7,11 +7,9 @@ import math
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import zenoh
 
 from durable_cache import (
     FifoChannel,
@@ -28,18 +26,11 @@ from durable_cache.model.delivery import DeliveryMode, DeliveryRates
 from durable_cache.modes import ModeOptions, RetryingSubscriber
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.relay import Relay
+from tests.servers.relay import DOUBLED, DROPPED, SINGLE, Relayed, choice, rising
 from tests.servers.zenoh_sources import Inbox, Numbered, connected
 
 SENT = 3000
-DROPPED, SINGLE, DOUBLED = 0.1, 0.75, 0.15
 BY_ID = ModeOptions(deduplication="id")
-
-
-@pytest.fixture
-def farther() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as network:
-        yield network
 
 
 def rates_of(subscriber: ReliableSubscriber) -> DeliveryRates:
@@ -55,14 +46,8 @@ def received(subscriber: ReliableSubscriber) -> int:
 def test_each_mode_delivers_what_a_relay_counted_and_the_model_predicts(
     network: LocalNetwork, farther: LocalNetwork
 ) -> None:
-    chance = random.Random(20221122)
-
-    def choose() -> tuple[int, int]:
-        times = chance.choices([0, 1, 2], [DROPPED, SINGLE, DOUBLED])[0]
-        return times, chance.choice([0, 0, 0, 1, 4])
-
-    source = Numbered(network.client(), "a/b")
-    relay = Relay(network.client(), farther.client(), "a/b", choose, stored=True)
+    route = Relayed([network, farther], choice(20221122), stored=True)
+    (relay,) = route.relays
     behind = farther.client()
     modes: dict[str, tuple[Inbox, ReliableSubscriber]] = {}
 
@@ -82,16 +67,7 @@ def test_each_mode_delivers_what_a_relay_counted_and_the_model_predicts(
         declare("least", "at-least-once")
         for inbox, _ in modes.values():
             inbox.await_path_from(relay.session)
-        connected(source.publisher)
-        for sn in range(SENT + 1):
-            source.session.put(
-                "a/b",
-                b"x",
-                source_info=zenoh.SourceInfo(source.publisher.id, sn),
-                timestamp=source.session.new_timestamp(),
-                attachment=b"end" if sn == SENT else None,
-                congestion_control=zenoh.CongestionControl.BLOCK,
-            )
+        route.publish(SENT)
         for name in ("once", "least"):
             inbox, _ = modes[name]
             wait_until(lambda inbox=inbox: len(inbox.samples) > SENT, 60, name)
@@ -102,14 +78,11 @@ def test_each_mode_delivers_what_a_relay_counted_and_the_model_predicts(
         came = {name: [one.sn for one in inbox.samples] for name, (inbox, _) in modes.items()}
         rates = {name: rates_of(subscriber) for name, (_, subscriber) in modes.items()}
         first = list(dict.fromkeys(relay.sent))
-        rising: list[int] = []
         following: list[int] = []
         for sn in relay.sent:
-            if not rising or sn > rising[-1]:
-                rising.append(sn)
             if not following or sn == following[-1] + 1:
                 following.append(sn)
-        unique = {"any": first, "id": first, "index": rising, "next": following}
+        unique = {"any": first, "id": first, "index": rising(relay.sent), "next": following}
         assert came == {
             **unique,
             "any": relay.sent,
@@ -156,8 +129,8 @@ def test_from_one_in_a_thousand_to_every_second_sample_what_is_dropped_comes_fro
         times = 0 if chance.random() < dropped else 1 + (chance.random() < dropped)
         return times, chance.randint(1, 4) if chance.random() < dropped else 0
 
-    source = Numbered(network.client(), "a/b")
-    relay = Relay(network.client(), farther.client(), "a/b", choose, stored=True)
+    route = Relayed([network, farther], choose, stored=True)
+    (relay,) = route.relays
     behind, once, by_id = farther.client(), Inbox(), Inbox()
     with (
         declare_reliability_cache(relay.session, "a/b", allowed_origin=Origins.SESSION_LOCAL),
@@ -168,16 +141,7 @@ def test_from_one_in_a_thousand_to_every_second_sample_what_is_dropped_comes_fro
     ):
         for inbox in (once, by_id):
             inbox.await_path_from(relay.session)
-        connected(source.publisher)
-        for sn in range(SENT + 1):
-            source.session.put(
-                "a/b",
-                b"x",
-                source_info=zenoh.SourceInfo(source.publisher.id, sn),
-                timestamp=source.session.new_timestamp(),
-                attachment=b"end" if sn == SENT else None,
-                congestion_control=zenoh.CongestionControl.BLOCK,
-            )
+        route.publish(SENT)
         wait_until(lambda: len(once.samples) > SENT, 60, "the last sample")
         wait_until(lambda: received(counting) == len(relay.sent), 60, "all that was sent")
         assert [one.sn for one in once.samples] == [*range(SENT + 1)]

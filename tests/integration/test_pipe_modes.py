@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import zenoh
 
 from durable_cache import (
     ReliabilityCache,
@@ -21,22 +19,12 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.delivery import DeliveryMode, DeliveryRates
 from durable_cache.pipes import PipeOptions, ReliablePipe, declare_reliable_pipe
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.relay import Relay
-from tests.servers.zenoh_sources import Numbered, await_path, connected
+from tests.servers.relay import Relayed, choice, rising
+from tests.servers.zenoh_sources import await_path
 
 POSITIONS = "@durable/v1/default/consumers/**"
 MODES = ("unreliable", "at-most-once", "at-least-once", "exactly-once")
 SENT = 900
-
-
-def choice(seed: int) -> Callable[[], tuple[int, int]]:
-    chance = random.Random(seed)
-
-    def choose() -> tuple[int, int]:
-        times = chance.choices([0, 1, 2], [0.1, 0.75, 0.15])[0]
-        return times, chance.choice([0, 0, 0, 1, 4])
-
-    return choose
 
 
 def options_of(mode: str, retry_seconds: float = 0.5) -> PipeOptions:
@@ -64,8 +52,8 @@ def test_each_mode_carries_what_its_name_says_and_the_rates_are_what_was_counted
 ) -> None:
     """The relay's losses are the route's; the pipes behind it lose and repeat nothing."""
     first, middle = (stack.enter_context(LocalNetwork()) for _ in range(2))
-    source = Numbered(first.client(), "a/b")
-    relay = Relay(first.client(), middle.client(), "a/b", choice(20261123), stored=True)
+    route = Relayed([first, middle], choice(20261123), stored=True)
+    (relay,) = route.relays
     kept = {"allowed_origin": Origins.SESSION_LOCAL}
     stack.enter_context(declare_reliability_cache(relay.session, "a/b", **kept))
     stack.enter_context(declare_reliability_cache(middle.client(), POSITIONS))
@@ -82,26 +70,18 @@ def test_each_mode_carries_what_its_name_says_and_the_rates_are_what_was_counted
         )
         wait_until(lambda mode=mode: pipes[mode].status().caches == 1)
         await_path(relay.session, taken_from)
-    connected(source.publisher)
-    for sn in range(SENT + 1):
-        source.session.put(
-            "a/b",
-            b"x",
-            source_info=zenoh.SourceInfo(source.publisher.id, sn),
-            timestamp=source.session.new_timestamp(),
-            attachment=b"end" if sn == SENT else None,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-        )
+    route.publish(SENT)
     everything = list(range(SENT + 1))
     for mode in ("at-least-once", "exactly-once"):
         wait_until(lambda mode=mode: pipes[mode].status().confirmed == SENT + 1, 60, mode)
     wait_until(lambda: relay.taken == SENT + 1, what="the relay's last")
-    rising: list[int] = []
-    for sn in relay.sent:
-        if not rising or sn > rising[-1]:
-            rising.append(sn)
-    unique = {"unreliable": sorted(set(relay.sent)), "at-most-once": rising}
-    assert len(rising) < len(unique["unreliable"]) < len(everything) < len(relay.sent) + SENT
+    unique = {"unreliable": sorted(set(relay.sent)), "at-most-once": rising(relay.sent)}
+    assert (
+        len(unique["at-most-once"])
+        < len(unique["unreliable"])
+        < len(everything)
+        < len(relay.sent) + SENT
+    )
     for mode, carried in unique.items():
         pipe, count = pipes[mode], len(carried)
         try:

@@ -359,8 +359,8 @@ def test_each_network_has_a_domain_of_its_own(near: LocalNetwork, far: LocalNetw
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ({"name": "a b"}, "consumer"),
-        ({"processed_by": ""}, "consumer"),
+        ({"name": "a b"}, "^name: expected a name"),
+        ({"processed_by": ""}, "^processed_by: expected a name"),
         ({"acknowledgements": 0}, "acknowledgements"),
         ({"level": "tape"}, "level"),
         ({"frame_samples_max": 20_000}, "frame_samples_max"),
@@ -403,3 +403,25 @@ def test_caches_beyond_the_bound_are_told_of_and_served_when_one_goes(
     assert [(record.levelname, record.__dict__["caches_max"]) for record in told] == [
         ("WARNING", 1)
     ]
+
+
+def test_a_target_network_without_caches_is_told_of_once_and_so_is_its_coming_back(
+    near: LocalNetwork,
+    far: LocalNetwork,
+    near_cache: ReliabilityCache,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def told(words: str) -> int:
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    def opened() -> ReliabilityCache:
+        return declare_reliability_cache(far.client(), "a/**")
+
+    cache = opened()
+    with pipe_between(near, far) as pipe:
+        wait_until(lambda: pipe.status().caches == 1, what="the cache of the target network")
+        cache.close()
+        wait_until(lambda: told("too few caches") == 1, what="a word of it")
+        with opened():
+            wait_until(lambda: told("in reach again") == 1, what="a word of its coming back")
+        assert told("too few caches") == 1

@@ -20,9 +20,9 @@ from durable_cache.model.sample import SampleBatch
 from durable_cache.storage.contract import Durability
 from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
 from durable_cache.testing.conformance.hooks import read_all
+from durable_cache.testing.network import wait_until
 from durable_cache.testing.samples import SOURCE, run
 from durable_cache_sql import SqlBackend, SqlOptions
-from tests.kit.faults import wait_until
 from tests.servers.postgres import OwnServer, options_for
 
 pytestmark = pytest.mark.postgres
@@ -57,13 +57,13 @@ class Service:
     def goes_on(self) -> None:
         """Wait until more was committed, whatever the backend does."""
         seen = self.commits
-        wait_until(lambda: self.commits > seen or self.failure is not None, "another commit")
+        wait_until(lambda: self.commits > seen or self.failure is not None, 30, "another commit")
 
     def drains(self) -> None:
         """Wait until more reached the backend."""
         seen = self.journaled.drained_samples
         wait_until(
-            lambda: self.journaled.drained_samples > seen, "the drain to go on", SETTLE_SECONDS
+            lambda: self.journaled.drained_samples > seen, SETTLE_SECONDS, "the drain to go on"
         )
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ def test_a_connection_that_ends_after_the_commit_and_before_its_answer(
         thread = Thread(target=append)
         thread.start()
         wait_until(
-            lambda: other.execute(f"SELECT 1 {waiting}").fetchone() is not None, "the COMMIT"
+            lambda: other.execute(f"SELECT 1 {waiting}").fetchone() is not None, 30, "the COMMIT"
         )
         other.execute("ALTER SYSTEM RESET synchronous_standby_names")
         other.execute(f"SELECT pg_terminate_backend(pid, 5000) {waiting}")
@@ -168,7 +168,7 @@ def locked_for(options: SqlOptions, serving: Service, seconds: float) -> None:
     with psycopg.connect(options.url) as other:
         other.execute("LOCK TABLE dc_samples IN ACCESS EXCLUSIVE MODE")
         begun = time.monotonic()
-        wait_until(lambda: "lock timeout" in serving.journaled.backend_error, "the complaint", 60)
+        wait_until(lambda: "lock timeout" in serving.journaled.backend_error, 60, "the complaint")
         serving.goes_on()
         Event().wait(max(0.0, seconds - (time.monotonic() - begun)))
         assert serving.failure is None
@@ -233,7 +233,7 @@ def test_a_full_disk_of_the_server(small_disk: Path, tmp_path: Path) -> None:
         with service(SqlOptions(url=server.url), tmp_path / "state") as serving:
             serving.drains()
             filled(ballast)
-            wait_until(lambda: serving.journaled.backend_error != "", "a full disk", SETTLE_SECONDS)
+            wait_until(lambda: serving.journaled.backend_error != "", SETTLE_SECONDS, "a full disk")
             serving.goes_on()
             ballast.unlink()
             server.stop("immediate")

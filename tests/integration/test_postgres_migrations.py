@@ -16,11 +16,12 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy.engine import make_url
 
 from durable_cache.errors import StorageLocked
+from durable_cache.testing.network import wait_until
 from durable_cache.testing.samples import batch, run
 from durable_cache_sql import SqlBackend, SqlOptions
 from durable_cache_sql.schema import NEWEST
 from tests.integration.test_postgres_schema import reflected
-from tests.kit.faults import ModuleProcess, wait_until
+from tests.kit.faults import ModuleProcess
 from tests.servers.postgres import postgres_url
 
 pytestmark = pytest.mark.postgres
@@ -102,13 +103,13 @@ def killed_at(step: int, database: SqlOptions, config: Path) -> None:
         ) as process:
             wait_until(
                 lambda: connection.execute(waits).fetchone() is not None,
-                f"step {step}",
                 WAIT_SECONDS,
+                f"step {step}",
             )
             process.kill()
             connection.execute("SELECT pg_advisory_unlock(77)")
             wait_until(
-                lambda: connection.execute(others).fetchone() is None, "the server to notice"
+                lambda: connection.execute(others).fetchone() is None, 30, "the server to notice"
             )
         connection.execute("UPDATE steps.wanted SET step = 0")
 
@@ -148,7 +149,7 @@ def test_a_second_migration_waits_for_the_first(database: SqlOptions, config: Pa
         first = replace(patient, application_name="the-first-one")
         threads = [Thread(target=SqlBackend().migrate, args=(one,)) for one in (first, patient)]
         threads[0].start()
-        wait_until(lambda: steps_of(database) == 5, "the first migration", WAIT_SECONDS)
+        wait_until(lambda: steps_of(database) == 5, WAIT_SECONDS, "the first migration")
         with pytest.raises(StorageLocked, match=r"'the-first-one' .* run the command again"):
             SqlBackend().migrate(database)
         threads[1].start()

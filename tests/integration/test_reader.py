@@ -36,7 +36,8 @@ from durable_cache.profiles import (
 )
 from durable_cache.protocol.wire import own_key, parse_publisher_token
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.kit.faults import ModuleProcess, TcpProxy
+from tests.kit.faults import ModuleProcess
+from tests.kit.proxy import TcpProxy
 from tests.servers.zenoh_sources import Numbered, connected
 
 CONSISTENT = "eventually-consistent"

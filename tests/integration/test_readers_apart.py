@@ -43,7 +43,7 @@ from durable_cache.protocol.alignment import AlignerOptions
 from durable_cache.storage.contract import Durability
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.kit.far import FarNetwork
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
 KEYS = [f"d/{at}" for at in range(4)]

@@ -24,12 +24,13 @@ from durable_cache import (
     declare_reliable_subscriber,
 )
 from durable_cache.endpoints.session import Session, close_session, open_session
-from durable_cache.model.sample import Kind
+from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.profiles import InstanceState
 from durable_cache.protocol.alignment import AlignerOptions, MergePolicy, SplitBrainOptions
+from durable_cache.protocol.cache.events import Origin
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 ALIGNER = AlignerOptions(slot_seconds=1, settle_seconds=0.2)
 DISPOSED = InstanceState.NOT_ALIVE_DISPOSED
@@ -293,6 +294,26 @@ def test_history_is_removed_where_that_is_wanted(
         if policy is not MergePolicy.DELETE:
             assert side.history() >= OLD | NEARS
     wait_until(lambda: parted.near.cache.status().alignment.history_removed >= len(gone))
+
+
+def test_a_value_that_the_master_cannot_publish_costs_the_others_nothing(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """One of an earlier version's storage: its encoding would end the session that sends it."""
+    parted = Parted(stack, tmp_path, MergePolicy.CATCH_UP)
+    clock = int(str(parted.near.session.new_timestamp()).partition("/")[0])
+    unsendable = Sample(
+        *("a/bad", SourceId("ab12", 7), 5, 0, b"near"),
+        encoding="x" * 300,
+        ntp64=clock,
+        timestamp_id="ab12",
+    )
+    parted.near.cache.ingest.offer([unsendable], Origin.RECOVERED)
+    wait_until(lambda: parted.near.stored().get("a/bad") == "near")
+    written({"a/bad": "far"}, parted.publishers[1])
+    parted.halves.link.heal()
+    agreed = {**MASTERS, "a/bad": "far"}
+    wait_until(lambda: all(side.stored() == agreed for side in parted.sides), 60, "agreement")
 
 
 def test_a_master_that_restarts_while_the_sides_meet_corrects_all_the_same(

@@ -11,7 +11,7 @@ from durable_cache import declare_reliability_cache, declare_reliable_publisher
 from durable_cache.endpoints.subscriber import ReliableSubscriber, declare_reliable_subscriber
 from durable_cache.model.sample import Sample
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 CUT_SECONDS = 60.0
 CONNECT = {

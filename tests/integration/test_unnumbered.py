@@ -24,6 +24,7 @@ from durable_cache.model.selection import Order, Selection
 from durable_cache.protocol.alignment import AlignerOptions
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.integration.test_alignment_partition import BACKENDS, Volume, memory, opened, sqlite
+from tests.servers.zenoh_sources import make_known
 
 FAST = AlignerOptions(slot_seconds=1, settle_seconds=0.2, start_delay_seconds=0.05)
 
@@ -52,14 +53,6 @@ def declare(
     )
     make_known(session)
     return cache
-
-
-def make_known(session: zenoh.Session) -> None:
-    """Wait until the router knows what a session declared; what is put before is for nobody.
-
-    A link has one order: the router answers behind the declarations.
-    """
-    assert not list(session.get("nobody/answers", timeout=10))
 
 
 def stamp(seconds: float) -> zenoh.Timestamp:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from durable_cache.testing.network import LocalNetwork, free_port
 
-__all__ = ["FarNetwork"]
-
 
 class FarNetwork(LocalNetwork):
     """A router of its own that is connected to another one's through a proxy."""

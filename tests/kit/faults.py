@@ -14,30 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
-
-from tests.kit.proxy import TcpProxy, Traffic
-
-__all__ = ["ModuleProcess", "TcpProxy", "Traffic", "full_disk", "wait_until"]
 
 _POLL_SECONDS = 0.02
 _OUTPUT_BYTES_MAX = 1024 * 1024
 _COMMAND_SECONDS_MAX = 30.0
-
-
-def wait_until(
-    condition: Callable[[], bool], what: str = "the condition", timeout_seconds: float = 30.0
-) -> None:
-    """Return as soon as `condition` holds; AssertionError naming `what` when time is up."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_seconds} s")
-        time.sleep(_POLL_SECONDS)
 
 
 class ModuleProcess:
@@ -75,12 +59,7 @@ class ModuleProcess:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

@@ -16,10 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
-
-__all__ = ["PowerCutDisk", "reason_unavailable"]
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 """``_IOR('X', 125, __u32)``, as in fs/ext4/ext4.h."""
@@ -71,12 +68,7 @@ class PowerCutDisk:
         self.mount()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def mount(self) -> Path:

@@ -15,10 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import Self
-
-__all__ = ["TcpProxy", "Traffic"]
 
 _CHUNK_BYTES_MAX = 64 * 1024
 _UNDERWAY_BYTES_MAX = 4 * 1024 * 1024
@@ -71,12 +68,7 @@ class TcpProxy:
         self._acceptor.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

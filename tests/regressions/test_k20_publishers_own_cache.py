@@ -22,3 +22,14 @@ def test_a_subscriber_on_one_key_waits_for_no_other_keys_numbers(network: LocalN
         wait_until(lambda: len(received) == 10, 8, "the samples of one key")
         assert [sample.sn for sample in received] == [*range(1, 50, 5)]
         assert (subscriber.missed, everything.missed) == (0, 0)
+
+
+def test_a_get_of_everything_is_no_question_to_publishers(network: LocalNetwork) -> None:
+    """It was answered with an error for each publisher: "'**' is no source_id"."""
+    session, asker = network.client(), network.client()
+    with declare_reliable_publisher(session, "a/*") as publisher:
+        publisher.put(b"1", key="a/1")
+        own = f"{publisher.source}/a/1"
+        wait_until(lambda: any(True for _ in asker.get(own)), what="the publisher's own cache")
+        for selector in ("**", "**/1", f"{publisher.source.zid}$*/a/1"):
+            assert list(asker.get(selector)) == [], selector

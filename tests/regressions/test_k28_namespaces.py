@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from durable_cache import declare_reliability_cache, declare_reliable_subscriber
+from durable_cache import (
+    declare_reliability_cache,
+    declare_reliable_publisher,
+    declare_reliable_subscriber,
+)
+from durable_cache.errors import OutcomeUnknown
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.servers.zenoh_sources import Inbox, Numbered, sns, stored
 
@@ -31,3 +36,22 @@ def test_a_cache_outside_gives_history_and_what_was_lost(
             assert sns(inbox.samples) == list(range(10))
             assert {sample.key for sample in inbox.samples} == {"a/b"}
             assert subscriber.missed == 0
+
+
+def test_a_publisher_is_told_why_a_cache_outside_acknowledges_nothing(
+    network: LocalNetwork,
+) -> None:
+    """A cache of its own namespace does."""
+    with (
+        declare_reliability_cache(network.client(), "**") as outside,
+        declare_reliable_publisher(
+            network.client(namespace="ns"), "a/b", acknowledgements=1, level="memory"
+        ) as publisher,
+    ):
+        receipt = publisher.put(b"1")
+        stored(outside, 1)
+        with pytest.raises(OutcomeUnknown, match="none is in reach; a session with a namespace"):
+            publisher.flush(0.5)
+        with declare_reliability_cache(network.client(namespace="ns"), "a/**") as inside:
+            publisher.flush(30)
+        assert [*receipt.caches] == [inside.cache_id]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from durable_cache import CacheOptions, declare_reliability_cache
 from durable_cache.endpoints.asking import Asking
-from durable_cache.endpoints.session import zid_of
+from durable_cache.endpoints.session import source_of, zid_of
 from durable_cache.errors import StorageUnavailable
+from durable_cache.model.sample import SampleBatch
 from durable_cache.model.selection import Selection
-from durable_cache.storage.contract import Capabilities, Durability
+from durable_cache.storage.contract import AppendResult, Capabilities, Durability, Skip
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.regressions.subscribing import token_of
@@ -112,4 +114,49 @@ def test_each_read_while_they_are_moved_is_exact(
                 continue  # it says that the question is to be asked again
             assert [sample.sn for sample in found] == expected
         assert {sample.epoch for sample in found} == {epoch}
+        token.undeclare()
+
+
+class Stuck(MemoryStorage):
+    """A backend that takes nothing a second time while it is `stuck`: what is moved stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck, self._seen = True, set[int]()
+
+    def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
+        if self.stuck and not self._seen.isdisjoint(sample.sn for sample in batch):
+            raise StorageUnavailable("stuck")
+        self._seen.update(sample.sn for sample in batch)
+        return super().append(batch, skips)
+
+
+def test_of_a_history_that_is_moved_no_more_than_its_newest_are_given(
+    network: LocalNetwork,
+) -> None:
+    """The newest of each of both names were given: twice as many, for a moment."""
+    storage = Stuck()
+    with declare_reliability_cache(network.client(), "a/**", backend=storage, history=5) as cache:
+        source = Numbered(network.client(), "a/b")
+        connected(source.publisher)
+        for sn in range(20):
+            source.put(sn)
+        wait_until(lambda: cache.status().appended == 20)
+        token = token_of(source, time.time_ns() >> 33)
+        wait_until(lambda: any(sample.epoch for sample in cache.find("a/**")), what="the token")
+        for sn in range(20, 23):
+            source.put(sn)
+
+        def given() -> list[int]:
+            return [sample.sn for sample in cache.find("a/**")]
+
+        wait_until(lambda: 22 in given(), what="the newest", instead=given)
+        assert given() == [18, 19, 20, 21, 22]
+        asked = Asking(network.router, "ab", timeout_seconds=5)
+        source_id = source_of(source.publisher)
+        answer = asked.caches("a/**", str(source_id), "_sn=15..20")
+        assert [sample.sn for sample in answer.ordered()] == [18, 19, 20]
+        absent = [(one.first, one.last) for part in answer.parts.values() for one in part.absent]
+        assert absent == [(15, 17)], "what is not given is explained"
+        storage.stuck = False
         token.undeclare()

@@ -20,7 +20,7 @@ import zenoh
 from durable_cache import CacheOptions, ReliabilityCache, declare_reliability_cache
 from durable_cache.endpoints.session import close_session, open_session
 from durable_cache.testing.network import free_port, wait_until
-from tests.kit.faults import TcpProxy
+from tests.kit.proxy import TcpProxy
 
 EQUAL_SECONDS = 14.0
 """Slots of one second: with timestamps that only rise it takes about four."""

@@ -10,7 +10,7 @@ import zenoh
 
 from durable_cache import declare_reliability_cache
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.zenoh_sources import Numbered
+from tests.servers.zenoh_sources import Numbered, make_known
 
 LONG = "a/" + "k" * 65_520
 """Zenoh takes it alone; with a source in front its session panics."""
@@ -44,8 +44,9 @@ session.close()
 def test_a_sample_on_such_a_key_is_refused_and_costs_no_query_its_answer(
     network: LocalNetwork, numbered: bool
 ) -> None:
-    session = network.client()
-    with declare_reliability_cache(network.client(), "a/**", unnumbered="store") as cache:
+    session, caching = network.client(), network.client()
+    with declare_reliability_cache(caching, "a/**", unnumbered="store") as cache:
+        make_known(caching)
         if numbered:
             wide, narrow = Numbered(session, "a/**"), Numbered(session, "a/b")
             wait_until(lambda: narrow.publisher.matching_status.matching, what="matching")

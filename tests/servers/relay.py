@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
 
 import zenoh
 
-from tests.servers.zenoh_sources import Numbered
+from durable_cache.testing.network import LocalNetwork
+from tests.servers.zenoh_sources import Numbered, connected
 
-__all__ = ["Relay"]
+__all__ = ["DOUBLED", "DROPPED", "Relay", "Relayed", "SINGLE", "choice", "rising"]
+
+DROPPED, SINGLE, DOUBLED = 0.1, 0.75, 0.15
+
+
+def choice(seed: int) -> Callable[[], tuple[int, int]]:
+    """Return how often, and how much later, a relay sends each sample, by these shares."""
+    chance = random.Random(seed)
+
+    def choose() -> tuple[int, int]:
+        times = chance.choices([0, 1, 2], [DROPPED, SINGLE, DOUBLED])[0]
+        return times, chance.choice([0, 0, 0, 1, 4])
+
+    return choose
+
+
+def rising(sent: Iterable[int]) -> list[int]:
+    """Return what deduplication by index leaves of what a relay sent."""
+    kept: list[int] = []
+    for sn in sent:
+        if not kept or sn > kept[-1]:
+            kept.append(sn)
+    return kept
 
 
 class Relay:
@@ -77,3 +101,36 @@ class Relay:
             congestion_control=zenoh.CongestionControl.BLOCK,
             allowed_destination=to,
         )
+
+
+class Relayed:
+    """A source in the first of some networks, and a relay between each two of them."""
+
+    def __init__(
+        self,
+        networks: Iterable[LocalNetwork],
+        *choices: Callable[[], tuple[int, int]],
+        stored: bool = False,
+    ) -> None:
+        first, *others = networks
+        self.source = Numbered(first.client(), "a/b")
+        self.relays: list[Relay] = []
+        before = first
+        for network, choose in zip(others, choices, strict=True):
+            relay = Relay(before.client(), network.client(), "a/b", choose, stored=stored)
+            self.relays.append(relay)
+            before = network
+
+    def publish(self, count: int) -> None:
+        """Publish so many, and one more, which every relay sends."""
+        session, publisher = self.source.session, self.source.publisher
+        connected(publisher)
+        for sn in range(count + 1):
+            session.put(
+                self.source.key,
+                b"x",
+                source_info=zenoh.SourceInfo(publisher.id, sn),
+                timestamp=session.new_timestamp(),
+                attachment=b"end" if sn == count else None,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )

@@ -73,6 +73,14 @@ def connected(publisher: zenoh.Publisher | zenoh.Querier) -> None:
     wait_until(lambda: publisher.matching_status.matching, what="matching")
 
 
+def make_known(session: zenoh.Session) -> None:
+    """Wait until the router knows what a session declared; what is put before is for nobody.
+
+    A link has one order: the router answers behind the declarations.
+    """
+    assert not list(session.get("nobody/answers", timeout=10))
+
+
 def stored(cache: ReliabilityCache, count: int) -> list[Sample]:
     wait_until(lambda: cache.status().appended >= count, what=f"{count} stored samples")
     return cache.find(str(cache.key_exprs[0]))

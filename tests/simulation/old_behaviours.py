@@ -25,7 +25,6 @@ from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import Finished, Output, Sent
 from durable_cache.protocol.subscriber import history as reading
 from durable_cache.protocol.subscriber import pages
-from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import Answer, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
@@ -76,10 +75,10 @@ def k3_a_subscriber_restarts_no_declared_numbering(patch: pytest.MonkeyPatch) ->
 
 
 def k4_tail_before_a_restart_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
-    def at_its_end(_: Any, __: Any, head: Numbering, ___: int) -> None:
+    def at_its_end(_: Followed, head: Numbering, *__: object) -> None:
         head.ending = head.end_known = True
 
-    patch.setattr(SubscriberEngine, "_look_for_end", at_its_end)
+    patch.setattr(Followed, "look_for_end", at_its_end)
 
 
 def k5_history_is_over_whatever_was_answered(patch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,11 @@ def test_nightly_histories_of_readers_end_in_one_state() -> None:
     assert play(nightly_seeds(IN_CI, 20_000)) == {}
 
 
+def test_what_is_missed_is_not_of_a_run_that_published_nothing_yet() -> None:
+    """Two runs of a writer declared one epoch, and the first number of the earlier is lost."""
+    assert ReaderHistory(20528).run() == []
+
+
 def test_a_seed_is_one_history_of_readers() -> None:
     one, two = ReaderHistory(3), ReaderHistory(3)
     assert one.run() == two.run()

@@ -52,6 +52,11 @@ def test_nightly_histories_of_spools_keep_the_promise() -> None:
     assert play(nightly_seeds(IN_CI, 100_000)) == {}
 
 
+def test_what_a_process_asks_for_again_has_time_to_come() -> None:
+    """All was told before the last kill, and what was let go on the disk waits once more."""
+    assert SpoolHistory(9788).run() == []
+
+
 def test_a_seed_is_one_history_of_a_spool() -> None:
     one, two = SpoolHistory(3), SpoolHistory(3)
     assert one.run() == two.run()

@@ -27,8 +27,6 @@ RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 """What takes two caches that hear different parts of a foreign publisher's restart."""
 NOT_YET = ("at once",)
 """Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
-NOT_MENDED = {495: "another cache's purge of a nameless run takes the next run's numbers, too"}
-"""Seeds of CI's histories that break the promise, with what is not mended; each fails strictly."""
 OPEN = (pytest.param("at once", id="a run whose first samples overtake its token"),)
 
 
@@ -100,15 +98,9 @@ def test_histories_keep_the_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SMOKE, FIRST, EACH))
 def test_two_thousand_histories_keep_the_promise(first: int) -> None:
-    played = play(seed for seed in range(first, first + EACH) if seed not in NOT_MENDED)
+    played = play(range(first, first + EACH))
     assert played.wrong == {}
     assert set(played.occurred) <= set(KINDS)
-
-
-@pytest.mark.xfail(strict=True, reason="found by the simulator and not mended yet")
-@pytest.mark.parametrize("seed", NOT_MENDED)
-def test_a_history_that_is_not_mended_yet(seed: int) -> None:
-    assert play((seed,)).wrong == {}
 
 
 @pytest.fixture(scope="module")

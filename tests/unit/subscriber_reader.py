@@ -46,11 +46,12 @@ class Reader:
     """Notes what a subscriber would see, and keeps the questions for the test to answer."""
 
     def __init__(
-        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: bool = False
+        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: int = 0
     ) -> None:
         self.engine = SubscriberEngine(options, history=history, newest=newest)
         self.story: list[int | tuple[int, int]] = []
         self.delivered_samples: list[Sample] = []
+        self.missed: list[Missed] = []
         self.unsure: list[int] = []
         """The samples before which nobody knows whether something is missing."""
         self.fetches: list[Fetch] = []
@@ -71,6 +72,7 @@ class Reader:
                     self.story += [one.sn for one in samples]
                     self.delivered_samples += samples
                 case Missed(_, _, first, last):
+                    self.missed.append(output)
                     self.story.append((first, last))
                 case Fetch():
                     self.fetches.append(output)
@@ -111,6 +113,11 @@ class Reader:
         answer = Answer(
             tuple(AnswerPart(part, (), names) for part in parts), len(parts), whole, cut_after
         )
+        self.handle(HistoryPage(self.asked.pop(0).question_id, answer, self.now))
+
+    def page_of(self, *parts: AnswerPart, cut_after: Sample | None = None) -> None:
+        """Bring a page of answers, each with names of its own."""
+        answer = Answer(parts, len(parts), whole=True, cut_after=cut_after)
         self.handle(HistoryPage(self.asked.pop(0).question_id, answer, self.now))
 
     def wait(self, seconds: float) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +18,7 @@ from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.wire import ABSENCES_MAX, AbsenceReason
 from durable_cache.storage.contract import Floor, Retention
 from durable_cache.storage.journaled.absences import HeldStream, absences
+from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 
@@ -41,6 +45,56 @@ def told(
     found = store.absences(selection, samples_max)
     assert {absence.source for absence in found} <= {SOURCE}
     return [absence[1:] for absence in found]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(3, 4), st.integers(0, 9)), max_size=12),
+    st.lists(st.tuples(st.integers(3, 4), st.integers(0, 9), st.integers(0, 3)), max_size=2),
+    st.tuples(st.sampled_from(["a", "b", "*"]), st.integers(0, 9), st.integers(0, 3)),
+    st.booleans(),
+)
+def test_an_answer_at_hand_changes_nothing_of_what_is_said(
+    stored: list[tuple[str, int, int]],
+    skips: list[tuple[int, int, int]],
+    question: tuple[str, int, int],
+    drained: bool,
+) -> None:
+    with TemporaryDirectory() as folder:
+        store = opened(Path(folder))
+        numbers = {(epoch, sn): key for key, epoch, sn in stored}  # one sample a number
+        for (epoch, sn), key in numbers.items():
+            store.commit(batch(key, sn, epoch=epoch))
+        store.commit(
+            SampleBatch(), tuple(Skip(SOURCE, at, sn, sn + more) for at, sn, more in skips)
+        )
+        assert not drained or store.drain_all(10)
+        key, first, more = question
+        selection = asked(key, first, first + more)
+        whole = store.read(selection, 100).samples
+        assert store.absences(selection, None, whole) == store.absences(selection)
+        store.close()
+
+
+def test_of_an_only_numbering_that_is_given_whole_nothing_else_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    store.commit(batch("a/1", *range(10)))
+    assert store.drain_all(10)
+    asked_of = []
+    rows = StreamIndex.rows
+
+    def noted(self: StreamIndex, statement: str, values: Sequence[object] = ()) -> object:
+        asked_of.append(statement)
+        return rows(self, statement, values)
+
+    monkeypatch.setattr(StreamIndex, "rows", noted)
+    chosen = asked(first=2, last=5)
+    assert store.absences(chosen, None, batch("a/1", 2, 3, 4, 5)) == ()
+    assert len(asked_of) == 1
+    assert store.absences(chosen, None, batch("a/1", 2, 3, 5)) == ()
+    assert len(asked_of) > 2
+    store.close()
 
 
 def test_other_keys_numbers_are_said_on_their_way_and_in_the_backend(tmp_path: Path) -> None:

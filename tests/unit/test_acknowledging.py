@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
+import zenoh
 
 from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.session import (
     Session,
     close_session,
-    hear,
     open_session,
     undeclare,
 )
@@ -49,11 +49,11 @@ class Listener:
     def __init__(self, session: Session) -> None:
         self.heard: list[Ack] = []
         self._session = session
-        self._subscriber = hear(session, ACKS, self._take)
+        self._subscriber = session.declare_subscriber(ACKS, self._take)
 
-    def _take(self, key: str, payload: bytes) -> None:
-        ack = decode_ack(payload)
-        assert key == own_key("default", "ack", str(ack.source))
+    def _take(self, sample: zenoh.Sample) -> None:
+        ack = decode_ack(sample.payload.to_bytes())
+        assert str(sample.key_expr) == own_key("default", "ack", str(ack.source))
         self.heard.append(ack)
 
     @property

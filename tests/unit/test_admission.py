@@ -44,12 +44,31 @@ def test_live_samples_count_under_the_epoch_they_will_have() -> None:
     assert keys(admission.admit(given(("a", 0)), lambda source: 6)) == []
 
 
-def test_the_place_of_a_stream_that_moved_is_free() -> None:
-    admission = Admission(1)
-    admission.admit(given(("a", 1)))
-    assert keys(admission.admit(given(("b", 1)))) == []
-    admission.forget([Stream("a", SOURCE, 1)])
-    assert keys(admission.admit(given(("b", 1)))) == ["b"]
+def test_a_stream_that_moved_keeps_its_place_and_no_other() -> None:
+    admission = Admission(2)
+    admission.admit(given(("a", 1), ("a", 2)))
+    assert keys(admission.admit(given(("b", 2)))) == []
+    for _ in range(2):
+        admission.moved(SOURCE, 1, 2)
+    assert keys(admission.admit(given(("a", 2), ("b", 2), ("c", 2)))) == ["a", "b"]
+
+
+def test_a_run_that_moves_is_found_without_a_look_at_all_others() -> None:
+    looks = []
+
+    class Noted(SourceId):
+        def __eq__(self, other: object) -> bool:
+            looks.append(other)
+            return super().__eq__(other)
+
+        __hash__ = SourceId.__hash__
+
+    others = [Stream("k", Noted("cd", 1 + at), 0) for at in range(200)]
+    admission = Admission(201, [Stream("a", SOURCE, 0), *others])
+    looks.clear()
+    admission.moved(SOURCE, 0, 5)
+    assert len(looks) < 20
+    assert keys(admission.admit(given(("a", 5), ("b", 5)))) == ["a"]
 
 
 def test_what_was_removed_does_not_come_back() -> None:

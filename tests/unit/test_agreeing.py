@@ -188,6 +188,30 @@ def test_samples_without_an_epoch_from_either_side_of_a_wrap_are_of_two_runs() -
     }
 
 
+def test_where_others_have_another_run_without_an_epoch_they_are_asked_how_they_call_ours() -> None:
+    """Nobody gives it by its name: retention removed it here under that (seed 50032)."""
+    ended = [timed(sn, SOURCE_SN_MODULUS - 3 + sn) for sn in range(3)]
+    cache = Cache()
+    cache.live(*(timed(10 + sn, sn) for sn in range(3)))
+    cache.shell.engine.known(SOURCE).numberings[EPOCH_UNKNOWN].foreign = True  # it was restarted
+    assert cache.given(*ended) == 0
+    assert [(first, last) for _, first, last in cache.asked] == [(0, 2)]
+    cache.answered(*(timed(10 + sn, sn, LATE) for sn in range(3)))
+    assert cache.agreed == [Alias(SOURCE, EPOCH_UNKNOWN, 0, LATE)]
+
+
+def test_they_are_not_where_what_they_give_without_an_epoch_has_one_here() -> None:
+    """It is they who do not know its name."""
+    cache = Cache()
+    cache.live(*(timed(sn, SOURCE_SN_MODULUS - 3 + sn) for sn in range(3)))
+    begun = [timed(10 + sn, sn) for sn in range(3)]
+    assert cache.given(*(msgspec.structs.replace(one, epoch=LATE) for one in begun)) == 3
+    before = len(cache.asked)
+    cache.now = 100
+    assert cache.given(*begun) == 0
+    assert len(cache.asked) == before
+
+
 def test_two_runs_without_an_epoch_stay_two_after_a_restart_of_the_cache() -> None:
     """What is here was stored by a process before: it is no less of one run for that."""
     other = [msgspec.structs.replace(one, payload=b"other") for one in samples(0, 1)]

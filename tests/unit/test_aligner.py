@@ -46,8 +46,15 @@ from durable_cache.protocol.alignment import (
     Trimmed,
     pull_reply,
 )
+from durable_cache.protocol.alignment.knowledge import ranges
 from durable_cache.protocol.alignment.scope import Scope, common_scope
-from durable_cache.protocol.alignment.wire import Blocks, Refused, decode_reply, decode_request
+from durable_cache.protocol.alignment.wire import (
+    Blocks,
+    Pull,
+    Refused,
+    decode_reply,
+    decode_request,
+)
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS
@@ -72,6 +79,7 @@ class Side:
         self.store: dict[tuple[Stream, int], Sample] = {}
         self.sent: list[AlignerOutput] = []
         self.deaf = False
+        self.carries_out = True
         self.skew_ns = 0
         self.feed(LoadEnded())
 
@@ -89,7 +97,7 @@ class Side:
                     other.feed(RootReceived(payload))
                 case Offer(_, batch, _, _):
                     self.take(batch)
-                case RaisePurge(_, floors):
+                case RaisePurge(_, floors, _) if self.carries_out:
                     self.feed(Purged(floors))
 
     def answer(self, payload: bytes) -> bytes:
@@ -298,6 +306,34 @@ def test_floors_and_purges_come_from_the_storage() -> None:
     assert RaisePurge("one", ((stream, 8),)) in two.sent
 
 
+def test_a_purge_without_an_epoch_says_until_when() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    batch = SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(10))
+    stream = batch.samples[0].stream
+    one.take(batch)
+    pair.run(60)
+    until = ((stream, batch.samples[7].ntp64),)
+    one.feed(Purged(((stream, 8),), until))
+    pair.run(60)
+    assert RaisePurge("one", ((stream, 8),), until) in two.sent
+
+
+def test_a_purge_that_is_not_carried_out_is_told_with_growing_pauses() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    batch = SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(10))
+    two.take(batch)
+    one.feed(Loaded((StreamLoaded(batch.samples[0].stream, RangeSet(), 0, 8),)))
+    two.carries_out = False
+    pair.run(1200)
+    told = sum(isinstance(output, RaisePurge) for output in two.sent)
+    assert 3 <= told <= 12
+    two.carries_out = True
+    pair.run(600)
+    assert next(iter(two.aligner.ledger.records.values())).purge == 8
+
+
 def test_a_stream_of_which_nothing_is_left_is_forgotten_when_its_time_is_over() -> None:
     one, two = Side("one", forget_seconds=600.0), Side("two")
     pair = Pair(one, two)
@@ -368,6 +404,26 @@ def test_what_was_not_taken_is_pulled_again_after_pauses_that_double() -> None:
     assert two.store == one.store
     status = two.aligner.status()[0]
     assert (status.equal, status.known_differences) == (True, 0)
+
+
+def test_a_peer_that_comes_back_is_not_asked_for_what_is_refused() -> None:
+    """Another gave it meanwhile, and it was not taken: whoever has it would give the same."""
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    batch = SampleBatch(sample_of("k", sn, pair.now_ns) for sn in range(3))
+    stream = batch.samples[0].stream
+    two.take(SampleBatch(batch.samples[:1]))
+    pair.run(60)
+    two.feed(PeerGone("one", "1"))
+    one.take(batch)
+    two.aligner.ledger.refuse(stream, RangeSet([(1, 2)]))
+    two.sent.clear()
+    two.feed(PeerSeen("one", "1"))
+    pair.run(60)
+    requests = [decode_request(out.payload) for out in two.sent if isinstance(out, SendRequest)]
+    assert requests, "it was not spoken to"
+    asked = [runs for it in requests if isinstance(it, Pull) for _, runs in it.items]
+    assert not any(ranges(runs).intersection(RangeSet([(1, 2)])) for runs in asked), asked
 
 
 def test_another_incarnation_begins_anew() -> None:

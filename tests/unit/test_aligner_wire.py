@@ -78,6 +78,8 @@ REPLIES: list[Reply] = [
     HELLO,
     DiffReply(b"", (1, 2), b"", (3,), (STREAM,)),
     EntriesReply(b"", (STREAM,)),
+    DiffReply(b"", (1, 2), b"", (3,), (STREAM,), ((5, 1 << 63),)),
+    EntriesReply(b"", (STREAM,), ((5, 1 << 63),)),
     PullReply(b"", ((5, (0, 4)),), ()),
     PullReply(b"abc", (), ((5, (0, 4)),), 70),
     PullReply(b"abc", (), (), 0, (Incarnation(STREAM.source, 7, "0a0a0a0a"),)),

@@ -169,6 +169,39 @@ def test_a_cut_page_that_nothing_follows_is_no_end(
     assert said in asker.fetching.error
 
 
+@pytest.mark.parametrize(
+    ("came", "said"),
+    [
+        ((1, 2, 3), ""),
+        ((1, 3), "a reply of an answer was lost on its way"),
+        ((3,), "a reply of an answer was lost on its way"),
+        ((1, 2), "an answer was cut off before its end"),
+        ((1, 2, 1, 2, 3), "a reply of an answer was lost on its way"),
+        ((1, 2, 3, 1, 2, 3), ""),
+    ],
+    ids=["none", "the second", "all but the last", "the last", "one's end", "two answer, none"],
+)
+def test_a_reply_that_was_lost_makes_the_answer_an_error(
+    session: Session, pool: Pool, came: tuple[int, ...], said: str
+) -> None:
+    """What is known of the other replies is taken all the same."""
+
+    def answer(query: zenoh.Query) -> None:
+        if not str(query.key_expr).startswith("a/"):
+            for place in came:
+                one = SampleBatch([sample(place)])
+                reply = encode_packed(one, last=place == 3, place=place)
+                query.reply(str(query.key_expr).replace("**", "x"), reply)
+        query.drop()
+
+    answering = session.declare_queryable("*/a/**", answer)
+    asker = Asker(session, pool)
+    assert asker.fetch(0, 9) is bool(said)
+    answering.undeclare()
+    assert said in asker.fetching.error
+    assert {sn for _, sn, _ in asker.given} == {*came}
+
+
 def test_what_was_not_asked_for_is_not_taken(session: Session, pool: Pool) -> None:
     answer = [*map(sample, range(9)), sample(4, source=OTHER), sample(4, "b/c")]
 

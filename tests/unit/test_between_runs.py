@@ -12,6 +12,7 @@ from durable_cache.protocol.between_runs import BetweenRuns, part
 from durable_cache.protocol.cache.events import (
     BatchRefused,
     EngineOptions,
+    HeartbeatReceived,
     Origin,
     TokenGone,
 )
@@ -166,6 +167,52 @@ def test_refused_numbers_between_two_tokens_are_awaited_in_no_run_that_they_are_
     assert not other.core.gaps_open
 
 
+def test_what_a_heartbeat_says_between_two_tokens_is_awaited_in_no_run() -> None:
+    """It may be of the run that begins; whatever that lacks it is asked for."""
+    cache = ended()
+    cache.give(HeartbeatReceived(ONE, 5, cache.now))
+    assert not cache.core.gaps_open
+    token(cache, ONE, EPOCH + 1, "00000002")
+    cache.take(run_of(ONE, 0, 5, seconds=20, run=1))
+    cache.wait(60)
+    assert not cache.core.gaps_open
+    assert not cache.misses
+
+
+def test_what_a_heartbeat_says_is_awaited_behind_what_waits_where_no_other_token_comes() -> None:
+    cache = ended()
+    cache.take(run_of(ONE, 4, 5))
+    for _ in range(3):
+        cache.give(HeartbeatReceived(ONE, 7, cache.now))
+    assert not cache.core.gaps_open
+    cache.wait(WAIT * 1.1)
+    assert of_run(cache, ONE, 0) == {EPOCH: runs(5)}
+    assert [(gap.first, gap.last) for gap in cache.fetches][-1] == (6, 7)
+
+
+def test_a_heartbeat_of_a_run_of_which_nothing_came_is_awaited_by_nobody() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, "00000001", fresh=False)
+    cache.give(TokenGone(ONE, "00000001", cache.now), HeartbeatReceived(ONE, 7, cache.now))
+    cache.wait(60)
+    assert not cache.core.gaps_open
+    assert not cache.misses
+
+
+def test_numbers_that_are_told_again_wait_once() -> None:
+    between = BetweenRuns(10, 10, 1.0)
+    for last in (5, 5, 6, 6, 5):
+        between.hold(ONE, [SnRange(5, last)], 0)
+    assert between.take(ONE) == [SnRange(5, 6)]
+
+
+def test_numbers_that_heartbeats_tell_have_a_bound() -> None:
+    between = BetweenRuns(10, 3, 1.0)
+    for sn in (5, 9) * 10:
+        between.tell(ONE, sn, 0)
+    assert between.take(ONE) == [SnRange(sn, sn) for sn in (5, 9, 5)]
+
+
 def test_samples_that_wait_for_a_token_have_a_bound_and_are_awaited_beyond_it() -> None:
     cache = ended(EngineOptions(doubtful_samples_max=2))
     cache.take(run_of(ONE, 4, 8))
@@ -191,6 +238,30 @@ def test_a_token_that_goes_while_it_waits_for_a_look_up_is_gone_afterwards() -> 
     assert of_run(cache, ONE, 2) == {}
     token(cache, ONE, EPOCH + 2, "00000003")
     assert list(of_run(cache, ONE, 2).values()) == [runs(0)]
+
+
+def test_the_first_of_a_run_fills_no_hole_of_the_run_before() -> None:
+    """Its number is missing there, and it is older than the next that overtook the token."""
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, "00000001")
+    cache.take(run_of(ONE, 1, 3))
+    cache.give(TokenGone(ONE, "00000001", cache.now))
+    cache.take(run_of(ONE, 0, 2, seconds=20, run=1))
+    token(cache, ONE, EPOCH + 2, "00000002")
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(1, 3)])}
+    assert of_run(cache, ONE, 1) == {EPOCH + 2: RangeSet([(1, 2)])}
+    assert (0, None) in {(f.first, f.last) for f in cache.fetches if f.epoch == EPOCH + 2}
+
+
+def test_the_last_of_a_run_fills_a_hole_of_it_behind_its_token() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, "00000001")
+    cache.take([*run_of(ONE, 0, 0), *run_of(ONE, 2, 3)])
+    cache.give(TokenGone(ONE, "00000001", cache.now))
+    cache.take([*run_of(ONE, 1, 1), *run_of(ONE, 0, 0, seconds=20, run=1)])
+    token(cache, ONE, EPOCH + 2, "00000002")
+    assert of_run(cache, ONE, 0) == {EPOCH: runs(3)}
+    assert of_run(cache, ONE, 1) == {EPOCH + 2: runs(0)}
 
 
 # A subscriber
@@ -303,25 +374,25 @@ def test_a_run_whose_token_followed_that_of_the_run_before_is_given_from_its_beg
 
 
 @given(
-    came=st.integers(1, 5),
+    came=st.sets(st.integers(0, 5), min_size=1),
     late=st.integers(0, 3),
     begun=st.lists(st.integers(0, 8), unique=True),
     after=st.floats(0.2, 100),
 )
 def test_no_sample_between_two_tokens_is_filed_under_a_run_that_is_not_its_own(
-    came: int, late: int, begun: list[int], after: float
+    came: set[int], late: int, begun: list[int], after: float
 ) -> None:
     """Whatever of both runs is lost, and in whatever order the new one's come."""
-    before = run_of(ONE, 0, came + late - 1)
+    reached = max(came)
+    before = run_of(ONE, 0, reached + late)
     new = run_of(ONE, 0, 8, seconds=after, run=1)
-    waited = [*before[came:], *(new[sn] for sn in begun)]
-    newest = before[came - 1].ntp64
-    parted = part(waited, lambda sn: sn < came, newest)
+    waited = [*(one for one in before if one.sn not in came), *(new[sn] for sn in begun)]
+    parted = part(waited, came.__contains__, reached, before[reached].ntp64)
     assert all(one in before for one in parted.before)
     assert all(one in new for one in parted.begun)
     together = [*parted.before, *parted.unknown, *parted.begun]
     assert sorted(together, key=waited.index) == waited
-    if begun and begun[0] < came:
+    if begun and begun[0] in came:
         assert not parted.unknown, "the first that repeats a number shows where the run begins"
 
 

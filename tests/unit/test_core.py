@@ -347,6 +347,15 @@ def test_a_stream_counts_once_whether_it_comes_live_or_from_others() -> None:
     assert [stored.sn for stored in cache.all()] == [0, 5]
 
 
+def test_a_run_whose_token_comes_late_has_one_place_for_each_key() -> None:
+    cache = DrivenCache(options=CoreOptions(resources_limit=2))
+    cache.take([sample(ONE, sn, key=f"k/{sn % 2}") for sn in range(4)])
+    token(cache, ONE, EPOCH, "00000001")
+    cache.take([sample(ONE, sn, key=f"k/{sn % 2}") for sn in range(4, 8)])
+    assert cache.core.streams_refused == 0
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 7)])}
+
+
 # H1, H4, H10: one source costs no other
 
 

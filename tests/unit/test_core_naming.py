@@ -7,13 +7,14 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
-from durable_cache.protocol.cache.events import Origin
+from durable_cache.protocol.cache.events import EngineOptions, Origin
 from durable_cache.protocol.wire import Incarnation
+from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Inquired
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import BEGAN_NS, DrivenCache
-from tests.unit.test_core import ONE, acknowledged, of_run, run_of, token
+from tests.unit.test_core import ONE, TWO, acknowledged, of_run, run_of, token
 
 CALLED = 190_000_000
 """What another cache calls the run."""
@@ -23,9 +24,9 @@ def called(samples: list[Sample]) -> list[Sample]:
     return [msgspec.structs.replace(sample, epoch=CALLED) for sample in samples]
 
 
-def asking() -> DrivenCache:
+def asking(options: CoreOptions | None = None) -> DrivenCache:
     """Return a cache that was given some of its run under a name, and has asked for all of it."""
-    cache = DrivenCache()
+    cache = DrivenCache(options=options)
     cache.take(run_of(ONE, 10, 15))
     cache.take(called(run_of(ONE, 14, 16)), Origin.ALIGNED)
     assert [(inquiry.first, inquiry.last) for inquiry in cache.inquiries()] == [(10, 15)]
@@ -48,6 +49,16 @@ def test_who_failed_to_answer_is_asked_again() -> None:
     (again,) = cache.inquiries()
     assert (again.first, again.last) == (10, 15)
     learns_it(cache, again.inquiry_id)
+
+
+def test_an_answer_about_a_source_that_others_pushed_out_of_memory_counts() -> None:
+    """It ended the cache (seed 268 of the simulator)."""
+    cache = asking(CoreOptions(EngineOptions(sources_max=1)))
+    cache.take(called(run_of(ONE, 10, 16)), Origin.RECOVERED)
+    cache.take(run_of(TWO, 0, 3))
+    cache.give(Inquired(1, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, 0) == {CALLED: RangeSet([(10, 16)])}
 
 
 def test_who_always_fails_is_not_asked_for_ever() -> None:

@@ -122,6 +122,20 @@ def test_a_move_is_looked_at_so_often_and_then_begins_anew() -> None:
     assert {stored.epoch for stored in cache.all()} == {EPOCH}
 
 
+def test_a_move_whose_commit_was_refused_begins_anew_soon() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 4))
+    cache.appends = False
+    token(cache, ONE, EPOCH, "00000001")
+    (refused,) = cache.unanswered
+    assert isinstance(refused, Append)
+    cache.answer_one(fails=True)
+    cache.appends = True
+    cache.wait(3)
+    assert not cache.core.moving
+    assert {stored.epoch for stored in cache.all()} == {EPOCH}
+
+
 def test_a_move_that_failed_begins_anew_after_a_pause() -> None:
     cache = DrivenCache(options=CoreOptions(move_poll_seconds=2.0))
     cache.take(run_of(ONE, 0, 4))

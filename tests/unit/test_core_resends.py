@@ -177,6 +177,18 @@ def test_an_earlier_numbering_nobody_saw_stands_beside_the_one_that_lives() -> N
     assert names == {(EPOCH, NAME), (EPOCH + 9, OTHER_NAME)}
 
 
+def test_what_is_live_stays_with_the_later_run_when_an_earlier_one_is_resent() -> None:
+    """No token says of which run the live samples are; they followed the restart before."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 3, seconds=60))
+    cache.take(run_of(ONE, 0, 3, seconds=600, run=1))
+    (epoch,) = of_run(cache, ONE, 1)
+    assert refused(resend(cache, run_of(ONE, 0, 5, run=2), claims=NOBODY, epoch=EPOCH - 20)) == []
+    cache.take(run_of(ONE, 4, 6, seconds=600, run=1))
+    assert of_run(cache, ONE, 1) == {epoch: RangeSet([SnRange(0, 6)])}
+    assert of_run(cache, ONE, 2) == {EPOCH - 20: RangeSet([SnRange(0, 5)])}
+
+
 def test_an_epoch_of_another_numbering_is_not_used_twice() -> None:
     cache = living()
     cache.take(run_of(ONE, 0, 3))

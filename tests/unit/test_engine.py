@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.errors import LocalProtocolError
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import frame
@@ -29,7 +30,6 @@ from durable_cache.protocol.cache.events import (
     Found,
     HeartbeatReceived,
     Learned,
-    Moment,
     NumberingState,
     Origin,
     Output,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.sequence import frame
@@ -21,7 +22,6 @@ from durable_cache.protocol.cache.events import (
     FetchEnded,
     Found,
     HeartbeatReceived,
-    Moment,
     Origin,
     Output,
     ReportAbsent,

@@ -53,7 +53,7 @@ def test_an_earlier_fence_is_refused_and_an_equal_or_a_later_one_taken() -> None
     assert admitted(fences, position(2), position(1), position(2), position(3)) == [
         *(True, False, True, True)
     ]
-    assert fences.is_older(position(2))
+    assert fences.refusal(position(2)) is RefusalReason.FENCED
     assert admitted(fences, position(1, source=EARLIER)) == [True], "another run's"
     assert fences.refused == 1
 
@@ -92,7 +92,7 @@ def test_what_other_caches_hold_is_taken_as_it_is_and_teaches() -> None:
 
 def test_what_was_stored_before_the_start_counts() -> None:
     fences = Fences("default")
-    fences.stored = fences.read([position(2), position(4)])
+    fences.stored = fences.read_all([position(2), position(4)]).weights
     assert admitted(fences, position(3), position(4)) == [False, True]
 
 

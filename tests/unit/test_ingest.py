@@ -16,7 +16,6 @@ from durable_cache.endpoints.options import CacheOptions
 from durable_cache.endpoints.session import (
     Session,
     close_session,
-    hear,
     open_session,
     undeclare,
     zid_of,
@@ -442,10 +441,9 @@ def test_what_nobody_hears_is_acknowledged_later_up_to_the_bound(
         unheard.ingest.offer(run_of(0, 4, SourceId("ab", eid)))
         wait_until(lambda eid=eid: unheard.ingest.appended == 5 * eid, what="a commit")
     heard: list[int] = []
-    listener = hear(
-        session,
+    listener = session.declare_subscriber(
         own_key("default", "ack", "*"),
-        lambda _, payload: heard.append(decode_ack(payload).source.eid),
+        lambda sample: heard.append(decode_ack(sample.payload.to_bytes()).source.eid),
     )
     wait_until(lambda: len(heard) == 2, what="two acknowledgements")
     unheard.ingest.offer(run_of(0, 4, SourceId("ab", 4)))

@@ -183,12 +183,15 @@ def test_a_lost_index_comes_back_with_what_no_backend_gives_back(tmp_path: Path)
         cache_id, generation = store.index.cache_id, store.index.generation
         store.commit(batch(ONE, *range(10)))
         assert store.drain_all(5)
-        store.index.learn(alias)
+        with store.index.transaction() as database:  # as an earlier version left it
+            database.execute("INSERT INTO aliases VALUES (?, ?, 0, 4, 3)", SOURCE)
         store.index.agree(agreement)
         store.index.agree(Alias(SOURCE, 8, 0, 3))
         store.index.disagree(Alias(SOURCE, 8, 0, 3))
         store.index.declare(SOURCE, 11, "0123abcd", instead_of=10)
         assert store.purge([Floor(ONE, 4)]) == 4
+    with opened(tmp_path, backend):
+        pass  # from a start on the journal has a second copy of it
     away(tmp_path, "index")
     with opened(tmp_path, backend) as store:
         assert store.index.cache_id == cache_id
@@ -425,6 +428,30 @@ def test_a_purge_is_told_when_it_holds_and_not_when_the_backend_has_carried_it_o
         assert told == [Floor(ONE, 8)], "once is enough"
 
 
+def test_a_purge_that_could_not_be_told_is_told_before_the_backend_removes_anything(
+    tmp_path: Path,
+) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        told: list[Floor] = []
+        is_failing = True
+
+        def tell(floors: Sequence[Floor]) -> None:
+            if is_failing:
+                raise StorageUnavailable("until when it was cannot be read")
+            told.extend(floors)
+
+        store.on_purged.append(tell)
+        with pytest.raises(StorageUnavailable):
+            store.purge([Floor(ONE, 8)])
+        assert "purge" not in backend.calls
+        is_failing = False
+        store.drain()
+        assert told == [Floor(ONE, 8)]
+        assert sns(store) == [8, 9]
+
+
 def test_a_purge_that_the_index_was_not_told_of_is_told_before_the_backend_removes_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,13 +565,12 @@ def test_what_the_backend_does_not_take_stays_in_the_journal(tmp_path: Path) -> 
         assert sns(store) == [0, 1]
 
 
-def test_the_shown_history_counts_what_is_on_its_way(tmp_path: Path) -> None:
+def test_what_is_held_counts_what_is_on_its_way(tmp_path: Path) -> None:
     with opened(tmp_path, Backend()) as store:
         store.commit(batch(ONE, *range(5)))
         assert store.drain_all(5)
         store.commit(SampleBatch([*batch(ONE, 5), *batch(TWO, 6, 7, 8)]))
-        assert store.history_floor([ONE, TWO], 2) == {ONE: 4, TWO: 7}
-        assert store.history_floor([TWO], 9) == {TWO: 0}
+        assert store.held([ONE, TWO]) == {ONE: RangeSet([(0, 5)]), TWO: RangeSet([(6, 8)])}
 
 
 def test_what_is_purged_between_the_door_and_its_commit_is_not_stored(tmp_path: Path) -> None:

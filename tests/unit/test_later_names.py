@@ -10,7 +10,7 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.cache.epochs import Epochs
-from durable_cache.protocol.cache.events import Alias, EngineOptions, Origin
+from durable_cache.protocol.cache.events import Alias, EngineOptions, Origin, TokenGone
 from durable_cache.protocol.cache.later_names import LaterName, later_name
 from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.protocol.wire import Incarnation
@@ -97,6 +97,83 @@ def test_the_run_moves_to_its_later_name_and_the_one_before_comes_in_under_its_o
     cache.take(run_of(ONE, 5, 6, run=2))
     assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 6)])}
     assert cache.acks[-1].incarnation == SECOND
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_that_came_from_others_by_its_name_is_not_that_of_the_next_token(
+    restarted: bool,
+) -> None:
+    """Both runs declared one epoch; this cache saw only the second token."""
+    cache = DrivenCache()
+    given = SampleBatch(under(EPOCH, run_of(ONE, 9, 9, run=1)))
+    cache.give(Arrived(given, Origin.ALIGNED, cache.now, tuple(names((EPOCH, FIRST)))))
+    if restarted:
+        cache.start()
+    token(cache, ONE, EPOCH, SECOND)
+    cache.take(run_of(ONE, 0, 4, run=2))
+    assert [ack.runs for ack in cache.acks if ack.incarnation == SECOND] == [((0, 4),)]
+    assert of_run(cache, ONE, 1) == {EPOCH: RangeSet([(9, 9)])}
+    assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 4)])}
+
+
+def test_first_samples_that_came_before_their_token_are_of_the_run_that_others_give() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 5, 9, run=1))
+    given = SampleBatch(under(EPOCH, run_of(ONE, 0, 4, run=1)))
+    cache.give(Arrived(given, Origin.ALIGNED, cache.now, tuple(names((EPOCH, FIRST)))))
+    token(cache, ONE, EPOCH, FIRST)
+    cache.take(run_of(ONE, 10, 10, run=1))
+    cache.wait(2)
+    assert of_run(cache, ONE, 1) == {EPOCH: RangeSet([(0, 10)])}
+
+
+def test_last_samples_of_a_run_whose_token_went_stay_with_it_when_others_give_the_next() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, FIRST)
+    cache.take(run_of(ONE, 0, 4, run=1))
+    cache.give(TokenGone(ONE, FIRST, cache.now))
+    given = SampleBatch(under(EPOCH + 1, run_of(ONE, 0, 1, run=2)))
+    cache.give(Arrived(given, Origin.ALIGNED, cache.now, tuple(names((EPOCH + 1, SECOND)))))
+    cache.take(run_of(ONE, 5, 6, run=1))
+    cache.wait(2)
+    token(cache, ONE, EPOCH + 1, SECOND)
+    cache.take(run_of(ONE, 2, 3, run=2))
+    assert of_run(cache, ONE, 1) == {EPOCH: RangeSet([(0, 6)])}
+    assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 3)])}
+
+
+def test_two_runs_that_others_call_later_both_take_the_later_names() -> None:
+    """This cache was away when the first of three runs was declared (seed 1600)."""
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, SECOND)
+    cache.take(run_of(ONE, 0, 3, run=2))
+    token(cache, ONE, EPOCH + 1, THIRD)
+    cache.take(run_of(ONE, 0, 4, run=3))
+    theirs = tuple(names((EPOCH, FIRST), (EPOCH + 1, SECOND), (EPOCH + 2, THIRD)))
+    for given in (
+        under(EPOCH + 2, run_of(ONE, 0, 2, run=3)),
+        under(EPOCH + 1, run_of(ONE, 0, 3, run=2)),
+        under(EPOCH, run_of(ONE, 0, 2, run=1)),
+    ):
+        cache.give(Arrived(SampleBatch(given), Origin.ALIGNED, cache.now, theirs))
+        cache.wait(2)
+    assert of_run(cache, ONE, 1) == {EPOCH: RangeSet([(0, 2)])}
+    assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 3)])}
+    assert of_run(cache, ONE, 3) == {EPOCH + 2: RangeSet([(0, 4)])}
+
+
+def test_runs_whose_tokens_come_late_keep_their_order_though_others_give_the_last() -> None:
+    """The shell is slow: others gave the last run while the token of the first was still there."""
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, FIRST)
+    given = SampleBatch(under(EPOCH + 2, run_of(ONE, 0, 4, run=3)))
+    cache.give(Arrived(given, Origin.RECOVERED, cache.now, tuple(names((EPOCH + 2, THIRD)))))
+    cache.give(TokenGone(ONE, FIRST, cache.now))
+    token(cache, ONE, EPOCH, SECOND)
+    cache.give(TokenGone(ONE, SECOND, cache.now))
+    token(cache, ONE, EPOCH + 2, THIRD)
+    called = {name: epoch for _, epoch, name in cache.store.index.incarnations([ONE])}
+    assert called[FIRST] < called[SECOND] < called[THIRD]
 
 
 class Door:

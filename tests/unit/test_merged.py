@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.storage.contract import Page, Storage
@@ -46,6 +47,39 @@ def pages(read: MergedReading | Storage, selection: Selection, limit: int) -> li
         cursor = page.cursor
         if cursor is None:
             return found
+
+
+def test_numbers_of_every_key_are_found_behind_verbatim_chunks_too() -> None:
+    """As a consumer's positions are, which no wildcard names (ADR 0283)."""
+    backend = MemoryStorage()
+    keys = ["@x/a", "a", "b/@y/c", "a", "@x/a", "@x/b"]
+    held = [Sample(key, SOURCES[0], 1, sn, b"x") for sn, key in enumerate(keys)]
+    other = Sample("@x/a", SOURCES[1], 1, 0, b"x")
+    backend.append(SampleBatch([*held[:4], other]))
+    backlog = Backlog(1 << 20)
+    backlog.push(Entry(1, SampleBatch(held[4:]), ()))
+    streams = {sample.stream for sample in (*held, other)}
+    merged = MergedReading(
+        backend,
+        backlog,
+        lambda _: (),
+        lambda source, epoch: [s for s in streams if (s.source, s.epoch) == (source, epoch)],
+    )
+    absent = Sample("@x/b", SOURCES[0], 1, 0, b"x")
+    assert merged.find([*held, absent]) == [*((one, one) for one in held), (absent, None)]
+    found = [*merged.range_of(SOURCES[0], 1, 1, 4)]
+    assert sorted(sample.sn for sample in found) == [1, 2, 3, 4]
+    for limit in (1, 2, 100):
+        cursor: Cursor | None = None
+        run: list[int] = []
+        while True:
+            page = merged.read_run(SOURCES[0], 1, limit, cursor)
+            run += [sample.sn for sample in page.samples]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert run == [1, 3, 0, 4, 5, 2]
+    assert backlog.numbers_of(SOURCES[0])[1].runs == RangeSet([(4, 5)])
 
 
 @given(

@@ -84,7 +84,10 @@ def test_secrets_of_a_network_are_not_shown() -> None:
         ({"up": {**FLEET, "to": "here"}}, "pipes.up.to: "),
         ({"up": {**FLEET, "to": {"mode": "boss"}}}, "pipes.up.to: "),
         ({"up": {**FLEET, "to": "tcp/h:1", "level": "tape"}}, "pipes.up.level: "),
-        ({"up": {**FLEET, "to": "tcp/h:1", "processed_by": "a b"}}, "pipes.up: consumer: "),
+        (
+            {"up": {**FLEET, "to": "tcp/h:1", "processed_by": "a b"}},
+            "pipes.up: processed_by: expected a name",
+        ),
         (
             {"up": {**FLEET, "to": "tcp/h:1", "limits": {"retry": 1}}},
             "pipes.up.limits.retry: unknown setting; did you mean 'retry_seconds'",

@@ -381,6 +381,20 @@ def test_numbers_of_both_sides_of_a_wrap_are_found(wraps_at_five: None) -> None:
     assert [(s.epoch - epochs[0], s.sn) for s in page] == [(1, 1), (1, 2), (2, 1)]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 5, 20])
+def test_a_few_numbers_of_many_are_found(depth: int) -> None:
+    engine = started(EngineOptions(history=depth, acknowledgements=1), next_sn=3)
+    for _ in range(12):
+        put(engine)
+    acked = Ack("c", DISK, SOURCE, engine.epoch, ((4, 6), (9, 9)), engine.incarnation)
+    engine.handle(AckReceived(acked))
+    kept = [sample.sn for sample in engine.kept()]
+    for first in range(18):
+        for last in range(first, 18):
+            page, _ = engine.read(Selection(sns=SnBounds(first, last)), 100, None)
+            assert [s.sn for s in page] == [sn for sn in kept if first <= sn <= last]
+
+
 def test_numbers_under_other_keys_are_named_where_numbers_are_asked_for() -> None:
     engine = history_of(["a", "b", "b", "a", "b"])
     asked = Selection(KeyExpression("a"), *SOURCE, sns=SnBounds(1, None))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Kind, SourceId
+from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.protocol.publisher import engine as engine_module
 from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import (
@@ -33,6 +35,7 @@ from durable_cache.protocol.publisher.events import (
     TokenFailed,
 )
 from durable_cache.protocol.wire import Ack
+from tests.kit.signals import at_call
 
 SOURCE = SourceId("4f2a", 7)
 START_NS = 1_700_000_000 * 10**9
@@ -70,7 +73,7 @@ class Way:
 
     def put(self, key: str, ends: str, acks: int) -> None:
         put = Put(key, Kind.PUT, b"x" * 3, "zenoh/bytes", b"a", 9, "4f2a", 13, self.now)
-        send = self.engine.number(put) if self.short else None
+        send = _number(self.engine, put) if self.short else None
         if send is not None:
             self.went_short += 1
             self.told.append(_plain(send))
@@ -107,6 +110,10 @@ class Way:
                 (engine.has_room, engine.waits_since_ns(), engine.wake_ns()),
             )
         )
+
+
+def _number(engine: PublisherEngine, put: Put) -> Send | None:
+    return engine.number(put.form, put.payload, put.attachment, put.ntp64, put.now)
 
 
 def _plain(output: Output) -> Any:
@@ -197,8 +204,8 @@ def test_an_ordinary_put_goes_the_short_way() -> None:
 def test_one_put_at_a_time_goes_the_short_way() -> None:
     way = Way(EngineOptions(), spool=False, short=True)
     put = Put("a", Kind.PUT, b"", "zenoh/bytes", None, 9, "4f2a", 13, way.now)
-    assert way.engine.number(put) is not None
-    assert way.engine.number(put) is None
+    assert _number(way.engine, put) is not None
+    assert _number(way.engine, put) is None
     way.engine.sent()
     try:
         way.engine.sent()
@@ -216,3 +223,33 @@ def test_what_is_acknowledged_takes_no_bytes() -> None:
     assert way.engine.unacknowledged_bytes > 0
     way.ack(2)
     assert (way.engine.unacknowledged, way.engine.unacknowledged_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_wherever_ctrl_c_ends_a_put_its_sample_is_kept_once(depth: int) -> None:
+    interrupted = number = 1
+    while interrupted:
+        way = Way(EngineOptions(depth, acknowledgements=1), spool=False, short=True)
+        for _ in range(3):
+            way.put("a", "leaves", 0)
+        engine = way.engine
+        put = Put("a", Kind.PUT, b"x", "zenoh/bytes", None, 9, "4f2a", 13, way.now)
+        assert _number(engine, put) is not None
+        try:
+            with at_call(number, _ctrl_c):
+                engine.sent()
+        except KeyboardInterrupt:
+            interrupted = number
+        else:
+            interrupted = 0
+        if engine.under_way is not None:
+            engine.handle(Sent())  # as the next put does
+        assert [sample.sn for sample in engine.kept()] == [2, 3, 4, 5]
+        page, _ = engine.read(Selection(sns=SnBounds(5, 5)), 9, None)
+        assert [sample.sn for sample in page] == [5]
+        number += 1
+    assert number > 4
+
+
+def _ctrl_c() -> None:
+    raise KeyboardInterrupt

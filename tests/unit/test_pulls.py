@@ -10,8 +10,9 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment import AlignerOptions, CacheProfile, StreamLoaded
 from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.packing import Entry
 from durable_cache.protocol.alignment.pulls import Pulls
-from durable_cache.protocol.alignment.wire import PullReply
+from durable_cache.protocol.alignment.wire import Lane, PullReply
 from durable_cache.protocol.wire import encode_batch
 
 STREAM = Stream("a/b", SourceId("ab12", 7), 5)
@@ -176,3 +177,38 @@ def test_beside_what_is_missing_of_a_run_without_an_epoch_what_is_here_is_asked_
     assert taken(pulls, "peer", reply()) == []
     assert not pulls.left
     assert ledger.records[place].unrecoverable == ()
+
+
+def test_what_this_cache_does_not_take_is_refused_once_and_not_asked_for_again() -> None:
+    ledger = Ledger(
+        OPTIONS,
+        CacheProfile("one", "1", ("a/**",)),
+        lambda sample: "too large" if len(sample.payload) > 2 else "",
+    )
+    ledger.load([StreamLoaded(STREAM, RangeSet([(0, 9)]))])
+    place = place_of(ledger)
+    pulls = Pulls(ledger, "peer", OPTIONS)
+    pulls.name(place, STREAM)
+    pulls.want(place, RangeSet([(99, 101)]))
+    assert taken(pulls, "peer", reply(samples(99, 100, 101))) == [99]
+    assert not pulls.left
+    assert (pulls.refused, pulls.refusal, pulls.offered) == (2, "too large", 1)
+    assert unrecoverable(ledger) == (100, 101)
+    theirs = Entry(place, 0, 0, (0, 101), (), 0)
+    for lane in (Lane.KNOWLEDGE, Lane.CONTENT):
+        assert ledger.lacking(theirs, lane).want == RangeSet([(10, 99)])
+    again = Pulls(ledger, "peer", OPTIONS)
+    again.name(place, STREAM)
+    again.want(place, RangeSet([(100, 100)]))
+    assert taken(again, "peer", reply(samples(100))) == []
+    assert again.refused == 0, "it was counted"
+
+
+def test_a_page_of_what_is_not_taken_alone_ends_the_asking() -> None:
+    ledger = Ledger(OPTIONS, CacheProfile("one", "1", ("a/**",)), lambda _: "too large")
+    pulls = Pulls(ledger, "peer", OPTIONS)
+    place = place_of(ledger)
+    pulls.name(place, STREAM)
+    pulls.want(place, RangeSet([(0, 3)]))
+    assert taken(pulls, "peer", reply(samples(2, 3))) == []
+    assert pulls.next_page() == ("peer", ((place, (0, 1)),))

@@ -116,12 +116,9 @@ def test_wide_runs_cost_no_more_than_narrow_ones() -> None:
     assert list(held) == [(0, 2 * HUGE)]
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "width", "text"), [(3, 3, 1, "3"), (3, 5, 3, "3..5"), (5, 3, 0, "5..3")]
-)
-def test_a_range_counts_both_ends(first: int, last: int, width: int, text: str) -> None:
+@pytest.mark.parametrize(("first", "last", "text"), [(3, 3, "3"), (3, 5, "3..5"), (5, 3, "5..3")])
+def test_a_range_holds_both_ends(first: int, last: int, text: str) -> None:
     one = SnRange(first, last)
-    assert one.width == width
     assert str(one) == text
     assert [sn for sn in range(9) if one.holds(sn)] == list(range(first, last + 1))
 

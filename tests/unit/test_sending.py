@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from durable_cache.endpoints.publisher import declare_reliable_publisher
 from durable_cache.endpoints.session import (
-    Origins,
-    Outlet,
+    Decoder,
     Session,
     close_session,
-    declare_own_publisher,
-    new_stamp,
     open_session,
     raw_timestamp,
-    undeclare,
 )
-from durable_cache.model.sample import Qos
+from durable_cache.model.sample import Sample
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +26,31 @@ def session() -> Iterator[Session]:
     close_session(session)
 
 
-def test_a_new_stamp_reads_as_zenoh_writes_it(session: Session) -> None:
-    publisher = declare_own_publisher(session, "a/b", Qos(), "text/plain")
-    outlet = Outlet(session, publisher, "text/plain", Origins.ANY)
-    for _ in range(100):
-        stamp, ntp64, name = new_stamp(outlet)
-        assert (ntp64, name) == raw_timestamp(stamp)
-    undeclare(publisher)
+def test_what_a_publisher_keeps_is_what_left(session: Session) -> None:
+    subscriber = session.declare_subscriber("kept/*")
+    with declare_reliable_publisher(session, "kept/a", encoding="text/plain") as publisher:
+        publisher.put(b"one")
+        publisher.put(b"two", encoding="application/json", attachment=b"noted")
+        publisher.delete()
+        kept = publisher.kept()
+        assert publisher.kept() == kept
+    left = Decoder(kept[0].timestamp_id, 64).decode([subscriber.recv() for _ in kept], 0)
+    subscriber.undeclare()
+    epoch = publisher.epoch
+    assert [_as_it_left(it, epoch) for it in kept] == [_as_it_left(it, epoch) for it in left]
+    assert [it.received_ns > 1_700_000_000 * 10**9 for it in kept] == [True] * 3
+
+
+def _as_it_left(sample: Sample, epoch: int) -> Sample:
+    return structs.replace(sample, epoch=epoch, received_ns=0)
+
+
+def test_a_number_that_is_given_with_its_stamp_is_kept(session: Session) -> None:
+    with declare_reliable_publisher(session, "kept/b") as publisher:
+        stamp = session.new_timestamp()
+        publisher.put(b"one", timestamp=stamp)
+        (kept,) = publisher.kept()
+    assert (kept.ntp64, kept.timestamp_id) == raw_timestamp(stamp)
 
 
 def test_each_put_leaves_in_its_own_encoding(session: Session) -> None:

@@ -8,7 +8,13 @@ import pytest
 
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.endpoints.publisher.spool import Spool
-from durable_cache.errors import ConfigError, StorageCorrupt, StorageFull, StorageLocked
+from durable_cache.errors import (
+    ConfigError,
+    StorageCorrupt,
+    StorageFull,
+    StorageLocked,
+    StorageUnavailable,
+)
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.publisher.events import Standing
 
@@ -107,7 +113,10 @@ def test_another_publishers_spool_is_refused_by_name(
 
 def test_a_spool_in_use_is_refused(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    with pytest.raises(StorageLocked, match="two publishers need two spools"):
+    with pytest.raises(
+        StorageLocked,
+        match=r"^spool .* in use by .*choose another spool_dir: two publishers need two spools$",
+    ):
         opened(tmp_path)
     spool.close()
     spool.close()
@@ -148,3 +157,16 @@ def test_a_spool_without_acknowledgements_is_a_mistake(tmp_path: Path) -> None:
         PublisherOptions(spool_dir=tmp_path).checked()
     with pytest.raises(ConfigError, match="spool_bytes_max"):
         PublisherOptions(spool_dir=tmp_path, acknowledgements=1, spool_bytes_max=0).checked()
+
+
+def test_a_folder_that_cannot_be_a_spool_is_named_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StorageUnavailable, match=r"^spool .*file; choose another spool_dir"):
+        opened(file)
+    with pytest.raises(StorageUnavailable, match=r"^spool /proc/no: .*choose a spool_dir where"):
+        opened(Path("/proc/no"))
+    with pytest.raises(ConfigError, match=r"^spool 'a\\x00b': .*choose another spool_dir"):
+        opened(Path("a\0b"))
+    with pytest.raises(ConfigError, match=r'^spool_dir: an empty text .*write "\."'):
+        PublisherOptions(acknowledgements=1, spool_dir="").checked()

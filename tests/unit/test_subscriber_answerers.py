@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.protocol.standings import FROM_THE_BEGINNING
 from durable_cache.protocol.subscriber.events import (
@@ -10,7 +12,9 @@ from durable_cache.protocol.subscriber.events import (
     BeginningTold,
     DeliveryOptions,
     Output,
+    TimePassed,
 )
+from durable_cache.protocol.subscriber.run_table import RunTable
 from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
 from tests.unit.subscriber_reader import (
     BEGAN_NS,
@@ -180,3 +184,19 @@ def test_runs_that_may_have_been_followed_and_forgotten_are_not_reported_as_miss
     reader.page([sample(0, EPOCH + 1, at=61.0)], names=names)
     assert reader.engine.missed == 0
     assert reader.delivered == [0, 1, 2, *[0] * 19]
+
+
+def test_what_was_read_since_is_followed_without_a_look_at_all_that_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = Late()
+
+    def looked(_: object) -> None:
+        pytest.fail("it looked at all that was read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunTable, "__iter__", looked)
+        reader.handle(TimePassed(reader.now))
+    reader.live(sample(3, EPOCH))
+    reader.wait(2 * WAIT_SECONDS)
+    assert reader.story == [0, 1, 2, 3]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from durable_cache.protocol.subscriber.events import DeliveryOptions
-from tests.unit.subscriber_reader import EPOCH, Reader, sample
+import pytest
+
+from durable_cache.protocol.subscriber.events import Answer, AnswerPart, DeliveryOptions, Fetched
+from durable_cache.protocol.wire import AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import EPOCH, SOURCE, Reader, absent, sample
 
 
 def test_the_pause_between_questions_doubles_up_to_its_bound() -> None:
@@ -43,6 +46,30 @@ def test_samples_beyond_the_bound_are_dropped_and_come_back() -> None:
         wanted = reader.fetches[0]
         reader.answer(*(sample(sn) for sn in range(wanted.first, (wanted.last or 11) + 1)))
     assert reader.story == list(range(12))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_found_no_room_is_not_missed_though_another_cache_removed_it(at_once: bool) -> None:
+    """One cache keeps few samples, and says so; the other has the number, which was dropped."""
+    reader = Reader(DeliveryOptions(pending_samples_max=2, gap_timeout_seconds=5))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(2), sample(3), sample(5))
+    reader.answer()
+    reader.wait(1)
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"),)
+    held = [sample(sn, EPOCH) for sn in (4, 5)]
+    has = AnswerPart(held, (), names)
+    removed = AnswerPart((), (absent(4, 4, AbsenceReason.TRIMMED, EPOCH),), names)
+    for parts in ((has, removed),) if at_once else ((removed,), (has,)):
+        fetch = reader.fetches.pop(0)
+        assert (fetch.first, fetch.last) == (1, 5)
+        reader.handle(Fetched(fetch.fetch_id, Answer(parts, 2), reader.now))
+        reader.wait(1)
+    for _ in range(20):
+        for fetch in reader.fetches[:1] if (1, 1) in reader.story else ():
+            reader.answer(*(one for one in held if fetch.first <= one.sn), names=names)
+        reader.wait(1)
+    assert reader.story == [0, (1, 1), 2, 3, 4, 5]
 
 
 def test_the_tail_is_asked_for_as_often_as_wanted() -> None:

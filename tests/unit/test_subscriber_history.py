@@ -348,6 +348,17 @@ def test_a_run_that_history_shows_again_behind_its_successor_is_over() -> None:
     assert reader.story == [0, 0, 1]
 
 
+def test_what_waited_of_a_run_that_history_shows_again_is_not_of_its_successor() -> None:
+    reader = Reader(history=True)
+    reader.live(sample(2))
+    page = [sample(0, EPOCH), sample(1, EPOCH), sample(0, EPOCH + 1, at=1)]
+    for _ in range(2):
+        reader.page(page, cut_after=page[-1])
+    reader.page([])
+    reader.live(sample(1, at=1.001))
+    assert reader.story == [0, 1, 0, (2, 2), 1]
+
+
 def test_two_runs_that_answerers_call_by_one_epoch_are_two() -> None:
     """A restart within one time frame: the publisher's own cache knows of no run before."""
     reader = Reader(history=True)
@@ -364,6 +375,23 @@ def test_two_runs_that_answerers_call_by_one_epoch_are_two() -> None:
     reader.live(sample(3, at=13))
     reader.answer(sample(2, 5, at=12), names=(Incarnation(SOURCE, 5, "bbbbbbbb"),))
     assert reader.story == [0, 1, 2, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_an_earlier_run_that_is_called_as_its_successor_was_is_reported_under_another_epoch(
+    restarts: int,
+) -> None:
+    """The publisher's own cache was read first; then a cache came that heard every run."""
+    reader = Reader(history=True)
+    names = [Incarnation(SOURCE, 5 + at, incarnation) for at, incarnation in enumerate("abc")]
+    own = [sample(sn, 5, at=20 + sn) for sn in range(2)]
+    reader.page(own, cut_after=own[-1], names=(names[restarts]._replace(epoch=5),))
+    runs = [sample(sn, 5 + run, at=10 * run + sn) for run in range(1 + restarts) for sn in range(4)]
+    reader.page(runs[:-4], names=tuple(names[: 1 + restarts]))
+    missed = {output.epoch: (output.first, output.last) for output in reader.missed}
+    assert reader.story[:2] == [0, 1]
+    assert list(missed.values()) == [(0, 3)] * restarts
+    assert not {5, 5 + restarts} & missed.keys(), "these are names of the run that was given"
 
 
 def test_what_is_absent_is_known_by_its_run_whatever_its_answerer_calls_it() -> None:

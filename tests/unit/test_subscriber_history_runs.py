@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerersGone,
+    AnswerPart,
     DeliveryOptions,
     TokenGone,
 )
-from durable_cache.protocol.wire import Incarnation, incarnation_after
+from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import (
     EPOCH,
     FRESH,
     OTHER,
     SOURCE,
     Reader,
+    absent,
     sample,
 )
 
@@ -221,6 +227,87 @@ def test_nor_while_history_is_read_and_the_token_waits() -> None:
     assert reader.story == [0, (0, 2), 1]
 
 
+def shown_and_over() -> tuple[AnswerPart, AnswerPart]:
+    """Return what a cache has of a run that is over, and what the publisher's own has of the next.
+
+    The publisher's clock was set back; no cache was in its reach since.
+    """
+    over = AnswerPart(
+        [sample(sn, FRESH, at=1 + sn) for sn in range(3)],
+        incarnations=(Incarnation(SOURCE, FRESH, "aaaaaaaa"),),
+    )
+    begun = AnswerPart(
+        [sample(sn, EPOCH, at=9 + sn / 10) for sn in range(2)],
+        incarnations=(Incarnation(SOURCE, EPOCH, "bbbbbbbb"),),
+    )
+    return over, begun
+
+
+def test_of_two_runs_on_a_page_the_one_that_shows_its_token_comes_last() -> None:
+    """Its clock was set back, and no answerer knows both runs (seed 22718)."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    reader.page_of(*shown_and_over())
+    reader.live(sample(2, at=9.2))
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+    assert [one.epoch for one in reader.delivered_samples] == 3 * [FRESH] + 3 * [FRESH + 1]
+
+
+def test_and_on_the_page_behind_that_of_the_other() -> None:
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    over, begun = shown_and_over()
+    reader.page_of(over, replace(begun, samples=[]), cut_after=over.samples[-1])
+    reader.page_of(begun)
+    reader.live(sample(2, at=9.2))
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
+def test_it_comes_behind_two_that_caches_call_alike() -> None:
+    """One of these goes by a later epoch here; it is not the one of the run with the token."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    over, begun = shown_and_over()
+    between = AnswerPart(
+        [sample(sn, FRESH, at=5 + sn) for sn in range(2)],
+        incarnations=(Incarnation(SOURCE, FRESH, "cccccccc"),),
+    )
+    reader.page_of(over, between, begun)
+    assert reader.story == [0, 1, 2, 0, 1, 0, 1]
+    epochs = [one.epoch for one in reader.delivered_samples]
+    assert epochs == 3 * [FRESH] + 2 * [FRESH + 1] + 2 * [FRESH + 2]
+
+
+def test_it_keeps_its_epoch_once_something_of_it_was_read() -> None:
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    over, begun = shown_and_over()
+    first, second = begun.samples
+    reader.page_of(replace(begun, samples=[first]), cut_after=first)
+    reader.page_of(over, replace(begun, samples=[second]))
+    assert reader.story == [0, (0, 2), 1]
+    assert [one.epoch for one in reader.delivered_samples] == [EPOCH, EPOCH]
+
+
+def test_a_token_of_a_run_that_times_show_to_be_over_moves_nothing() -> None:
+    """It is there until a cut link is noticed."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    over, begun = shown_and_over()
+    late = [sample(sn, FRESH, at=20 + sn) for sn in range(3)]
+    reader.page_of(replace(over, samples=late), begun)
+    assert reader.story == [0, 1, 0, 1, 2]
+
+
+def test_nor_does_the_token_of_a_run_that_somebody_calls_an_earlier_one() -> None:
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    over, begun = shown_and_over()
+    names = begun.incarnations + over.incarnations
+    reader.page_of(over, replace(begun, incarnations=names))
+    assert reader.story == [0, 1, 0, 1, 2]
+
+
 def test_a_token_that_waits_beside_no_other_is_of_a_run_that_began() -> None:
     """Soon after the start, too: that of the run before is gone (seed 20117)."""
     reader = Reader(history=True)
@@ -291,3 +378,154 @@ def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_
     reader.wait(15)
     reader.page([*before, sample(3, EPOCH), sample(0, FRESH, at=9)], names=names)
     assert reader.story == [0, 1, 2, 3, 0]
+
+
+def test_a_run_that_began_behind_a_cut_waits_for_the_end_of_the_one_before() -> None:
+    """History brings it, and the one before is followed live (seed 90)."""
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    before = [sample(sn, EPOCH, at=5) for sn in (2, 3)]
+    reader.page([*before, sample(0, FRESH, at=9), sample(1, FRESH, at=9.1)], names=names)
+    assert reader.story == [0, 1]
+    reader.answer(*before, names=names)
+    assert reader.story == [0, 1, 2, 3, 0, 1]
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(2, at=9.2))
+    assert reader.story == [0, 1, 2, 3, 0, 1, 2]
+    assert reader.engine.missed == 0
+
+
+def test_what_came_before_a_token_is_of_no_run_behind_the_one_that_history_names() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.live(sample(0, at=9), sample(1, at=9.1))
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader.page([sample(0, FRESH, at=9)], names=names)
+    reader.answer(names=names)
+    reader.declared(FRESH, "bbbbbbbb")
+    assert reader.story == [0, 1, 0, 1]
+    reader.declared(FRESH + 1, "cccccccc")
+    reader.wait(60)
+    while reader.fetches:
+        reader.answer(names=names)
+        reader.wait(1)
+    reader.wait(60)
+    assert reader.story == [0, 1, 0, 1]
+    assert reader.engine.missed == 0
+
+
+def test_what_a_run_that_is_over_lacks_between_is_reported_unless_somebody_explains_it() -> None:
+    """A cache that was away brings more of it, and not all (seed 300776)."""
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    given = [sample(0, EPOCH), sample(1, EPOCH), sample(0, FRESH, at=9)]
+    reader.page(given, names=names, whole=False)
+    while not reader.story:
+        reader.wait(1)
+    reader.asked.clear()
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([*given, sample(4, EPOCH), sample(1, FRESH, at=9.1)], names=names)
+    assert reader.wanted == [(2, 3)]
+    reader.answer(absent=(absent(3, 3, AbsenceReason.OTHER_KEY, EPOCH),), names=names)
+    for _ in range(60):
+        reader.wait(1)
+        while reader.fetches:
+            reader.answer(names=names)
+    assert reader.story == [0, 1, 0, 1, (2, 2), (4, 4)]
+    assert [one.epoch for one in reader.missed] == [EPOCH, EPOCH]
+
+
+def test_the_token_of_a_source_that_history_brought_does_not_wait_for_more_of_it() -> None:
+    """Something of it had found no room, and history is asked for again (seed 301128)."""
+    options = DeliveryOptions(pending_samples_max=2, history_timeout_seconds=0.05)
+    reader = Reader(options, history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0, source=OTHER), sample(1, source=OTHER))
+    reader.declared(FRESH, "cccccccc", OTHER)
+    reader.declared(FRESH + 1, "dddddddd", OTHER)
+    reader.live(sample(1))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader.page([sample(0, EPOCH), sample(1, EPOCH)], names=names[:1], whole=False)
+    while not reader.story:
+        reader.wait(1)
+    assert reader.engine.reads_history
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(2, at=9.2))
+    begun = [sample(sn, FRESH, at=9 + sn / 10) for sn in range(3)]
+    for _ in range(60):
+        while reader.fetches:
+            reader.answer(*begun, names=names)
+        reader.wait(1)
+    assert [one.sn for one in reader.delivered_samples if one.source == SOURCE] == [0, 1, 0, 1, 2]
+
+
+def test_a_run_on_a_page_goes_by_the_epoch_by_which_it_is_followed() -> None:
+    """A cache that did not hear of the run before calls it as that goes here (seed 20117)."""
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH + 1, "cccccccc"))
+    reader.page([sample(0, EPOCH)], names=names[:1], whole=False)
+    while not reader.story:
+        reader.wait(1)
+    reader.asked.clear()
+    for name in ("bbbbbbbb", "cccccccc"):  # the publisher's clock was set back
+        reader.declared(EPOCH - 8, name)
+    while not reader.asked:
+        reader.wait(1)
+    reader.page([sample(0, EPOCH), sample(0, EPOCH + 1, at=9)], names=names)
+    called = [reader.engine.run_names.of((SOURCE, EPOCH + at)) for at in range(4)]
+    assert called == ["aaaaaaaa", "bbbbbbbb", "cccccccc", ""]
+
+
+def test_a_run_whose_token_comes_goes_by_no_epoch_of_one_that_history_named() -> None:
+    reader = Reader(history=True)
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader.page([sample(0, EPOCH)], names=names)
+    reader.declared(FRESH, "cccccccc")
+    reader.live(sample(0, at=9))
+    reader.answer(names=names)
+    assert [one.epoch for one in reader.delivered_samples] == [EPOCH, FRESH + 1]
+
+
+def test_what_follows_history_bears_its_epoch_whatever_caches_call_it_since() -> None:
+    reader = Reader(history=True)
+    reader.page([sample(0, EPOCH)], names=(Incarnation(SOURCE, EPOCH, "aaaaaaaa"),))
+    reader.declared(EPOCH - 1, "aaaaaaaa")
+    reader.live(sample(2))
+    reader.answer(sample(1, EPOCH + 3), names=(Incarnation(SOURCE, EPOCH + 3, "aaaaaaaa"),))
+    assert [(one.epoch, one.sn) for one in reader.delivered_samples] == [
+        (EPOCH, 0),
+        (EPOCH, 1),
+        (EPOCH, 2),
+    ]
+
+
+def test_what_came_of_a_run_before_the_one_that_ended_last_is_not_missed_when_it_is_read() -> None:
+    """It was read, then followed; two runs ended since (seed 302953)."""
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    called = {"aaaaaaaa": EPOCH, "bbbbbbbb": FRESH, "cccccccc": FRESH + 1}
+    names = tuple(Incarnation(SOURCE, epoch, name) for name, epoch in called.items())
+    read = [sample(sn, EPOCH) for sn in range(2)]
+    reader.page(read, names=names[:1], whole=False)
+    while not reader.story:
+        reader.wait(1)
+    reader.asked.clear()
+    for at, (name, epoch) in enumerate(called.items()):
+        reader.declared(epoch, name)
+        reader.live(*(sample(2 * (at == 0) + sn, at=9 * at + sn / 10) for sn in range(2)))
+        while reader.fetches:
+            reader.answer(names=names[: at + 1])
+    given = [0, 1, 2, 3, 0, 1, 0, 1]
+    assert reader.story == given
+    while not reader.asked:
+        reader.wait(1)
+    lived = [sample(2, EPOCH, at=0), sample(3, EPOCH, at=0.1)]
+    later = [sample(sn, epoch, at=9 + sn / 10) for epoch in (FRESH, FRESH + 1) for sn in range(2)]
+    reader.page([*read, *lived, *later], names=names)
+    assert reader.story == given

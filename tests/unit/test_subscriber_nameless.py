@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from msgspec.structs import replace
 
+from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
-from durable_cache.protocol.subscriber.events import DeliveryOptions
-from tests.unit.subscriber_reader import EPOCH, FRESH, Reader, sample
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerPart,
+    DeliveryOptions,
+    TokenGone,
+)
+from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.wire import AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
 
 
 @pytest.fixture(params=[0, EPOCH, FRESH], ids=["without an epoch", "long ago", "by its time"])
@@ -146,3 +156,139 @@ def test_nor_where_the_run_before_was_on_another_page() -> None:
     reader.page([before], cut_after=before)
     reader.page(later)
     assert reader.story == [0, 1, 2]
+
+
+def reads_again(*page: Sample) -> Reader:
+    """Return one that was given a page, and asks from the beginning for a cache that came since."""
+    reader = Reader(history=True)
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page(list(page))
+    assert reader.story == [one.sn for one in page]
+    return reader
+
+
+def begun(epoch: int, *sns: int) -> list[Sample]:
+    return [sample(sn, epoch, at=9 + sn / 10) for sn in sns]
+
+
+def over(epoch: int, *sns: int) -> list[Sample]:
+    return [sample(sn, epoch, at=1 + (sn % 100) / 100) for sn in sns]
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("before", [(3, 4, 5), (SOURCE_SN_MODULUS - 2, SOURCE_SN_MODULUS - 1)])
+def test_what_was_given_shows_which_run_a_cache_has_without_an_epoch(
+    before: tuple[int, ...], both: bool
+) -> None:
+    """The one that gave it was down for the run before, the other calls it by its time (111171)."""
+    reader = reads_again(*begun(0, 0, 1, 2))
+    knows_both = [*over(0, *before), *begun(77, 0, 1, 2, 3)]
+    reader.page(knows_both, *([begun(0, 0, 1, 2)] if both else []))
+    reader.live(sample(4, at=9.4))
+    assert not reader.fetches
+    assert reader.story == [0, 1, 2, (before[0], before[-1]), 3, 4]
+    assert {one.epoch for one in reader.delivered_samples} == {0}
+    assert 0 not in {one.epoch for one in reader.missed}
+
+
+def test_a_later_run_that_another_cache_has_without_an_epoch_is_given() -> None:
+    """It was down for the run before, which was given: the numbers are none of that."""
+    reader = reads_again(*over(0, 0, 1, 2, 3, 4))
+    reader.page(begun(0, 0, 1, 2))
+    reader.live(sample(3, at=9.3))
+    assert reader.story == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+
+
+def test_a_run_that_was_given_is_not_given_again_by_another_name(called: int) -> None:
+    reader = reads_again(*begun(FRESH, 0, 1, 2))
+    reader.page(begun(called, 0, 1, 2, 3))
+    assert reader.story == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [(3, 4), (SOURCE_SN_MODULUS - 2, SOURCE_SN_MODULUS - 1)])
+def test_of_a_run_that_began_while_the_newest_were_read_all_is_ours(
+    before: tuple[int, int],
+) -> None:
+    """The run before came while history was asked for, and so did this one (seed 22190)."""
+    reader = Reader(history=True, newest=True)
+    ended = over(0, *before)
+    reader.live(*ended)
+    reader.page(ended, cut_after=ended[-1])
+    reader.page(begun(FRESH, 2, 3))
+    assert reader.wanted[0] == (0, 1)
+    reader.answer(*begun(FRESH, 1), absent=(absent(0, 0, AbsenceReason.OTHER_KEY, FRESH),))
+    while reader.fetches:  # whether anything follows of the run before
+        reader.answer()
+    assert reader.story == [*before, 1, 2, 3]
+
+
+def test_a_run_that_was_there_before_begins_with_the_newest_of_it() -> None:
+    reader = Reader(history=True, newest=True)
+    reader.live(*begun(0, 3))
+    reader.page(begun(FRESH, 2, 3))
+    assert not reader.fetches
+    assert reader.story == [2, 3]
+
+
+def test_what_was_removed_of_a_run_that_ended_far_above_is_none_of_what_follows_here() -> None:
+    """Both have no epoch: whoever answers has only the one before the wrap (seed 302495)."""
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    reader.handle(TokenGone(SOURCE, "", reader.now))
+    while not reader.fetches:
+        reader.wait(1)
+    [fetch] = reader.fetches
+    assert fetch.last is not None
+    reader.answer(absent=(absent(fetch.first, fetch.last, AbsenceReason.TRIMMED, 0),))
+    for _ in range(10):
+        reader.fetches.clear()
+        reader.wait(1)
+    reader.live(sample(2), sample(3))
+    reader.wait(2)  # for a token that never comes
+    assert reader.story == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_run_that_was_given_by_two_names_is_one_once_that_shows(missing: bool) -> None:
+    """Nothing in common was on the page that brought its parts (seed 302824)."""
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    first = [sample(sn, EPOCH, at=sn / 10) for sn in range(4, 7)]
+    second = [sample(sn, FRESH, at=sn / 10) for sn in range(7 + missing, 10)]
+    reader.page(first, second, whole=False)
+    while not reader.story:
+        reader.wait(1)
+    ask_again(reader)
+    every = [sample(sn, EPOCH, at=sn / 10) for sn in range(4, 11)]
+    reader.page(every, [*second, sample(10, FRESH, at=1)])
+    given = [4, 5, 6, *[one.sn for one in second]]
+    assert reader.story == [*given, *[(7, 7)] * missing, 10]
+
+
+def test_a_run_that_was_given_without_a_name_is_not_given_again_by_its_name() -> None:
+    """The first cache had not seen its token yet (seed 1276 of readers)."""
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    reader.page([sample(2, at=2)], whole=False)
+    while not reader.story:
+        reader.wait(1)
+    ask_again(reader)
+    name = Incarnation(SOURCE, EPOCH, "aaaaaaaa")
+    named = [sample(sn, EPOCH, at=sn) for sn in (1, 2, 3)]
+    reader.page_of(AnswerPart([sample(2, at=2)]), AnswerPart(named, (), (name,)))
+    assert reader.story == [2, (1, 1), 3]
+
+
+def test_what_is_held_in_any_order_goes_to_the_run_that_began_at_one_look_each() -> None:
+    looks = []
+
+    class Held(dict[int, Sample]):
+        def __iter__(self) -> Iterator[int]:
+            looks.append(self)
+            return super().__iter__()
+
+    before = Numbering(SOURCE, EPOCH, first_sn=0, next_sn=0)
+    before.pending = Held()
+    for sn in range(500, 0, -1):
+        before.hold(sample(sn), 1000)
+    assert len(before.let_go_later(sample(0, at=0.0))) == 500
+    assert len(looks) < 5
+    assert before.top == -1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
+from durable_cache.endpoints.subscriber.questions import newest_asked
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.subscriber.events import AnswererAppeared, AnswerersGone
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
-from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
+from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
 
 
 def test_what_waits_of_the_run_before_goes_before_a_run_that_began_while_history_was_read() -> None:
     """The newest of each key are of the later run alone; none of them waits for history."""
-    reader = Reader(history=True, newest=True)
+    reader = Reader(history=True, newest=3)
     reader.declared(FRESH, "aaaaaaaa")
     reader.live(sample(0, at=5))
     reader.declared(FRESH + 2, "bbbbbbbb")
@@ -26,7 +31,7 @@ def test_what_waits_of_the_run_before_goes_before_a_run_that_began_while_history
 
 def test_a_run_that_began_while_history_was_read_is_read_where_nothing_goes_first() -> None:
     """What came before its token is on the page: of it, or of the run before."""
-    reader = Reader(history=True, newest=True)
+    reader = Reader(history=True, newest=3)
     reader.declared(EPOCH, "aaaaaaaa")
     reader.live(sample(1, at=5), sample(1, at=20.1))
     reader.declared(FRESH + 2, "bbbbbbbb")
@@ -43,7 +48,7 @@ def test_a_run_that_began_while_history_was_read_is_read_where_nothing_goes_firs
 def two_runs() -> tuple[Reader, tuple[Incarnation, ...]]:
     """Return who reads the newest of each key, of two runs of a source."""
     names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
-    reader = Reader(history=True, newest=True)
+    reader = Reader(history=True, newest=3)
     before, begun = [sample(3, EPOCH), sample(5, EPOCH)], [sample(0, FRESH, at=9)]
     reader.page([*before, *begun], names=names)
     return reader, names
@@ -80,7 +85,7 @@ def test_of_the_newest_a_run_is_given_up_to_its_wrap() -> None:
     """A later page brings the next run: what lies between is missing, and is reported."""
     after = incarnation_after("aaaaaaaa")
     names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, after))
-    reader = Reader(history=True, newest=True)
+    reader = Reader(history=True, newest=3)
     last = SOURCE_SN_MODULUS - 1
     cut = sample(last - 2, EPOCH, at=1)
     reader.page([cut], names=names, cut_after=cut)
@@ -99,3 +104,65 @@ def test_of_all_history_the_end_of_a_run_is_on_a_page() -> None:
     reader.page([sample(3, EPOCH), sample(0, FRESH, at=9)], names=names)
     assert reader.story == [3, 0]
     assert not reader.fetches
+
+
+def newest_of_two_caches() -> tuple[list[list[Sample]], tuple[Incarnation, ...]]:
+    """Return the newest three that each of two caches has; one was away for a while."""
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    before = [sample(sn, EPOCH, at=sn) for sn in (7, 8, 9)]
+    return [before, [sample(sn, FRESH, at=20 + sn) for sn in (4, 5, 6)]], names
+
+
+def test_of_what_each_cache_calls_the_newest_those_of_all_are_given() -> None:
+    parts, names = newest_of_two_caches()
+    reader = Reader(history=True, newest=3)
+    reader.page(*parts, names=names)
+    assert reader.story == [4, 5, 6]
+    assert not reader.fetches
+
+
+def test_what_was_the_newest_to_a_cache_that_was_away_is_not_missed() -> None:
+    """Nobody asked for it: of its key there is newer (seed 1924)."""
+    parts, names = newest_of_two_caches()
+    reader = Reader(history=True, newest=3)
+    reader.page(parts[1], names=names, whole=False)
+    reader.wait(60)
+    reader.page(parts[1], names=names, whole=False)
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page(*parts, names=names)
+    assert reader.story == [4, 5, 6]
+
+
+def test_what_two_caches_call_differently_is_one_of_the_newest() -> None:
+    """They do not agree on one number: so nothing shows that it is one run."""
+    mine = [*(sample(sn, at=sn) for sn in (1, 2)), sample(3, at=3)]
+    theirs = [*(sample(sn, EPOCH, at=sn) for sn in (1, 2)), sample(3, EPOCH, at=3.5)]
+    reader = Reader(history=True, newest=4)
+    reader.page(mine, theirs)
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == [1, 2, 3, 1, 2, 3]
+
+
+def test_of_what_was_missed_behind_a_cut_all_is_given() -> None:
+    """However little was wanted of history, two wrote the key meanwhile."""
+    reader = Reader(history=True, newest=1)
+    reader.page([sample(0, EPOCH)])
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    third = SourceId("ef", 1)
+    reader.page([sample(0, FRESH, at=9, source=OTHER)], [sample(0, FRESH, at=9.5, source=third)])
+    assert [one.source for one in reader.delivered_samples] == [SOURCE, OTHER, third]
+    assert not reader.missed
+
+
+@pytest.mark.parametrize(
+    ("history", "newest"),
+    [(None, 0), ("", 0), ("_max=3", 3), ("_time=[now(-1h)..];_max=12", 12)],
+)
+def test_the_question_says_how_many_are_wanted(history: str | None, newest: int) -> None:
+    assert newest_asked(history) == newest
+
+
+def test_a_question_for_a_time_bounds_no_key() -> None:
+    assert newest_asked("_time=[now(-1h)..]") > SOURCE_SN_MODULUS // 2

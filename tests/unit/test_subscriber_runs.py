@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
@@ -12,6 +11,7 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
     TokenGone,
 )
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import (
     BEGAN_NS,
@@ -23,11 +23,6 @@ from tests.unit.subscriber_reader import (
     absent,
     sample,
 )
-
-
-def received(one: Sample, reader: Reader) -> Sample:
-    """Return a sample as it comes to a reader now."""
-    return msgspec.structs.replace(one, received_ns=reader.now.unix_ns)
 
 
 def test_what_a_publishers_own_cache_has_of_the_next_run_is_no_rest_of_the_one_before() -> None:
@@ -103,6 +98,56 @@ def test_a_number_below_one_that_is_held_with_a_later_time_begins_a_run() -> Non
     reader.wait(1)
     reader.answer()
     assert reader.story == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+
+
+def test_so_it_does_where_a_heartbeat_told_of_a_higher_number() -> None:
+    """Nothing with that number came, whose time could be compared (seed 113118)."""
+    reader = Reader()
+    reader.live(sample(0), sample(5))
+    reader.handle(HeartbeatReceived(SOURCE, 6, reader.now))
+    reader.live(sample(3, at=9.3), sample(0, at=9), sample(1, at=9.1), sample(2, at=9.2))
+    reader.answer(*(sample(sn) for sn in range(1, 5)))
+    reader.wait(1)
+    reader.answer(sample(6))
+    assert reader.story == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]
+
+
+def test_and_where_the_highest_that_was_held_is_let_go() -> None:
+    numbering = Numbering(SOURCE, EPOCH, "")
+    for held in (sample(5), highest := sample(9, at=9)):
+        numbering.hold(held, 10)
+    assert not numbering.contradicts(sample(3, at=3))
+    assert numbering.let_go(highest) == highest
+    assert numbering.contradicts(sample(3, at=3))
+    numbering.hold(sample(7, at=9), 10)
+    assert not numbering.contradicts(sample(3, at=3))
+
+
+def test_a_run_that_came_and_went_unheard_gives_no_number_to_the_next_one() -> None:
+    """Its cache has of the next one nothing yet: no number there is as it is held here."""
+    reader = Reader()
+    reader.live(*(sample(sn) for sn in range(3)))
+    begun = [sample(sn, at=20 + sn / 10) for sn in range(3)]
+    reader.live(*begun[1:])
+    assert reader.wanted == [(3, None)]
+    reader.answer()
+    assert reader.wanted == [(0, 2)]
+    reader.answer(*(sample(sn, FRESH + 1, at=9 + sn / 10) for sn in range(2)))
+    assert reader.story == [0, 1, 2]
+    reader.wait(1)
+    reader.answer(*begun)
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+    assert [one.ntp64 for one in reader.delivered_samples[3:]] == [one.ntp64 for one in begun]
+
+
+def test_times_that_caches_stamped_tell_no_runs_apart() -> None:
+    """Each stamps what has no time of its own as it comes."""
+    reader, last = Reader(), SOURCE_SN_MODULUS - 1
+    ended, *begun = [msgspec.structs.replace(sample(sn, at=5), stamped=True) for sn in (last, 0, 1)]
+    reader.live(ended, begun[1])
+    assert reader.wanted == [(0, 1)]
+    reader.answer(*(msgspec.structs.replace(one, ntp64=one.ntp64 + 1) for one in begun))
+    assert reader.story == [last, 0, 1]
 
 
 def test_a_run_is_called_by_the_time_of_its_sample_whatever_our_clock() -> None:
@@ -220,6 +265,28 @@ def test_the_rest_of_a_run_is_taken_though_its_threads_overlap_with_what_follows
     assert reader.story == [last - 2, last - 1, last, 0]
 
 
+def test_the_first_behind_a_wrap_is_taken_though_threads_overlap_with_what_came_before() -> None:
+    """Caches call the run by the time of that number, and we by that of the one that came."""
+    reader = Reader()
+    last = SOURCE_SN_MODULUS - 1
+    reader.live(sample(last, at=1.02), sample(1, at=9))
+    assert reader.wanted == [(0, 1)]
+    reader.answer(sample(0, FRESH, at=1.0), sample(1, FRESH, at=9))
+    assert reader.story == [last, 0, 1]
+
+
+def test_what_comes_with_a_number_of_the_next_run_is_no_rest_of_the_one_before() -> None:
+    """Its publisher began anew at once, and one of its threads stamped a number a bit early."""
+    reader = Reader()
+    reader.live(sample(0, at=1), sample(1, at=1.1))
+    reader.live(sample(1, at=1.25), sample(2, at=1.25))
+    assert reader.wanted == [(2, None)]
+    reader.answer(sample(2, at=1.25), sample(3, at=1.2))
+    reader.answer(*(sample(sn, at=1.25) for sn in range(2)))
+    reader.live(sample(3, at=1.2), sample(4, at=1.25))
+    assert reader.story == [0, 1, 0, 1, 2, 3, 4]
+
+
 def test_a_number_that_shows_a_later_time_is_of_no_run_whose_token_comes_much_later() -> None:
     """Its publisher's clock went back: it came before the first that was delivered."""
     for seconds, begins in ((0.5, 30), (5, 40)):
@@ -254,77 +321,6 @@ def test_what_was_asked_for_of_a_later_run_waits_until_the_one_before_is_at_its_
     assert reader.story == [0, 1, 2, 0]
 
 
-def test_the_last_of_a_run_that_nobody_has_is_no_number_of_the_next() -> None:
-    """It came behind the next run's token, and no answer names its run."""
-    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
-    reader = Reader()
-    reader.declared(EPOCH, "0000000a")
-    reader.live(sample(0), sample(1))
-    reader.declared(FRESH, "0000000b")
-    reader.live(sample(3))
-    reader.answer(sample(2, EPOCH), names=names)
-    reader.live(sample(0, at=9))
-    for _ in range(60):
-        reader.wait(1)
-        if reader.fetches:
-            reader.answer(names=names)
-    assert reader.story == [0, 1, 2, 0, (3, 3)]
-    reader.live(sample(1, at=9.1))
-    assert reader.story == [0, 1, 2, 0, (3, 3), 1]
-
-
-def test_the_first_that_comes_long_after_its_token_is_of_its_run_though_nobody_has_it() -> None:
-    """The publisher's clock was set back: it publishes as if it had not restarted (seed 7682)."""
-    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
-    reader = Reader()
-    reader.declared(EPOCH, "0000000a")
-    reader.live(sample(0))
-    reader.declared(FRESH, "0000000b")
-    reader.wait(8)
-    reader.live(received(sample(2), reader))
-    for _ in range(60):
-        if reader.fetches:
-            reader.answer(names=names)
-        reader.wait(1)
-    assert reader.story == [0, (0, 1), 2]
-
-
-def test_a_number_that_came_behind_the_next_token_fills_the_hole_that_it_lies_in() -> None:
-    """A slow program: the token is looked at first, and nobody has the sample (seed 7767)."""
-    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
-    reader = Reader()
-    reader.declared(EPOCH, "0000000a")
-    reader.live(sample(0), sample(1), sample(3))
-    late = received(sample(2), reader)
-    reader.wait(1)
-    reader.answer(names=names)
-    reader.declared(FRESH, "0000000b")
-    reader.live(late)
-    reader.live(sample(0, at=9))
-    for _ in range(60):
-        if reader.fetches:
-            reader.answer(names=names)
-        reader.wait(1)
-    assert reader.story == [0, 1, 2, 3, 0]
-    reader.live(sample(1, at=9.1))
-    assert reader.story == [0, 1, 2, 3, 0, 1]
-
-
-def test_a_number_of_a_run_that_began_fills_no_hole_of_the_one_before() -> None:
-    """By its time it does not lie between those that are held of that."""
-    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
-    reader = Reader()
-    reader.declared(EPOCH, "0000000a")
-    reader.live(sample(0), sample(2))
-    reader.declared(FRESH, "0000000b")
-    reader.live(sample(0, at=0.01), sample(1, at=0.011))
-    for _ in range(60):
-        if reader.fetches:
-            reader.answer(names=names)
-        reader.wait(1)
-    assert reader.story == [0, (1, 1), 2, 0, 1]
-
-
 def test_what_an_answer_names_is_of_its_run_though_all_before_it_is_lost() -> None:
     """The publisher's clock was set back: it publishes as if it had not restarted."""
     names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
@@ -338,6 +334,26 @@ def test_what_an_answer_names_is_of_its_run_though_all_before_it_is_lost() -> No
             reader.answer(sample(3, FRESH), names=names)
         reader.wait(1)
     assert reader.story == [0, 1, (0, 2), 3]
+
+
+def test_what_a_cache_has_without_a_name_from_before_a_run_began_is_none_of_it() -> None:
+    """It stored it before the token of an earlier run came, which it never saw."""
+    later = FRESH + 4
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, later, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(*(sample(sn) for sn in range(5)))
+    reader.seconds += 40
+    reader.handle(TokenGone(SOURCE, "0000000a", reader.now))
+    reader.declared(later, "0000000b")
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(sample(4), names=names)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, 3, 4]
+    reader.live(sample(0, at=41), sample(1, at=41.1))
+    reader.answer(names=names)
+    assert reader.story == [0, 1, 2, 3, 4, 0, 1]
 
 
 def test_the_last_of_a_run_that_waits_behind_a_hole_of_the_next_is_put_right() -> None:
@@ -454,3 +470,17 @@ def test_no_two_runs_go_by_one_epoch_whatever_a_cache_calls_the_later_one() -> N
     epochs = [run.epoch for run in reader.engine._sources.followed[SOURCE].numberings]
     assert epochs == [EPOCH + 2]
     assert reader.story == [0, 1, 0, (1, 1), 2]
+
+
+def test_what_was_published_after_the_first_of_a_run_is_none_of_the_run_before() -> None:
+    """It came first, and goes on where the run before it ended (seed 301742)."""
+    reader = Reader()
+    reader.live(*(sample(sn) for sn in range(4)))
+    reader.live(sample(5, at=9.5))
+    reader.live(sample(1, at=9.1))
+    begun = [sample(sn, at=9 + sn / 10) for sn in range(6)]
+    for _ in range(60):
+        while reader.fetches:
+            reader.answer(*begun)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]

@@ -189,6 +189,31 @@ def test_who_goes_again_before_all_agreed_is_found_once_more() -> None:
         assert takeovers.compare(sharing, [position(source, reached + 2)]) == told
 
 
+def test_what_is_taken_over_once_more_is_told_from_the_first_time_on() -> None:
+    """The owner was seen for a moment, and nobody began anything with it."""
+    (sharing, views), takeovers = begun_with(OTHER), Takeovers()
+    source = owned_by(OTHER, OWN, OTHER)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 6))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 9)]) == [Twice(OTHER, source, 5, 9)]
+
+
+def test_what_had_no_position_at_the_first_time_is_told_from_its_beginning() -> None:
+    (sharing, views), takeovers = begun_with(OTHER), Takeovers()
+    source = owned_by(OTHER, OWN, OTHER)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers)
+    sharing.see(OTHER, views[OTHER], alive=True)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 2))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 5)]) == [Twice(OTHER, source, 0, 5)]
+
+
 def test_what_was_confirmed_before_all_was_given_up_is_told_where_it_comes_again() -> None:
     (sharing, _), takeovers = begun_with(OTHER), Takeovers()
     own, other = owned_by(OWN, OWN, OTHER), owned_by(OTHER, OWN, OTHER)

@@ -12,7 +12,8 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.unnumbered import identified, is_unnumbered
 from durable_cache.protocol.cache.events import EngineOptions, Origin
-from durable_cache.protocol.wire import check_samples, decode_packed, encode_packed
+from durable_cache.protocol.checks import check_samples
+from durable_cache.protocol.wire import decode_packed, encode_packed
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Ask
 from durable_cache.storage.contract import Floor, Retention

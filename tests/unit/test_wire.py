@@ -104,7 +104,7 @@ def plain(batch: SampleBatch) -> list[dict[str, object]]:
 def test_batches_come_back(batch: SampleBatch, more: bool, given_up: tuple[Skip, ...]) -> None:
     assert plain(wire.decode_batch(wire.encode_batch(batch))) == plain(batch)
     packed, *answered = wire.decode_packed(wire.encode_packed(batch, more))
-    assert (plain(packed), answered) == (plain(batch), [more, (), (), True])
+    assert (plain(packed), answered) == (plain(batch), [more, (), (), True, 0])
     stored, found = wire.decode_journal(wire.encode_journal(batch, given_up))
     assert (plain(stored), found) == (plain(batch), given_up)
     assert all(type(skip) is Skip and type(skip.source) is SourceId for skip in found)
@@ -114,13 +114,14 @@ def test_an_answer_says_what_is_absent_and_how_incarnations_are_called() -> None
     absent = tuple(Absence(SOURCE, 7, at, at + 1, reason) for at, reason in enumerate(REASONS))
     known = (wire.Incarnation(SOURCE, 7, "0123abcd"),)
     answer = wire.decode_packed(wire.encode_packed(SampleBatch(), False, absent, known))
-    assert answer == (SampleBatch(), False, absent, known, True)
+    assert answer == (SampleBatch(), False, absent, known, True, 0)
     assert all(type(one.reason) is AbsenceReason for one in answer.absent)
 
 
 def test_a_reply_that_others_follow_says_so() -> None:
-    answer = wire.decode_packed(wire.encode_packed(SampleBatch(run(0, 1)), last=False))
-    assert (len(answer.samples), answer.last) == (2, False)
+    frame = wire.encode_packed(SampleBatch(run(0, 1)), last=False, place=7)
+    answer = wire.decode_packed(frame)
+    assert (len(answer.samples), answer.last, answer.place) == (2, False, 7)
 
 
 def test_a_reason_of_a_later_version_costs_nothing_else() -> None:
@@ -139,6 +140,7 @@ def test_an_answer_without_what_is_absent_is_read_as_before() -> None:
         (),
         (),
         True,
+        0,
     )
     assert wire.encode_packed(SampleBatch(run(0, 1)), True) == sealed(Content.PACKED, body)
 

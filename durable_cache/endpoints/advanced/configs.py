@@ -14,16 +14,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_flag, check_kind, check_number, refused
 from durable_cache.model.sample import Qos
 
-__all__ = [
-    "CacheConfig",
-    "HistoryConfig",
-    "MissDetectionConfig",
-    "RecoveryConfig",
-    "RepliesConfig",
-    "Seconds",
-    "check_ours",
-]
-
 Seconds: TypeAlias = float | timedelta
 """A period, as zenoh-python's documentation has it and as its code takes it."""
 

@@ -14,8 +14,6 @@ from durable_cache.endpoints.session import (
 from durable_cache.endpoints.subscriber.channels import Listener, Sink, sink_of
 from durable_cache.model.key_expression import KeyExpression
 
-__all__ = ["PublisherListener"]
-
 
 class PublisherListener(Listener[TokenSample]):
     """Where publishers are received from as they appear and leave, until `undeclare`.

@@ -28,8 +28,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_flag, refused
 from durable_cache.model.sample import SourceId
 
-__all__ = ["AdvancedPublisher", "declare_advanced_publisher"]
-
 
 class AdvancedPublisher(Closing):
     """A publisher whose samples are numbered, kept and recovered; any thread may put.

@@ -31,8 +31,6 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 
-__all__ = ["AdvancedSubscriber", "declare_advanced_subscriber"]
-
 
 class AdvancedSubscriber(Receiving[ZenohSample], Closing):
     """A running subscriber; a context manager and iterable.

@@ -38,16 +38,18 @@ from durable_cache.endpoints.session import (
     declare_token,
     hear_polled,
     hear_queries,
+    is_sendable,
     put_own,
     query_parts,
     take_heard,
     take_token_changes,
     undeclare,
+    unsendable,
     watch_tokens_polled,
 )
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import Closed
-from durable_cache.model.sample import SampleBatch, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.protocol.alignment import (
     Aligner,
     AlignerOutput,
@@ -81,8 +83,6 @@ from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.wire import cache_token, own_key
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["Aligning"]
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
@@ -148,7 +148,7 @@ class Aligning:
                 open_lane("merge", running_max=1, waiting_max=1),
                 include,
                 lambda: ingest.epochs,
-                self._purge,
+                store.purge,
             )
         self._aligner: Aligner
         self._incarnation = ""
@@ -198,7 +198,8 @@ class Aligning:
         """Retention, or an operator, removed what is below the floors, durably."""
         pairs = tuple((self._aligned.canonical(floor.stream), floor.sn) for floor in floors)
         if pairs:
-            event = Purged(pairs) if purged else Trimmed(pairs)
+            until = self._aligned.purge_times(stream for stream, _ in pairs) if purged else ()
+            event = Purged(pairs, until) if purged else Trimmed(pairs)
             self._inbox.stored(event, time.monotonic())
 
     def ask_lacking(
@@ -219,10 +220,6 @@ class Aligning:
             then({name: lacking(peers, [*map(canonical, of)]) for name, of in streams.items()})
 
         self._turns.submit(look, within_bound=False)
-
-    def _purge(self, floors: Sequence[Floor]) -> int:
-        """Purge what a policy overruled, durably; returns how many samples."""
-        return self._store.purge(floors)
 
     def _committed(self, batch: SampleBatch) -> None:
         self._inbox.stored(Appended(batch), time.monotonic())
@@ -248,8 +245,7 @@ class Aligning:
         """Let peers know that there is nobody to ask."""
         declared = self._declared + self._present
         self._declared, self._present = [], []
-        for declaration in declared:
-            undeclare(declaration)
+        undeclare(*declared)
         self._asked.refuse_all(reason)
 
     def _soon(self) -> None:
@@ -293,13 +289,19 @@ class Aligning:
         self._asked.refuse_all("alignment begins anew here; ask again later")
         profile = replace(self._profile, incarnation=self._incarnation)
         chosen = replace(self._options.aligner, random_seed=secrets.randbits(63))
-        self._aligner = Aligner(chosen, profile)
+        self._aligner = Aligner(chosen, profile, self._refusal)
         self._aligner.handle(Loaded(self._aligned.streams()))
         self._aligner.handle(LoadEnded())
         if self._present:
-            for declaration in self._present:
-                undeclare(declaration)
+            undeclare(*self._present)
             self._show()
+
+    def _refusal(self, sample: Sample) -> str:
+        """Tell why a sample of a peer is not taken, as from its publisher it would not be."""
+        size, most = len(sample.payload), self._options.payload_bytes_max
+        if size > most:
+            return f"{sample.key[:80]!r}: a payload of {size} bytes; payload_bytes_max is {most}"
+        return "" if is_sendable(sample.encoding) else unsendable(sample)
 
     def _declare(self) -> None:
         session, domain = self._session, self._domain

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-from durable_cache.endpoints.session import Query, ZError, reply_bytes, reply_error
-
-__all__ = ["Asked"]
+from durable_cache.endpoints.session import Query, ZError, refuse, reply_bytes
 
 
 class Asked:
@@ -32,7 +30,8 @@ class Asked:
             if len(self._queries) > self._max:
                 oldest = self._queries.popitem(last=False)[1]
         if oldest is not None:
-            _refuse(oldest, "too many questions wait here; ask again later")
+            with oldest:
+                refuse(oldest, "too many questions wait here; ask again later")
         return number
 
     def reply(self, number: int, payload: bytes) -> bool:
@@ -51,23 +50,17 @@ class Asked:
         """Answer a query with an error, unless it was answered before."""
         query = self._take(number)
         if query is not None:
-            _refuse(query, reason)
+            with query:
+                refuse(query, reason)
 
     def refuse_all(self, reason: str) -> None:
         """Answer every query with an error."""
         with self._lock:
             queries, self._queries = self._queries, OrderedDict()
         for query in queries.values():
-            _refuse(query, reason)
+            with query:
+                refuse(query, reason)
 
     def _take(self, number: int) -> Query | None:
         with self._lock:
             return self._queries.pop(number, None)
-
-
-def _refuse(query: Query, reason: str) -> None:
-    with query:
-        try:
-            reply_error(query, reason)
-        except ZError:
-            return  # the asker is gone

@@ -18,8 +18,7 @@ from durable_cache.protocol.alignment import Correction, Healing, MergePolicy, c
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["Correcting", "Made", "Theirs"]
+from durable_cache.storage.sized_pages import pages
 
 _PAGE_SAMPLES = 2_000
 _OURS = "@durable/"
@@ -117,13 +116,8 @@ class Correcting:
         return correction or sample.sn in theirs.get(sample.stream, ())
 
     def _read(self, selection: Selection) -> Iterator[Sample]:
-        cursor = None
-        while True:
-            page = self._store.read(selection, _PAGE_SAMPLES, cursor)
-            yield from self._epochs().canonical_batch(page.samples)
-            cursor = page.cursor
-            if cursor is None:
-                return
+        for page in pages(self._store.read, selection, _PAGE_SAMPLES):
+            yield from self._epochs().canonical_batch(page)
 
 
 def newest_of(samples: Iterable[Sample]) -> Sample | None:

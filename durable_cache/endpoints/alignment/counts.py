@@ -12,8 +12,6 @@ from durable_cache.protocol.alignment import (
     PeerStatus,
 )
 
-__all__ = ["AlignmentCounts", "Differences"]
-
 _PEERS_MAX = 64
 
 

@@ -25,8 +25,6 @@ from durable_cache.protocol.alignment import (
 )
 from durable_cache.protocol.cache.epochs import Epochs
 
-__all__ = ["Inbox", "Stored"]
-
 Stored = Appended | Forgotten | Trimmed | Purged | ContentRead | ContentEnded
 """What happened in the storage. None may be lost: without one the aligner would be wrong about
 what is stored, and would have to begin anew."""

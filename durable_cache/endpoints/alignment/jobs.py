@@ -29,8 +29,6 @@ from durable_cache.protocol.alignment import (
     ranges,
 )
 
-__all__ = ["Jobs"]
-
 _log = logging.getLogger(__name__)
 _CONTENT_SECONDS = 0.25
 """So long stored samples are read for the content sums at a time, half of it between."""
@@ -164,7 +162,7 @@ class Jobs:
 
     def _purge(self, job: RaisePurge) -> None:
         try:
-            self._store.purge(job.floors)
+            self._store.purge(job)
         except DurableCacheError as error:
             _log.warning("a purge failed, tried again later", extra={"reason": str(error)})
 

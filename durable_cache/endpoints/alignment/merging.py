@@ -26,13 +26,15 @@ from durable_cache.endpoints.session import (
     ZError,
     build_timestamp,
     declare_token,
+    is_sendable,
     undeclare,
+    unsendable,
     watch_tokens,
     zid_of,
 )
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError, StorageError
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import KeyExpression, is_too_long
 from durable_cache.model.sample import Kind, SampleBatch
 from durable_cache.model.timestamp import ntp64_at
 from durable_cache.protocol.alignment import (
@@ -49,8 +51,6 @@ from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.wire import own_key
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["Merging"]
 
 _log = logging.getLogger(__name__)
 _KIND = "split_brain"
@@ -113,8 +113,7 @@ class Merging:
         """Stop; idempotent. What was not corrected yet is corrected after the next start."""
         self._closed.set()
         declared, self._declared = self._declared, []
-        for declaration in declared:
-            undeclare(declaration)
+        undeclare(*declared)
         publishers, self._publishers = [*self._publishers.values()], {}
         for publisher in publishers:
             publisher.close()
@@ -201,6 +200,10 @@ class Merging:
         correcting = Correcting(self._policy, self._store, self._epochs, healing, theirs, made)
         disposed = restored = 0
         for key, wanted in correcting.corrections():
+            reason = cannot_be_sent(key, wanted)
+            if reason:  # one of an earlier version; what the union says of it stays
+                _log.warning("an instance is not corrected", extra={"reason": reason})
+                continue
             for correction in wanted:
                 self._publish(key, correction)
             restored += any(one.kind is Kind.PUT for one in wanted)
@@ -246,3 +249,11 @@ class Merging:
                 heartbeat_sporadic=True,
             )
         return found
+
+
+def cannot_be_sent(key: str, wanted: Iterable[Correction]) -> str:
+    """Say why corrections cannot be published, as their session would not outlive it; else ""."""
+    if is_too_long(key):
+        return f"{key[:80]!r}…: the key is too long to be published"
+    values = (one.value for one in wanted if one.kind is Kind.PUT)
+    return next((unsendable(value) for value in values if not is_sendable(value.encoding)), "")

@@ -9,23 +9,21 @@ from typing import Protocol
 
 import msgspec
 
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import EVERY_KEY, KeyExpression, is_verbatim
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.alignment import (
-    StreamLoaded,
-)
+from durable_cache.protocol.alignment import RaisePurge, StreamLoaded
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.protocol.cache.names import are_twins
+from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.purge_times import note_told, purged_until
 from durable_cache.storage.journaled.storage import JournaledStorage
-
-__all__ = ["AlignedStore", "Door", "in_time"]
 
 _log = logging.getLogger(__name__)
 _PAGE_SAMPLES = 2_000
@@ -67,14 +65,17 @@ class AlignedStore:
     def streams(self) -> tuple[StreamLoaded, ...]:
         """Return what is stored of every stream, the backlog included."""
         loaded: dict[Stream, StreamLoaded] = {}
+        until = purged_until(self._store.index)
         for info in self._store.index.all_infos():
             stream = self._door.epochs.canonical_stream(info.stream)
             known = loaded.get(stream)
             if known is None:
-                loaded[stream] = StreamLoaded(stream, info.held, info.floor, info.purged)
+                loaded[stream] = StreamLoaded(
+                    stream, info.held, info.floor, info.purged, until.get(stream, 0)
+                )
             else:
                 known.runs.update(info.held)
-        for stored, runs in self._store.backlog_runs().items():
+        for stored, runs in self._store.backlog.runs(Selection(EVERY_KEY)).items():
             stream = self._door.epochs.canonical_stream(stored)
             known = loaded.get(stream) or StreamLoaded(stream, RangeSet())
             known.runs.update(runs)
@@ -83,8 +84,11 @@ class AlignedStore:
 
     def pages(self) -> Iterator[SampleBatch]:
         """Yield everything that is stored."""
-        for page in self._store.pages(Selection(), _PAGE_SAMPLES):
-            yield self._door.epochs.canonical_batch(page)
+        keys = {info.stream.key: None for info in self._store.index.all_infos()}
+        for key in ("**", *filter(is_verbatim, keys)):
+            for page in self._store.pages(Selection(KeyExpression(key)), _PAGE_SAMPLES):
+                batch = page if key == "**" else SampleBatch(s for s in page if s.key == key)
+                yield self._door.epochs.canonical_batch(batch)
 
     def canonical(self, stream: Stream) -> Stream:
         """Return a stream under the epoch that stands."""
@@ -107,7 +111,7 @@ class AlignedStore:
         numberings: dict[tuple[SourceId, int, str], dict[str, RangeSet]] = {}
         for stream, runs in wanted:
             # No wildcard names a verbatim key, and one timestamp's id may stamp very many keys.
-            alone = "@" in stream.key or is_unnumbered(stream.source)
+            alone = is_verbatim(stream.key) or is_unnumbered(stream.source)
             keys = numberings.setdefault(
                 (stream.source, stream.epoch, stream.key if alone else ""), {}
             )
@@ -222,14 +226,59 @@ class AlignedStore:
         found = (stored for _, stored in self._store.find(others))
         return any(stored is not None and are_twins(sample, stored) for stored in found)
 
-    def purge(self, floors: tuple[tuple[Stream, int], ...]) -> None:
+    def purge_times(self, streams: Iterable[Stream]) -> tuple[tuple[Stream, int], ...]:
+        """Return until when what was purged was published, where that is known.
+
+        Raises StorageError, to be tried again: a purge of a nameless run without its time would be
+        carried out on whichever run another cache has so.
+        """
+        nameless = {stream for stream in streams if stream.epoch == EPOCH_UNKNOWN}
+        found = purged_until(self._store.index) if nameless else {}
+        return tuple((stream, found[stream]) for stream in nameless if stream in found)
+
+    def purge(self, raised: RaisePurge) -> None:
         """Remove what is below, durably; raises StorageError, to be tried again."""
-        every = [
+        self._store.purge(self.to_purge(raised))
+
+    def to_purge(self, raised: RaisePurge) -> list[Floor]:
+        """Return what of another cache's purge is to be carried out here.
+
+        Of two runs without an epoch numbers do not tell which was purged. What is later than all of
+        that run is of another, and stays; while a run gets its name, such a purge waits (ADR 0260).
+        Raises StorageError, to be tried again.
+        """
+        until = dict(raised.purged_ntp64)
+        floors = [
+            Floor(stream, sn)
+            for stream, sn in raised.floors
+            if self._door.epochs.canonical_stream(stream) == stream
+            and not self._is_of_later_run(stream, sn, until.get(stream, 0))
+        ]
+        told = [(f, until.get(f.stream, 0)) for f in floors if f.stream.epoch == EPOCH_UNKNOWN]
+        if told:
+            with self._store.index.transaction() as database:
+                note_told(database, told)
+        return [
             Floor(stream._replace(epoch=epoch), sn)
             for stream, sn in floors
             for epoch in self._door.epochs.stored_epochs(stream.source, stream.epoch)
         ]
-        self._store.purge(every)
+
+    def _is_of_later_run(self, stream: Stream, floor: int, purged_ntp64: int) -> bool:
+        if stream.epoch != EPOCH_UNKNOWN or not purged_ntp64 or is_unnumbered(stream.source):
+            return False
+        epochs = self._door.epochs.stored_epochs(stream.source, stream.epoch)
+        streams = [stream._replace(epoch=epoch) for epoch in epochs]
+        its_own = Selection(EVERY_KEY, *stream.source, sns=SnBounds(None, floor - 1))
+        backlog = self._store.backlog.runs(its_own, frozenset(streams))
+        below = RangeSet()
+        for stored, info in self._store.index.infos(streams).items():
+            for runs in (info.held, backlog.get(stored, _NOTHING)):
+                below.update(runs.clip(0, floor - 1))
+        if below.last is None:
+            return False
+        last = self.stored([(stream, RangeSet([(below.last, below.last)]))])
+        return any(is_later(sample, purged_ntp64) for sample in last)
 
 
 def _may_be_two_runs(mine: Sample, other: Sample) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from durable_cache.endpoints.claims import tokens_of
 from durable_cache.endpoints.session import (
@@ -31,16 +30,8 @@ from durable_cache.protocol.wire import (
     publisher_token,
 )
 
-__all__ = ["Claiming"]
-
 _UNNAMED_ATTEMPTS = 2
 """A token may be on its way still; a publisher that shows none by then has none."""
-
-
-class _Shown(NamedTuple):
-    """What is declared for a run: what is undeclared first, comes first."""
-
-    declared: tuple[object, ...]
 
 
 class Claiming:
@@ -63,7 +54,8 @@ class Claiming:
         self._domain = domain
         self._acknowledged = acknowledged
         self._asked = asked
-        self._shown: dict[tuple[SourceId, str], _Shown] = {}
+        self._shown: dict[tuple[SourceId, str], tuple[object, ...]] = {}
+        """What is declared for each run: what is undeclared first, comes first."""
 
     def claim(
         self, run: tuple[int, str], sample: Sample, attempt: int, now: Moment
@@ -118,22 +110,15 @@ class Claiming:
                 own = publisher_token(domain, source, epoch, incarnation, on)
                 declared.insert(0, declare_token(session, own))
         except BaseException:
-            _undeclare(_Shown(tuple(declared)))
+            undeclare(*declared)
             raise
-        self._shown[source, incarnation] = _Shown(tuple(declared))
+        self._shown[source, incarnation] = tuple(declared)
 
     def withdraw(self, source: SourceId, incarnation: str) -> None:
         """Show a run no more."""
-        shown = self._shown.pop((source, incarnation), None)
-        if shown is not None:
-            _undeclare(shown)
+        undeclare(*self._shown.pop((source, incarnation), ()))
 
     def close(self) -> None:
         """Show nothing more; idempotent."""
         while self._shown:
-            _undeclare(self._shown.popitem()[1])
-
-
-def _undeclare(shown: _Shown) -> None:
-    for declared in shown.declared:
-        undeclare(declared)
+            undeclare(*self._shown.popitem()[1])

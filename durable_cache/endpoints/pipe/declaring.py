@@ -16,13 +16,12 @@ from durable_cache.endpoints.session import (
     neighbours,
     tokens_now,
     undeclare,
+    while_open,
     zid_of,
 )
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_kind, with_named
 from durable_cache.protocol.wire import own_key
-
-__all__ = ["declare_reliable_pipe", "refuse_loop"]
 
 _TOKENS_SECONDS_MAX = 1.0
 _LOOKS, _LOOK_SECONDS = 3, 0.1
@@ -48,7 +47,8 @@ def declare_reliable_pipe(
 
     Raises ConfigError on a bad argument, where both sessions are of one network, where no cache of
     the source network stores the positions, and where the name is in use; StorageUnavailable, to
-    be tried again, where caches of the source network do not answer.
+    be tried again, where caches of the source network do not answer; Closed where a session is
+    closed.
     """
     check_session(source_session)
     check_session(target_session)
@@ -56,8 +56,9 @@ def declare_reliable_pipe(
     if options is not None:
         check_kind("options", options, PipeOptions, "durable_cache.pipes.PipeOptions")
     chosen = with_named("declare_reliable_pipe", options or PipeOptions(), named).checked()
-    refuse_loop(source_session, target_session, chosen)
-    return ReliablePipe(source_session, target_session, parsed, chosen)
+    with while_open(source_session, target_session):
+        refuse_loop(source_session, target_session, chosen)
+        return ReliablePipe(source_session, target_session, parsed, chosen)
 
 
 def refuse_loop(source: Session, target: Session, options: PipeOptions) -> None:

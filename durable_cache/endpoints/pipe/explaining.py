@@ -25,8 +25,6 @@ from durable_cache.protocol.wire import (
     encode_packed,
 )
 
-__all__ = ["Explaining"]
-
 _HOPS = "hops"
 _HOPS_MAX = 8
 """Pipes in a row that a question goes through; in a ring it would go round."""

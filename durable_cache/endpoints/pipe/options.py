@@ -15,8 +15,6 @@ from durable_cache.protocol.pipe.events import EngineOptions
 from durable_cache.protocol.resends import RESEND_BYTES_MAX, RESEND_SAMPLES_MAX
 from durable_cache.storage.contract import Durability
 
-__all__ = ["PipeOptions", "PipeSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class PipeOptions:
@@ -60,9 +58,9 @@ class PipeOptions:
     def checked(self) -> PipeOptions:
         """Return the options themselves; ConfigError names what no pipe can work with."""
         check_fields(self)
-        check_consumer(self.name)
+        check_consumer(self.name, "name")
         if self.processed_by is not None:
-            check_consumer(self.processed_by)
+            check_consumer(self.processed_by, "processed_by")
         for name in (
             *("acknowledgements", "frame_samples_max", "frame_bytes_max", "frames_max"),
             *("runs_max", "caches_max"),

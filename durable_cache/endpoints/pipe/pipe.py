@@ -55,8 +55,6 @@ from durable_cache.protocol.publisher.events import AckReceived, HandedOver, Res
 from durable_cache.protocol.resends import RefusalReason
 from durable_cache.protocol.wire import decode_ack, tokens_about
 
-__all__ = ["PipeStatus", "ReliablePipe"]
-
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 """How often tokens and positions are looked at, and what is due to be sent again."""
@@ -64,6 +62,8 @@ _BATCH = 1_000
 """How many of the things that come are taken at once; samples that come together are one."""
 _Item = tuple[Sample, ...] | Event | Callable[[], None]
 _JOIN_SECONDS_MAX = 5.0
+_SHORT_SECONDS = 5.0
+"""For so long too few caches are in reach before that is told: one may restart."""
 
 
 class PipeStatus(NamedTuple):
@@ -124,8 +124,11 @@ class ReliablePipe(Closing):
         self._handed_out = 0
         self._unnumbered = 0
         self._says_left_out = self._says_lost = True
+        self._short_since: float | None = None
+        """Since when fewer caches are in reach than must hold a sample; None while enough are."""
+        self._told_short = False
         self._closed = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """Why the pipe carries nothing any more; None while it does."""
         self._caches = CachesInReach(options.target_domain, key_expr, options.caches_max)
         self._tokens = watch_tokens_polled(
@@ -253,7 +256,7 @@ class ReliablePipe(Closing):
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
                     self._look()
-        except Exception as error:
+        except BaseException as error:  # a panic in Zenoh is no Exception
             if self._closed:
                 return
             # What is under way stays unconfirmed: it comes again to whoever starts the pipe again.
@@ -284,6 +287,7 @@ class ReliablePipe(Closing):
             events += self._processing.look(waiting=self._engine.passed > self._engine.confirmed)
         for event in (*events, Tick(moment_now())):
             self._do(self._engine.handle(event))
+        self._tell_of_caches(time.monotonic())
         if self._engine.lost and self._says_lost:
             self._says_lost = False
             _log.warning(
@@ -295,6 +299,24 @@ class ReliablePipe(Closing):
             _log.warning(
                 "more caches are in reach than the pipe serves; raise caches_max",
                 extra={"pipe": self.name, "caches_max": self._options.caches_max},
+            )
+
+    def _tell_of_caches(self, now: float) -> None:
+        """Say once that too few caches are in reach, and once that enough are again."""
+        there, wanted = self._engine.caches, max(1, self._options.acknowledgements)
+        about = {"pipe": self.name, "caches": there, "acknowledgements": wanted}
+        if there >= wanted:
+            if self._told_short:
+                _log.warning("caches of the target network are in reach again", extra=about)
+            self._short_since, self._told_short = None, False
+        elif self._short_since is None:
+            self._short_since = now
+        elif not self._told_short and now - self._short_since >= _SHORT_SECONDS:
+            self._told_short = True
+            _log.warning(
+                "too few caches of the target network are in reach: is one running there that "
+                "stores the key expression?",
+                extra=about,
             )
 
     def _do(self, outputs: Iterable[Output]) -> None:

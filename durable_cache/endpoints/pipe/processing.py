@@ -12,8 +12,6 @@ from durable_cache.model.sample import Kind, Sample
 from durable_cache.protocol.consumers import decode_position, positions_key_expr
 from durable_cache.protocol.pipe.events import Positioned
 
-__all__ = ["Processing"]
-
 _ASK_SECONDS = 1.0
 """How often caches are asked while something waits: the newest position may have passed by."""
 _QUERY_TIMEOUT_SECONDS = 1.0

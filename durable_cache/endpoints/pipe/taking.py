@@ -14,8 +14,9 @@ from typing import assert_never, cast
 
 from durable_cache.endpoints.pipe.options import PipeOptions
 from durable_cache.endpoints.session import Session
+from durable_cache.endpoints.subscriber.asked import ConsumerName
 from durable_cache.endpoints.subscriber.channels import Delivery
-from durable_cache.endpoints.subscriber.consumer import ConsumerName, ReliableConsumer
+from durable_cache.endpoints.subscriber.consumer import ReliableConsumer
 from durable_cache.endpoints.subscriber.declaring import FOR_CONSUMERS
 from durable_cache.endpoints.subscriber.retrying import RetryingSubscriber
 from durable_cache.endpoints.subscriber.subscriber import ReliableSubscriber, SubscriberOptions
@@ -28,8 +29,6 @@ from durable_cache.protocol.modes import Mode, ModeOptions
 from durable_cache.protocol.subscriber.arriving import ArrivingEngine
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
-
-__all__ = ["Taking", "take_from"]
 
 _NEVER_SECONDS = 100 * 365 * 86_400.0
 """The pipe sends again what is not acknowledged: it is not to be handed it again."""

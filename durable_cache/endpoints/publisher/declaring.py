@@ -9,11 +9,9 @@ from durable_cache.endpoints.key_expressions import parse_key_expr
 from durable_cache.endpoints.publisher.options import PublisherOptions, PublisherSettings
 from durable_cache.endpoints.publisher.publisher import ReliablePublisher
 from durable_cache.endpoints.publisher.receipts import Receipt
-from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session
+from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session, while_open
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_kind, with_named
-
-__all__ = ["declare_reliable_publisher"]
 
 
 @overload
@@ -64,7 +62,8 @@ def declare_reliable_publisher(
     at `level`. Samples that wait for acknowledgements are all kept, at most `unacknowledged_max`:
     beyond, a put waits for `put_timeout_seconds` and then raises Unacknowledged. Every field of
     `PublisherOptions` is a named argument; those given win over `options`. The default quality of
-    service blocks rather than drops. Raises ConfigError on a bad argument.
+    service blocks rather than drops. Raises ConfigError on a bad argument, Closed where the session
+    is closed.
     """
     check_session(session)
     parsed = parse_key_expr(key_expr)
@@ -77,4 +76,5 @@ def declare_reliable_publisher(
         raise ConfigError(
             f"reliability: a publisher on {parsed} sends through its session; declare it on a key"
         )
-    return ReliablePublisher(session, parsed, chosen.checked())
+    with while_open(session):
+        return ReliablePublisher(session, parsed, chosen.checked())

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import Decoder, Session, ZError, ask, zid_of
 from durable_cache.errors import DurableCacheError, RemoteProtocolError
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import SourceId
+from durable_cache.protocol.publisher.events import EpochsKnown, EpochsUnknown
 from durable_cache.protocol.wire import decode_packed
-
-__all__ = ["highest_epoch"]
 
 _log = logging.getLogger(__name__)
 _ANSWER_BYTES_MAX = 16 << 20
 
 
-def highest_epoch(
+def ask_epochs(
+    session: Session, source: SourceId, key_expr: KeyExpression, timeout_seconds: float
+) -> EpochsKnown | EpochsUnknown:
+    """Ask caches for the highest epoch they know of a source, and say what came of it."""
+    highest = _ask_highest(session, source, key_expr, timeout_seconds)
+    return EpochsUnknown(moment_now()) if highest is None else EpochsKnown(highest, moment_now())
+
+
+def _ask_highest(
     session: Session, source: SourceId, key_expr: KeyExpression, timeout_seconds: float
 ) -> int | None:
     """Return the highest epoch that caches know of a source, 0 for none; None where asking failed.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Heartbeats"]
-
 
 class Heartbeats:
     """Says when a heartbeat is due; owned by the publisher's thread. Times in seconds."""

@@ -18,8 +18,6 @@ from durable_cache.protocol.publisher.events import (
 from durable_cache.protocol.resends import ResendRequest, decode_resent, encode_resend
 from durable_cache.protocol.wire import parse_history_token, store_key
 
-__all__ = ["CachesInReach", "resend"]
-
 
 class CachesInReach:
     """The caches that store something of a key expression, at most `caches_max`.

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-__all__ = ["run_jobs"]
-
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 """How often it is looked which caches are in reach, and what is due to be sent once more."""
@@ -36,5 +34,5 @@ def run_jobs(
             if looks is not None and (job is None or time.monotonic() - looked > _LOOK_SECONDS):
                 looked = time.monotonic()
                 looks()
-        except Exception:
+        except BaseException:  # a panic in Zenoh is no Exception
             _log.exception("a task of the publisher on %s failed", on)

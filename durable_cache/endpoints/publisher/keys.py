@@ -25,8 +25,6 @@ from durable_cache.protocol.reader.tokens import (
     unregistered_token,
 )
 
-__all__ = ["OwnKeys"]
-
 
 class OwnKeys:
     """The keys of one publisher; its caller lets one thread in at a time."""

@@ -31,8 +31,6 @@ from durable_cache.storage.contract import Durability
 if TYPE_CHECKING:
     from durable_cache.endpoints.publisher.spool import Spool
 
-__all__ = ["PublisherOptions", "PublisherSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class PublisherOptions:
@@ -57,6 +55,10 @@ class PublisherOptions:
     """The same bound by its earlier name: the smaller of the two counts."""
     put_timeout_seconds: float = 5.0
     """How long a put waits for room before it raises `Unacknowledged`; 0 raises at once."""
+    acknowledgement_delay_seconds: float | None = 0.1
+    """How much later than the fastest acknowledgements others may come before puts wait for them,
+    where they wait for room, too: a publisher faster than its caches would fill all the room there
+    is, and everything would wait for all of it. None: puts wait for room alone."""
     resend_delay_seconds: float = 1.0
     """How long a sample waits for acknowledgements before it is sent once more, to the caches alone
     that lack it: an acknowledgement takes a quarter of a second."""
@@ -147,6 +149,10 @@ class PublisherOptions:
             check_number(
                 "unacknowledged_seconds_max", self.unacknowledged_seconds_max, 0, whole=False
             )
+        if self.acknowledgement_delay_seconds is not None:
+            check_number(
+                "acknowledgement_delay_seconds", self.acknowledgement_delay_seconds, 0, whole=False
+            )
         if self.heartbeat_seconds is not None:
             check_number("heartbeat_seconds", self.heartbeat_seconds, 0.1, whole=False)
         check_domain(self.domain)
@@ -154,6 +160,8 @@ class PublisherOptions:
             check_user(self.name)
         if self.spool_dir is not None and not self.acknowledgements:
             raise ConfigError("spool_dir: without acknowledgements nothing would ever leave it")
+        if self.spool_dir == "":
+            raise ConfigError('spool_dir: an empty text names no folder; write "." for this one')
         self.pub_window  # noqa: B018  # raises where it is none
         self.quality, self.destination  # noqa: B018  # raise where they are none
         if self.encoding is not None:
@@ -220,6 +228,9 @@ class PublisherOptions:
             ask_epochs=self.epochs_timeout_seconds > 0,
             unacknowledged_bytes_max=self.unacknowledged_bytes_max,
             unacknowledged_seconds_max=self.unacknowledged_seconds_max,
+            acknowledgement_delay_seconds=(
+                self.acknowledgement_delay_seconds if self.put_timeout_seconds else None
+            ),
             resend_delay_seconds=self.resend_delay_seconds,
             resend_seconds_max=self.resend_seconds_max,
             resend_samples_max=self.resend_samples_max,
@@ -240,6 +251,7 @@ class PublisherSettings(TypedDict, total=False):
     unacknowledged_bytes_max: int
     unacknowledged_seconds_max: float | None
     put_timeout_seconds: float
+    acknowledgement_delay_seconds: float | None
     resend_delay_seconds: float
     resend_seconds_max: float
     resend_samples_max: int

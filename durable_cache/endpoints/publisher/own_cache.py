@@ -13,6 +13,7 @@ from durable_cache.endpoints.replies import (
     Refused,
     answer,
     answer_beginning,
+    form_of,
     parse_query,
 )
 from durable_cache.endpoints.session import Query, ZError, query_parts, reply_error
@@ -23,14 +24,16 @@ from durable_cache.protocol.standings import Standings
 from durable_cache.protocol.wire import Absence, Incarnation
 from durable_cache.storage.contract import Page
 
-__all__ = ["OwnCache"]
-
 _log = logging.getLogger(__name__)
 _BOUNDS = AnswerBounds(
     samples_max=100_000, bytes_max=64 << 20, seconds_max=8.0, packed_bytes_max=1 << 20
 )
 _UNDER_WAY_SECONDS_MAX = 1.0
 """How long an answer waits for the put that is under way: a congested link holds it up."""
+
+
+def _knows_no_zid(_: str) -> bool:
+    return False  # whoever asks here names the publisher whole, or all of them
 
 
 class OwnCache:
@@ -47,7 +50,10 @@ class OwnCache:
         """Answer one query, whatever comes of it."""
         with query:
             try:
-                asked = parse_query(query_parts(query), Form.SOURCED, time.time_ns())
+                parts = query_parts(query)
+                if form_of(parts.key_expr, _knows_no_zid) is not Form.SOURCED:
+                    return  # `**`, which comes here too, asks for values, as of a storage
+                asked = parse_query(parts, Form.SOURCED, time.time_ns())
                 if asked.behind is not None:
                     answer_beginning(query, self._beginning(asked.behind))
                     return
@@ -84,6 +90,6 @@ class OwnCache:
         with self._changed:
             return self._engine.incarnations()
 
-    def _absences(self, selection: Selection) -> tuple[Absence, ...]:
+    def _absences(self, selection: Selection, _: SampleBatch) -> tuple[Absence, ...]:
         with self._changed:
             return self._engine.absences(selection)

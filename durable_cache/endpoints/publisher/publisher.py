@@ -14,19 +14,21 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 
 from durable_cache.endpoints.ahead import read_own_stamp
 from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.closing import Closing
-from durable_cache.endpoints.publisher.epochs import highest_epoch
+from durable_cache.endpoints.publisher.callbacks import Callbacks
+from durable_cache.endpoints.publisher.epochs import ask_epochs
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
 from durable_cache.endpoints.publisher.jobs import run_jobs
 from durable_cache.endpoints.publisher.keys import OwnKeys
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.endpoints.publisher.own_cache import OwnCache
 from durable_cache.endpoints.publisher.receipts import Receipt
+from durable_cache.endpoints.publisher.room import Room
 from durable_cache.endpoints.session import (
     IntoBytes,
     IntoEncoding,
@@ -36,6 +38,7 @@ from durable_cache.endpoints.session import (
     Session,
     Timestamp,
     ZenohSubscriber,
+    ZError,
     answer_at_once,
     beat,
     close_at_exit,
@@ -44,7 +47,6 @@ from durable_cache.endpoints.session import (
     declare_token,
     hear_at_once,
     is_matched,
-    new_stamp,
     raw_timestamp,
     read_bytes,
     read_encoding,
@@ -55,28 +57,27 @@ from durable_cache.endpoints.session import (
     undeclare,
     watch_tokens_polled,
 )
-from durable_cache.endpoints.waking import Waiters, runs_event_loop
+from durable_cache.endpoints.waking import Waiters
 from durable_cache.errors import (
     Closed,
     ConfigError,
     LocalProtocolError,
     OutcomeUnknown,
     RemoteProtocolError,
-    Unacknowledged,
 )
 from durable_cache.model.arguments import read_timeout
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
+from durable_cache.model.timestamp import read_ntp64
 from durable_cache.protocol.disposals import UNREGISTERED
 from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import (
     AckReceived,
     AskEpochs,
     Declare,
-    EpochsKnown,
-    EpochsUnknown,
     Event,
     Finished,
+    Form,
     Full,
     HandedOver,
     Hurry,
@@ -109,8 +110,6 @@ from durable_cache.protocol.wire import (
 if TYPE_CHECKING:
     from durable_cache.endpoints.publisher.spool import Spool
 
-__all__ = ["ReliablePublisher"]
-
 ReceiptT_co = TypeVar("ReceiptT_co", bound=Receipt | None, covariant=True)
 """What `put` returns: a Receipt where acknowledgements are wanted, else None."""
 _log = logging.getLogger(__name__)
@@ -130,27 +129,23 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     ) -> None:
         self._session = session
         self._options = options
-        qos = options.quality
-        self._qos = qos.pack()
-        self._encoding = (
-            "zenoh/bytes" if options.encoding is None else read_encoding(options.encoding)
-        )
-        self._sending = Lock()
-        self._lock = Lock()
+        qos, encoding = options.quality, options.encoding
+        self._encoding = "zenoh/bytes" if encoding is None else read_encoding(encoding)
+        # Locks that a thread may take twice: a signal's handler runs wherever its thread is.
+        self._sending = RLock()
+        self._is_putting = False
+        """Whether the thread that holds `_sending` is in a put."""
+        self._lock = RLock()
         self.changed = Condition(self._lock)
         self.closed = False
+        self._wants = options.acknowledgements > 0
         self.key_expr = key_expr
-        self._key = str(key_expr) if key_expr.is_key else ""
-        """Where a put goes that names no key."""
-        self.callback_errors = 0
-        """What the program's own callbacks raised."""
         self.waiters: Waiters[Standing] = Waiters()
-        self._callbacks: dict[Standing, list[tuple[Callable[[Receipt], object], Receipt]]] = {}
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         """Questions up to `queries_waiting_max`; callbacks up to the bound of receipts, for a put
         waits while so many are not called yet."""
+        self._callbacks = Callbacks(self.changed, self._jobs)
         bounds = options.engine_options()
-        self._jobs_max = options.queries_waiting_max + bounds.unacknowledged_max
         self._caches = CachesInReach(options.domain, key_expr, bounds.acknowledgers_max)
         self._heartbeats = options.heartbeats()
         self._tokens: ZenohSubscriber | None = None
@@ -166,6 +161,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             destination=options.destination,
         )
         self._outlet = Outlet(session, self._publisher, self._encoding, options.destination)
+        on = str(key_expr) if key_expr.is_key else ""
+        self._form = Form(on, _PUT, self._encoding, self._outlet.zid, qos.pack())
+        """Of a put that names nothing else; its key is empty where each put must name one."""
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
         self._keys = OwnKeys(session, self.source, key_expr, options)
@@ -175,6 +173,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._spool = options.open_spool(key_expr)
             spooled = None if self._spool is None else self._spool.spooled
             self._engine = PublisherEngine(self.source, incarnation, bounds, spooled=spooled)
+            self._room = Room(self, self._engine, self._jobs, options)
             self._own_cache = OwnCache(self._engine, self.changed, str(key_expr))
             self._start(spooled or ())
         except BaseException:
@@ -201,7 +200,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         if self._declared or self._heartbeats:
             looks = self._look_around if self._tokens or self._heartbeats else None
             run = partial(run_jobs, self._jobs, looks, str(self.key_expr))
-            self._thread = start_thread(run, "dc-publisher")
+            self._thread = self._room.thread = start_thread(run, "dc-publisher")
 
     @property
     def epoch(self) -> int:
@@ -254,6 +253,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         second ahead; Unacknowledged when too many samples wait for acknowledgements; ZError
         from Zenoh when the sample did not leave. Its number is not used then.
         """
+        is_plain = encoding is None and attachment is None and key is None and timestamp is None
+        if is_plain and type(payload) is bytes:  # as nearly always
+            return self._publish(self._form, payload, None, None, None)
         chosen = self._encoding if encoding is None else read_encoding(encoding)
         read = payload if type(payload) is bytes else read_bytes(payload, "payload")
         stamp = None if timestamp is None else read_own_stamp(self._session, timestamp)
@@ -282,16 +284,16 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             return
         before = self._engine.unknown
         self._do(self._tell(Hurry(moment_now())))
-        if self._await_acknowledged(timeout_seconds) and self._engine.unknown == before:
+        if self._room.await_acknowledged(timeout_seconds) and self._engine.unknown == before:
             return
         if self.closed:
             raise Closed(f"the publisher on {self.key_expr} was closed")
         waiting, unknown = self._engine.unacknowledged, self._engine.unknown - before
-        failure = self._engine.last_failure
+        wanted, seen = self._options.acknowledgements, self._engine.caches_in_reach
+        failure = self._engine.last_failure or ("" if seen >= wanted else _too_few(seen))
         raise OutcomeUnknown(
             f"{waiting + unknown} samples on {self.key_expr} are not known to be held by "
-            f"{self._options.acknowledgements} caches; they may be all the same"
-            + (f" ({failure})" if failure else "")
+            f"{wanted} caches; they may be all the same" + (f" ({failure})" if failure else "")
         )
 
     def wait_for_all_acked(self, timeout_seconds: float | None = None) -> bool:
@@ -304,20 +306,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         if not self._options.acknowledgements:
             raise ConfigError("acknowledgements=0: nothing is acknowledged to this publisher")
         before = self._engine.unknown
-        return self._await_acknowledged(timeout_seconds) and self._engine.unknown == before
-
-    def _await_acknowledged(self, timeout_seconds: float | None) -> bool:
-        called_ns = time.monotonic_ns()
-        if current_thread() is self._thread:
-            timeout_seconds = 0.0  # in a callback: what is waited for is done on this thread
-
-        def acknowledged() -> bool:
-            since_ns = self._engine.waits_since_ns()
-            return since_ns is None or since_ns > called_ns
-
-        with self.changed:
-            self.changed.wait_for(lambda: self.closed or acknowledged(), timeout_seconds)
-            return acknowledged()
+        return self._room.await_acknowledged(timeout_seconds) and self._engine.unknown == before
 
     @property
     def unknown(self) -> int:
@@ -361,56 +350,67 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         """Publish as `put` and `delete` do, with a timestamp that another clock may have given."""
         attachment = None if attached is None else read_bytes(attached, "attachment")
         key = None if named is None else self._keys.read(named)
-        on = key or self._key
-        if not on:
+        stamp_id = self._outlet.zid if given is None else raw_timestamp(given)[1]
+        form = Form(key or self._form.key, kind, encoding, stamp_id, self._form.qos)
+        return self._publish(form, payload, attachment, key, given)
+
+    def _publish(
+        self,
+        form: Form,
+        payload: bytes,
+        attachment: bytes | None,
+        key: str | None,
+        given: Timestamp | None,
+    ) -> ReceiptT_co:
+        """Publish what was read; `key` is None where it goes on the publisher's own."""
+        if not form.key:
             raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
-        deadline: float | None = None
+        deadline, paced, room = 0.0, True, self._room
         while True:
             with self._sending:
-                if self.closed:
-                    raise Closed(f"the publisher on {self.key_expr} is closed")
-                if self._jobs.qsize() <= self._jobs_max:
-                    stamp, ntp64, stamp_id = (
-                        new_stamp(self._outlet) if given is None else (given, *raw_timestamp(given))
-                    )
-                    qos, now = self._qos, moment_now()
-                    put = Put(on, kind, payload, encoding, attachment, ntp64, stamp_id, qos, now)
-                    sent = self._send_ordinary(put, key, stamp) or self._send_other(put, key, stamp)
-                    if sent is not None:
-                        if self._keys.unregistered:
-                            self._keys.register(on)
-                        standing = sent.standing
-                        # As the overloads of `declare_reliable_publisher` say.
-                        return None if standing is None else Receipt(self, standing)  # type: ignore[return-value]
+                if self.closed or self._is_putting:
+                    raise room.refusal()
+                try:
+                    self._is_putting = True
+                    if self._jobs.qsize() <= room.jobs_max:
+                        stamp = self._outlet.new_stamp() if given is None else given
+                        now = moment_now()
+                        if self._wants:
+                            with self._lock:
+                                sending = self._engine.number(form, payload, attachment, stamp, now)
+                        else:  # it changes nothing that other threads look at
+                            sending = self._engine.number(form, payload, attachment, stamp, now)
+                        if sending is not None:
+                            self._send_ordinary(sending, key, stamp)
+                        elif not (paced and room.holds_up()):
+                            put = Put.of(form, payload, attachment, read_ntp64(stamp), now)
+                            sending = self._send_other(put, key, stamp)
+                        if sending is not None:
+                            if self._keys.unregistered:
+                                self._keys.register(form.key)
+                            standing = sending.standing
+                            # As the overloads of `declare_reliable_publisher` say.
+                            return None if standing is None else Receipt(self, standing)  # type: ignore[return-value]
+                except ZError as error:
+                    if self._is_closed():
+                        raise room.refusal() from error
+                    raise
+                finally:
+                    self._is_putting = False
+                    if self._is_closed():  # within this put
+                        self._undeclare()
             # Not while `_sending` is held: whoever waits longest is not who must go first.
             deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
-            self._await_room(deadline)
+            paced = room.wait(deadline)
 
-    def _await_room(self, deadline: float) -> None:
-        def has_room() -> bool:
-            return self.closed or (self._engine.has_room and self._jobs.qsize() <= self._jobs_max)
+    def _is_closed(self) -> bool:
+        """Look again: it was open as the put began."""
+        return self.closed
 
-        with self.changed:
-            may_wait = current_thread() is not self._thread and not runs_event_loop()
-            left = deadline - time.monotonic() if may_wait else 0.0
-            if left > 0 and self.changed.wait_for(has_room, min(left, TIMEOUT_MAX)):
-                return
-            waiting = self._engine.unacknowledged
-        raise Unacknowledged(
-            f"{waiting} samples on {self.key_expr} wait for {self._options.acknowledgements} "
-            "acknowledgements each: is a cache in reach? unacknowledged_max, "
-            "unacknowledged_bytes_max and put_timeout_seconds say how many may wait, and how long "
-            "a put does (in an event loop not at all: await receipts)"
-        )
-
-    def _send_ordinary(self, put: Put, key: str | None, stamp: Timestamp) -> Send | None:
-        """Number and send what needs nothing else (ADR 0200); None, and nothing done, otherwise."""
-        with self._lock:
-            sending = self._engine.number(put)
-        if sending is None:
-            return None
+    def _send_ordinary(self, sending: Send, key: str | None, stamp: Timestamp) -> None:
+        """Send what needs nothing else (ADR 0200)."""
         try:
-            send(self._outlet, sending.sample, key, stamp)
+            send(self._outlet, sending, key, stamp)
         except BaseException as error:
             self._not_sent(error)
             raise
@@ -418,7 +418,6 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._engine.sent()
             if self._own_cache.reading:
                 self.changed.notify_all()
-        return sending
 
     def _send_other(self, put: Put, key: str | None, stamp: Timestamp) -> Send | None:
         """Carry out what a put needs; None where there is no room for it.
@@ -426,6 +425,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         Whatever it raises, the engine is told what became of it.
         """
         sending, kept = None, False
+        if self._engine.under_way is not None:
+            self._ended(_SENT)  # Ctrl-C ended that put: its sample may have left with its number
         outputs = self._tell(put)
         if isinstance(outputs[0], Full):
             return None
@@ -433,7 +434,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             for output in outputs:
                 if isinstance(output, Send):
                     sending = output
-                    send(self._outlet, output.sample, key, stamp)
+                    send(self._outlet, output, key, stamp)
                 elif isinstance(output, Keep) and self._spool is not None:
                     self._spool.append(output.sample, output.incarnation)
                     self._tell(Kept())
@@ -470,7 +471,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 case Declare(epoch, incarnation):
                     self._declare(epoch, incarnation)
                 case AskEpochs():
-                    self._do(self._tell(self._ask_epochs()))
+                    timeout = self._options.epochs_timeout_seconds
+                    answer = ask_epochs(self._session, self.source, self.key_expr, timeout)
+                    self._do(self._tell(answer))
                 case Finished(standings):
                     self._finished(standings)
                 case Resend():
@@ -499,13 +502,6 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         if before is not None:
             undeclare(before)
 
-    def _ask_epochs(self) -> Event:
-        timeout = self._options.epochs_timeout_seconds
-        highest = highest_epoch(self._session, self.source, self.key_expr, timeout)
-        return (
-            EpochsUnknown(moment_now()) if highest is None else EpochsKnown(highest, moment_now())
-        )
-
     def _resent(self, event: Resent | ResendFailed) -> None:
         self._jobs.put(lambda: self._do(self._tell(event)))
 
@@ -532,17 +528,20 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             ack = decode_ack(payload)
         except RemoteProtocolError:
             return  # a damaged acknowledgement is no answer
-        self._do(self._tell(AckReceived(ack)))
+        self._do(self._tell(AckReceived(ack, time.monotonic_ns())))
+
+    @property
+    def callback_errors(self) -> int:
+        """What the program's own callbacks raised."""
+        return self._callbacks.errors
 
     def call_when_done(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
         """Call `callback(receipt)` once when the receipt is done, on the publisher's thread."""
-        standing = receipt._standing
-        with self.changed:
-            self._callbacks.setdefault(standing, []).append((callback, receipt))
-        if standing.done:
-            self._finished((standing,))
+        self._callbacks.add(receipt, callback)
+        if receipt._standing.done:
+            self._finished((receipt._standing,))
 
-    def _finished(self, standings: Iterable[Standing]) -> None:
+    def _finished(self, standings: Sequence[Standing]) -> None:
         with self._lock:
             self.changed.notify_all()
             if self.waiters:
@@ -551,22 +550,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         if self._spool is not None:
             # Not on Zenoh's thread: it would wait for the fsync of a put.
             self._jobs.put(partial(self._spool.settle, standings))
-        if not self._callbacks:
-            return
-        for standing in standings:
-            with self.changed:
-                callbacks = self._callbacks.pop(standing, ())
-            for callback, receipt in callbacks:
-                self._jobs.put(partial(self._call, callback, receipt))
-
-    def _call(self, callback: Callable[[Receipt], object], receipt: Receipt) -> None:
-        try:
-            callback(receipt)
-        except BaseException:
-            self.callback_errors += 1
-            _log.exception("a callback of a receipt failed")
-        with self.changed:
-            self.changed.notify_all()  # a put may wait for fewer callbacks
+        self._callbacks.finished(standings)
 
     def _asked(self, query: Query) -> None:
         with self._lock:
@@ -578,7 +562,10 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._jobs.put(partial(self._own_cache.answer, query))
 
     def close(self) -> None:
-        """Undeclare everything; idempotent. Receipts still open stay unknown."""
+        """Undeclare everything; idempotent. Receipts still open stay unknown.
+
+        Called within a put, as from a signal's handler, it takes effect when that put ends.
+        """
         with self._sending:
             with self.changed:
                 if self.closed:
@@ -586,6 +573,11 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 self.closed = True
                 self.changed.notify_all()
                 self.waiters.wake_all()
+            if self._is_putting:
+                return
+        self._undeclare()
+
+    def _undeclare(self) -> None:
         for declared in (self._token, *self._declared, self._publisher):
             if declared is not None:
                 undeclare(declared)
@@ -597,3 +589,10 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._spool.close()
 
     undeclare = close
+
+
+def _too_few(seen: int) -> str:
+    """Say how many caches could acknowledge, and why there may be others that cannot."""
+    if seen:
+        return f"{seen} in reach"
+    return "none is in reach; a session with a namespace reaches those of its namespace alone"

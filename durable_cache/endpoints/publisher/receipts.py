@@ -15,8 +15,6 @@ from durable_cache.protocol.publisher.events import Standing
 from durable_cache.protocol.resends import RefusalReason
 from durable_cache.storage.contract import Durability
 
-__all__ = ["Receipt", "ReceiptOwner"]
-
 
 class ReceiptOwner(Protocol):
     """The publisher as its receipts know it."""

@@ -18,8 +18,6 @@ from durable_cache.protocol.wire import is_incarnation
 from durable_cache.storage.journaled.journal import Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
 
-__all__ = ["Spool"]
-
 _FORMAT = "1"
 _Place = tuple[str, int]
 """(incarnation, sn)."""
@@ -41,11 +39,9 @@ class Spool:
         self._settled: set[_Place] = set()
         self._names: dict[tuple[SourceId, int], str] = {}
         try:
-            self._lock = DirectoryLock(directory)
+            self._lock = DirectoryLock(directory, "spool", "spool_dir")
         except StorageLocked as error:
-            raise StorageLocked(
-                f"spool {directory} is in use: {error}; two publishers need two spools"
-            ) from error
+            raise StorageLocked(f"{error}: two publishers need two spools") from error
         try:
             self._journal = Journal(directory / "spool.db", bytes_max=bytes_max)
         except BaseException:

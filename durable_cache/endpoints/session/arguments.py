@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
 from typing import TypeAlias
 
 import zenoh
-from zenoh import CongestionControl, Locality, Priority, Session, Timestamp
+from zenoh import CongestionControl, Locality, Priority, Session, Timestamp, ZError
 
-from durable_cache.errors import ConfigError
+from durable_cache.errors import Closed, ConfigError
 from durable_cache.model.arguments import check_flag, check_kind, refused
-from durable_cache.model.sample import Qos
-
-__all__ = [
-    "CONGESTION",
-    "PRIORITY",
-    "IntoBytes",
-    "IntoEncoding",
-    "IntoKeyExpr",
-    "Origins",
-    "check_session",
-    "read_bytes",
-    "is_sendable",
-    "read_encoding",
-    "read_origins",
-    "read_qos",
-    "read_stamp",
-    "read_text",
-    "zenoh_qos",
-]
+from durable_cache.model.sample import Qos, Sample
 
 IntoBytes: TypeAlias = bytes | bytearray | memoryview | str | zenoh.ZBytes
 IntoEncoding: TypeAlias = str | zenoh.Encoding
@@ -77,6 +61,15 @@ def is_sendable(encoding: str) -> bool:
     return (
         len(encoding) * 4 <= _SCHEMA_BYTES_MAX
         or _schema_bytes(encoding, zenoh.Encoding(encoding)) <= _SCHEMA_BYTES_MAX
+    )
+
+
+def unsendable(sample: Sample) -> str:
+    """Say for people why a sample with such an encoding is left out."""
+    size = _schema_bytes(sample.encoding, zenoh.Encoding(sample.encoding))
+    return (
+        f"{sample.key[:80]!r}: an encoding with a schema of {size} bytes; Zenoh takes "
+        f"{_SCHEMA_BYTES_MAX}"
     )
 
 
@@ -199,5 +192,19 @@ def read_stamp(value: object) -> Timestamp | None:
 
 
 def check_session(value: object) -> Session:
-    """Return it; ConfigError where it is none of Zenoh's."""
-    return check_kind("session", value, Session, "a zenoh.Session")
+    """Return it; ConfigError where it is none of Zenoh's, Closed where it is closed."""
+    session: Session = check_kind("session", value, Session, "a zenoh.Session")
+    if session.is_closed():
+        raise Closed("the session is closed: open another one, and declare on that")
+    return session
+
+
+@contextmanager
+def while_open(*sessions: Session) -> Iterator[None]:
+    """Do something on sessions; what Zenoh raises where one is closed meanwhile becomes Closed."""
+    try:
+        yield
+    except ZError:
+        for session in sessions:
+            check_session(session)
+        raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import zenoh
@@ -13,21 +14,6 @@ from zenoh import Query, Session, ZError, handlers
 from durable_cache.endpoints.session.decoding import Decoder, build_timestamp
 from durable_cache.errors import Closed
 from durable_cache.model.sample import Kind, Sample
-
-__all__ = [
-    "Answer",
-    "PlainReply",
-    "QueryParts",
-    "Replies",
-    "ask",
-    "ask_later",
-    "get_plain",
-    "plain_sample",
-    "query_parts",
-    "reply_bytes",
-    "reply_error",
-    "reply_sample",
-]
 
 
 class QueryParts(NamedTuple):
@@ -81,6 +67,12 @@ def reply_sample(query: Query, key: str, sample: Sample, envelope: bytes | None)
 def reply_bytes(query: Query, key: str, payload: bytes) -> None:
     """Reply with a payload of ours."""
     query.reply(key, payload, encoding="application/octet-stream")
+
+
+def refuse(query: Query, reason: str) -> None:
+    """Say why a query is not answered, to an asker that may be gone."""
+    with suppress(ZError):
+        reply_error(query, reason)
 
 
 def reply_error(query: Query, reason: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 import zenoh
@@ -15,51 +18,7 @@ from durable_cache.endpoints.session.decoding import PUT
 from durable_cache.endpoints.session.leaving import start_thread
 from durable_cache.model.sample import Qos, SourceId
 
-__all__ = [
-    "Listening",
-    "Queryable",
-    "Token",
-    "TokenSample",
-    "RawSample",
-    "ZenohSubscriber",
-    "answer_at_once",
-    "beat",
-    "declare_heartbeats",
-    "declare_heartbeats_polled",
-    "declare_native_token",
-    "declare_own_publisher",
-    "declare_queryable",
-    "declare_subscriber",
-    "declare_token",
-    "hear",
-    "hear_plain",
-    "hear_polled",
-    "hear_queries",
-    "hear_at_once",
-    "hear_writes",
-    "is_matched",
-    "put_own",
-    "put_plain",
-    "receive",
-    "receive_now",
-    "receive_query",
-    "source_of",
-    "take_heard",
-    "take_heartbeats",
-    "take_token_changes",
-    "tokens_for_certain",
-    "tokens_now",
-    "tokens_watched",
-    "undeclare",
-    "watch_samples",
-    "watch_tokens",
-    "watch_tokens_polled",
-]
-
 ZenohSubscriber: TypeAlias = "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]"
-
-
-Queryable: TypeAlias = "zenoh.Queryable[zenoh.handlers.Handler[Query]]"
 
 
 Token: TypeAlias = zenoh.LivelinessToken
@@ -79,6 +38,10 @@ _EVENTS_WAITING_MAX = 4096
 """Tokens, heartbeats or acknowledgements between Zenoh and us; a full channel holds Zenoh up."""
 _GONE = (ZError, RuntimeError)
 """What a channel raises when it was undeclared; the second while it is being undeclared."""
+_LENT_SECONDS_MAX = 5.0
+"""How long `undeclare` waits for another thread that has what is declared."""
+_LENT_LOOK_SECONDS = 0.001
+"""How often it looks meanwhile; Zenoh tells nobody when a thread gives it back."""
 
 
 def declare_subscriber(
@@ -88,11 +51,6 @@ def declare_subscriber(
     return session.declare_subscriber(
         key_expr, handlers.FifoChannel(channel_samples), allowed_origin=origins.locality
     )
-
-
-def declare_queryable(session: Session, key_expr: str, channel_queries: int) -> Queryable:
-    """Answer queries from a bounded channel."""
-    return session.declare_queryable(key_expr, handlers.FifoChannel(channel_queries))
 
 
 def hear_queries(
@@ -206,8 +164,7 @@ def take_token_changes(watch: ZenohSubscriber) -> Sequence[tuple[str, bool]]:
 
 def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscriber:
     """Note native heartbeats, to be taken with `take_heartbeats`; the newest are kept."""
-    channel: handlers.RingChannel[zenoh.Sample] = handlers.RingChannel(_CHANGES_KEPT_MAX)
-    return session.declare_subscriber(key_expr, channel)
+    return hear_polled(session, key_expr)
 
 
 def take_heartbeats(watch: ZenohSubscriber) -> Sequence[tuple[SourceId, int]]:
@@ -253,15 +210,9 @@ def declare_heartbeats(
         if heard is not None:
             callback(*heard)
 
-    return _listen(session, key_expr, beat)
-
-
-def _listen(
-    session: Session, key_expr: str, callback: Callable[[zenoh.Sample], None]
-) -> ZenohSubscriber:
     channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
     subscriber = session.declare_subscriber(key_expr, channel)
-    _hand_on(subscriber.handler, callback)
+    _hand_on(subscriber.handler, beat)
     return subscriber
 
 
@@ -280,7 +231,7 @@ def _hand_on(channel: handlers.Handler[_ItemT], callback: Callable[[_ItemT], Non
                 return
             try:
                 callback(item)
-            except Exception:
+            except BaseException:  # a panic in Zenoh is no Exception
                 _log.exception("a callback failed; the next event is handled all the same")
 
     start_thread(run, "zenoh-events")
@@ -417,17 +368,6 @@ def put_own(session: Session, key: str, payload: bytes) -> None:
     session.put(key, payload, encoding="application/octet-stream", congestion_control=CONGESTION[1])
 
 
-def hear(
-    session: Session, key_expr: str, callback: Callable[[str, bytes], None]
-) -> ZenohSubscriber:
-    """Call `callback(key, payload)` for each message of ours, on a thread of its own."""
-
-    def heard(sample: zenoh.Sample) -> None:
-        callback(str(sample.key_expr), sample.payload.to_bytes())
-
-    return _listen(session, key_expr, heard)
-
-
 def hear_polled(session: Session, key_expr: str) -> ZenohSubscriber:
     """Note messages of ours, to be taken with `take_heard`; the newest are kept."""
     channel: handlers.RingChannel[zenoh.Sample] = handlers.RingChannel(_CHANGES_KEPT_MAX)
@@ -441,46 +381,54 @@ def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
     """Wait for one sample, then take what is there up to a bound; empty when undeclared."""
+    taken: list[zenoh.Sample] = []
     try:
         # Undeclaring is not held up by a thread that waits on the channel.
-        first = subscriber.handler.recv()
-    except _GONE:
-        return []
-    return [first, *receive_now(subscriber, samples_max - 1)]
+        channel = subscriber.handler
+        taken.append(channel.recv())
+        taken.extend(islice(iter(channel.try_recv, None), samples_max - 1))
+    except _GONE:  # what was there before is all there is
+        pass
+    return taken
 
 
 def receive_now(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
     """Take what is there up to a bound, without waiting."""
     taken: list[zenoh.Sample] = []
-    try:
-        take, append = subscriber.handler.try_recv, taken.append
-        while len(taken) < samples_max and (sample := take()) is not None:
-            append(sample)
-    except _GONE:
-        pass  # undeclared: what was there before is all there is
+    # Undeclared: what was there before is all there is.
+    with suppress(*_GONE):
+        taken.extend(islice(iter(subscriber.handler.try_recv, None), samples_max))
     return taken
 
 
 def _polled(watch: ZenohSubscriber) -> Sequence[zenoh.Sample]:
     """Take what is there; mostly nothing is, and that is seen with one look."""
     try:
-        first = watch.handler.try_recv()
+        first = watch.try_recv()
     except _GONE:
         return ()
     return () if first is None else (first, *receive_now(watch, _CHANGES_KEPT_MAX - 1))
 
 
-def receive_query(queryable: Queryable) -> Query | None:
-    """Wait for a query; None when the queryable was undeclared."""
-    try:
-        return queryable.handler.recv()
-    except _GONE:
-        return None
+def undeclare(*declared: Any) -> None:
+    """Undeclare what may be undeclared already, in this order.
+
+    Zenoh lends what is declared to one thread at a time and refuses others with a RuntimeError. The
+    thread that has it is waited for, mostly because it undeclares, too.
+    """
+    for one in declared:
+        with suppress(ZError):
+            end = time.monotonic() + _LENT_SECONDS_MAX
+            while not _undeclared(one, in_time=time.monotonic() < end):
+                time.sleep(_LENT_LOOK_SECONDS)
 
 
-def undeclare(declared: Any) -> None:
-    """Undeclare what may be undeclared already."""
+def _undeclared(declared: Any, *, in_time: bool) -> bool:
+    """Undeclare; False while another thread has it, whose error is raised once time is over."""
     try:
         declared.undeclare()
-    except ZError:
-        return
+    except RuntimeError:
+        if not in_time:
+            raise
+        return False
+    return True

@@ -14,14 +14,6 @@ from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.model.unnumbered import UNNUMBERED_EID
 
-__all__ = [
-    "Decoder",
-    "NO_SOURCE",
-    "build_timestamp",
-    "new_timestamp",
-    "raw_timestamp",
-]
-
 NO_SOURCE = SourceId("0", 0)
 """Stands in a sample that came without source_info; no storage ever holds it."""
 

@@ -8,8 +8,6 @@ from typing import Any
 import zenoh
 from zenoh import Locality, Session, handlers
 
-__all__ = ["is_fifo", "read_callback", "ring_capacity"]
-
 _COUNTED_ON = "durable_cache/ring_capacity"
 _COUNTED_MAX = 1 << 17
 

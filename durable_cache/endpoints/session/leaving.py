@@ -22,11 +22,11 @@ from zenoh import Session
 
 from durable_cache.endpoints.session.opening import close_session
 
-__all__ = ["close_at_exit", "start_thread"]
-
 _log = logging.getLogger(__name__)
 _JOIN_SECONDS_MAX = 5.0
 """In all, for threads whose session is closed already: whoever is later is not waited for."""
+_CLOSE_SECONDS_MAX = 10.0
+"""For one session: a Zenoh that does not come back keeps no process from ending."""
 
 
 class Closable(Protocol):
@@ -51,6 +51,32 @@ def start_thread(run: Callable[[], None], name: str) -> Thread:
     return thread
 
 
+def run_within(step: Callable[[], None], name: str, seconds: float) -> bool:
+    """Run a step on a thread of its own; False where it takes longer, and is left behind.
+
+    Raises what the step raised. Where the interpreter starts no threads any more, at its end, the
+    step runs on the caller's.
+    """
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            step()
+        except BaseException as error:
+            errors.append(error)
+
+    try:
+        thread = start_thread(guarded, name)
+    except RuntimeError:
+        step()
+        return True
+    thread.join(seconds)
+    is_over = not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return is_over
+
+
 def close_at_exit(entity: Closable, session: Session) -> None:
     """Close `entity`, then its session, at the end of the process, unless it is gone by then."""
     _declared[entity] = session
@@ -61,8 +87,14 @@ def _close_all() -> None:
     for entity, _ in reversed(left):
         _do(entity.close, f"closing a {type(entity).__name__}")
     for _, session in left:
-        _do(partial(close_session, session), "closing a session")
+        _do(partial(_close_session, session), "closing a session")
     _do(_await_threads, "awaiting our threads")
+
+
+def _close_session(session: Session) -> None:
+    close = partial(close_session, session)
+    if not run_within(close, "dc-close-session", _CLOSE_SECONDS_MAX):
+        _log.error("a session did not close in %g s, left behind", _CLOSE_SECONDS_MAX)
 
 
 def _do(step: Callable[[], None], what: str) -> None:

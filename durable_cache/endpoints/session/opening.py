@@ -13,15 +13,6 @@ from durable_cache.endpoints.session.reasons import opening_reason, setting_reas
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import refused
 
-__all__ = [
-    "close_session",
-    "log_as_environment_says",
-    "neighbours",
-    "open_session",
-    "read_config",
-    "zid_of",
-]
-
 
 def read_config(settings: Mapping[str, object] | None = None) -> Config:
     """Return Zenoh's own settings, checked by Zenoh; opens nothing.

@@ -9,8 +9,6 @@ import difflib
 import re
 from collections.abc import Collection, Iterable
 
-__all__ = ["opening_reason", "setting_reason"]
-
 _PROTOCOLS = ("tcp", "udp", "tls", "quic", "ws", "serial", "vsock", "unixpipe", "unixsock-stream")
 _PLACE_IN_SOURCES = re.compile(r" at /[^ ]*\.rs:[0-9]+\.?")
 _IN_JSON = re.compile(r'Json5Err\(Message { msg: "(.*)", location: ', re.DOTALL)

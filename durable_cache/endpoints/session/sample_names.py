@@ -15,8 +15,6 @@ from durable_cache.endpoints.session.decoding import build_timestamp
 from durable_cache.model.sample import Kind, Qos, Sample, SourceId
 from durable_cache.model.unnumbered import is_unnumbered
 
-__all__ = ["SourceInfo", "ZenohSample"]
-
 
 class SourceInfo(NamedTuple):
     """Who published a sample, under which number; zenoh's names for it."""

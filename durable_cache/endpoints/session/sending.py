@@ -10,9 +10,8 @@ from zenoh import Publisher, Session, SourceInfo
 
 from durable_cache.endpoints.session.arguments import CONGESTION, PRIORITY, Origins
 from durable_cache.endpoints.session.decoding import new_timestamp, raw_timestamp
-from durable_cache.model.sample import Kind, Qos, Sample
-
-__all__ = ["Outlet", "new_stamp", "send"]
+from durable_cache.model.sample import Kind, Qos
+from durable_cache.protocol.publisher.events import Send
 
 _PUT = Kind.PUT
 
@@ -25,7 +24,7 @@ class Outlet:
         "encoding",
         "entity",
         "locality",
-        "new_timestamp",
+        "new_stamp",
         "put",
         "session",
         "zid",
@@ -40,34 +39,27 @@ class Outlet:
         self.encoding = encoding
         self.locality = destination.locality
         self.entity = publisher.id
-        self.new_timestamp = session.new_timestamp
+        self.new_stamp = session.new_timestamp
         self.zid = raw_timestamp(new_timestamp(session))[1]
         """The id of the session's clock, which all its stamps bear."""
 
 
-def new_stamp(outlet: Outlet) -> tuple[zenoh.Timestamp, int, str]:
-    """Return a stamp of the session's clock, also as (NTP64, id)."""
-    stamp = outlet.new_timestamp()
-    return stamp, int(str(stamp.get_time_as_ntp64())), outlet.zid
-
-
-def send(outlet: Outlet, sample: Sample, key: str | None, stamp: zenoh.Timestamp) -> None:
-    """Publish a sample with its source, number and stamp, on one key of a wildcard publisher."""
-    info = SourceInfo(outlet.entity, sample.sn)
-    attachment = sample.attachment
+def send(outlet: Outlet, sent: Send, key: str | None, stamp: zenoh.Timestamp) -> None:
+    """Publish what has a number, with its source and stamp, on one key of a wildcard publisher."""
+    info, form, attachment = SourceInfo(outlet.entity, sent.sn), sent.form, sent.attachment
     if key is not None:
-        _send_on(outlet, key, sample, stamp, info)
-    elif sample.kind is not _PUT:
+        _send_on(outlet, key, sent, stamp, info)
+    elif form.kind is not _PUT:
         outlet.delete(attachment=attachment, timestamp=stamp, source_info=info)
-    elif sample.encoding == outlet.encoding:  # the publisher's own: Zenoh need not read it again
+    elif form.encoding == outlet.encoding:  # the publisher's own: Zenoh need not read it again
         if attachment is None:  # as every argument, it costs as much as a call of ours
-            outlet.put(sample.payload, timestamp=stamp, source_info=info)
+            outlet.put(sent.payload, timestamp=stamp, source_info=info)
         else:
-            outlet.put(sample.payload, attachment=attachment, timestamp=stamp, source_info=info)
+            outlet.put(sent.payload, attachment=attachment, timestamp=stamp, source_info=info)
     else:
         outlet.put(
-            sample.payload,
-            encoding=sample.encoding,
+            sent.payload,
+            encoding=form.encoding,
             attachment=attachment,
             timestamp=stamp,
             source_info=info,
@@ -75,18 +67,19 @@ def send(outlet: Outlet, sample: Sample, key: str | None, stamp: zenoh.Timestamp
 
 
 def _send_on(
-    outlet: Outlet, key: str, sample: Sample, stamp: zenoh.Timestamp, info: SourceInfo
+    outlet: Outlet, key: str, sent: Send, stamp: zenoh.Timestamp, info: SourceInfo
 ) -> None:
-    qos = Qos.unpack(sample.qos)
-    if sample.kind is _PUT:
+    form = sent.form
+    qos = Qos.unpack(form.qos)
+    if form.kind is _PUT:
         outlet.session.put(
             key,
-            sample.payload,
-            encoding=sample.encoding,
+            sent.payload,
+            encoding=form.encoding,
             congestion_control=CONGESTION[qos.congestion],
             priority=PRIORITY[qos.priority],
             express=qos.express,
-            attachment=sample.attachment,
+            attachment=sent.attachment,
             timestamp=stamp,
             allowed_destination=outlet.locality,
             source_info=info,
@@ -97,7 +90,7 @@ def _send_on(
             congestion_control=CONGESTION[qos.congestion],
             priority=PRIORITY[qos.priority],
             express=qos.express,
-            attachment=sample.attachment,
+            attachment=sent.attachment,
             timestamp=stamp,
             allowed_destination=outlet.locality,
             source_info=info,

@@ -15,8 +15,6 @@ from durable_cache.model.sample import SourceId
 from durable_cache.protocol.consumers import check_consumer
 from durable_cache.protocol.subscriber.positions import Point
 
-__all__ = ["Confirm", "ConsumerName", "Counts", "KeptPosition", "Rewind"]
-
 _LOOK_SECONDS = 0.05
 """How often who waits for a rewind looks whether delivery stands still before a full channel."""
 

@@ -18,19 +18,6 @@ from durable_cache.endpoints.waking import AsyncItems, Waiters
 from durable_cache.errors import Closed, ConfigError
 from durable_cache.model.arguments import check_number, read_timeout, refused
 
-__all__ = [
-    "Callback",
-    "Channel",
-    "Delivery",
-    "FifoChannel",
-    "Listener",
-    "Receiving",
-    "RingChannel",
-    "Sink",
-    "confirmed_by",
-    "sink_of",
-]
-
 _log = logging.getLogger(__name__)
 _ItemT = TypeVar("_ItemT")
 _ItemT_contra = TypeVar("_ItemT_contra", contravariant=True)

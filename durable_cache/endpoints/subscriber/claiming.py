@@ -22,8 +22,6 @@ from durable_cache.protocol.consumers import Position, is_claim_key, kept_key_ex
 from durable_cache.protocol.majority import Claims, majority_of
 from durable_cache.protocol.wire import parse_history_token, tokens_about
 
-__all__ = ["Claiming", "Reach"]
-
 _PAUSE_SECONDS = 0.05
 
 

@@ -12,14 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 
 import msgspec
 
 from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.session import Session, ZError, start_thread, zid_of
 from durable_cache.endpoints.subscriber.asked import (
-    Confirm,
     ConsumerName,
     Counts,
     KeptPosition,
@@ -55,8 +54,6 @@ from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.positions import Positions, standings_of
 from durable_cache.protocol.subscriber.resuming import ResumingEngine
 
-__all__ = ["Confirm", "ConsumerName", "KeptPosition", "ReliableConsumer"]
-
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 """The pause after a position could not be written."""
@@ -86,7 +83,7 @@ class ReliableConsumer(ReliableSubscriber):
         self.consumer = name.consumer
         self._by_itself = name.confirm == "auto"
         self._bounds = name.options
-        self._lock = Lock()
+        self._lock = RLock()  # a signal's handler may close within a call of its own thread
         self._changed = Condition(self._lock)
         self._called: Callback[Sample] | None = None
         """What is called for each sample in `auto` mode."""
@@ -572,7 +569,7 @@ class ReliableConsumer(ReliableSubscriber):
         timeout_seconds = read_timeout(timeout_seconds)
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            if self._ended:
+            if self._ending:  # once: where the session was closed, our own thread closes, too
                 return
             self._ending = True
             self._changed.notify_all()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, overload
 
 from durable_cache.endpoints.key_expressions import parse_key_expr
-from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session
-from durable_cache.endpoints.subscriber.consumer import Confirm, ConsumerName, ReliableConsumer
+from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session, while_open
+from durable_cache.endpoints.subscriber.asked import Confirm, ConsumerName
+from durable_cache.endpoints.subscriber.consumer import ReliableConsumer
 from durable_cache.endpoints.subscriber.exclusive import ExclusiveConsumer
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
 from durable_cache.endpoints.subscriber.reader import ReliableReader
@@ -20,8 +22,6 @@ from durable_cache.model.delivery import DeliveryMode
 from durable_cache.protocol.modes import EXACTLY_ONCE, Mode, ModeOptions
 from durable_cache.protocol.reader.profile import Profile, Reliability, find_profile
 from durable_cache.protocol.subscriber.events import DeliveryOptions
-
-__all__ = ["FOR_CONSUMERS", "declare_reliable_subscriber"]
 
 FOR_CONSUMERS = DeliveryOptions(history_timeout_seconds=86_400.0)
 """A consumer waits for a cache rather than pass over what is in it: a day."""
@@ -145,8 +145,8 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
 
     A `consumer`, a name, makes it a durable one (docs/consumers.md): it goes on, after a crash too,
     behind what is confirmed, when the handler returns (`confirm` "auto") or by `confirm(sample)`;
-    with `exclusive`, where a majority of the caches holds that. Raises ConfigError where no cache
-    stores its positions; StorageUnavailable or NoMajority, to be tried again.
+    with `exclusive`, where a majority of the caches holds that. ConfigError: no cache stores its
+    positions; StorageUnavailable or NoMajority, to be tried again; Closed on a closed session.
 
     `mode` is "exactly-once", "at-least-once", "at-most-once" or "unreliable" (docs/delivery.md).
     """
@@ -172,13 +172,13 @@ def declare_reliable_subscriber(  # noqa: PLR0913  # one call, as zenoh.ext has 
         _check_contradictions(delivery, chosen, recovery, history)
     asked, bounds = _asked(history), (query_timeout_seconds, channel_samples, payload_bytes_max)
     settings = SubscriberOptions(asked, chosen, domain, *bounds, mode=delivery).checked()
-    if read is not None:
-        return ReliableReader(session, parsed, read, settings)
-    if name is not None:
-        return _kind(name)(session, parsed, handler, settings, name)
-    if delivery.confirms:
-        return RetryingSubscriber(session, parsed, handler, settings, confirm)
-    return ReliableSubscriber(session, parsed, handler, settings)
+    with while_open(session):
+        if read is not None:
+            return ReliableReader(session, parsed, read, settings)
+        if name is None and delivery.confirms:
+            return RetryingSubscriber(session, parsed, handler, settings, confirm)
+        kind = ReliableSubscriber if name is None else partial(_kind(name), name=name)
+        return kind(session, parsed, handler, settings)
 
 
 def _check_exclusive(exclusive: object, name: ConsumerName | None) -> None:

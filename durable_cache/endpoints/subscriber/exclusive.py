@@ -20,8 +20,6 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.majority import LEASE_SECONDS
 
-__all__ = ["ExclusiveConsumer"]
-
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 """How often delivery that stands still looks around."""

@@ -63,8 +63,6 @@ from durable_cache.protocol.subscriber.positions import join_positions
 from durable_cache.protocol.wire import parse_history_token, tokens_about
 from durable_cache.storage.contract import Durability
 
-__all__ = ["ConsumerOptions", "Keeping"]
-
 _TOKENS_SECONDS_MAX = 1.0
 """How long routers are waited for that say which tokens there are."""
 _PAUSE_SECONDS = 0.05
@@ -359,8 +357,8 @@ class Keeping:
             if time.monotonic() >= deadline:
                 raise ConfigError(
                     f"consumer {self._consumer!r}: no cache in reach stores anything of "
-                    f"{self.key_expr}, so there is nothing to resume from; start one, or leave "
-                    "consumer out"
+                    f"{self.key_expr}, so there is nothing to go on from; give some storage that "
+                    "key expression, or name another one"
                 )
             time.sleep(_PAUSE_SECONDS)
 

@@ -35,8 +35,6 @@ from durable_cache.protocol.losses import Losses, LossTable, encode_table
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.protocol.wire import PublisherToken, own_key
 
-__all__ = ["Losing", "LossListener"]
-
 _log = logging.getLogger(__name__)
 
 

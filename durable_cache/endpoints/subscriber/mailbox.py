@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from threading import Condition, Lock
 from typing import Generic, TypeVar
 
-__all__ = ["NEVER_NS", "Mailbox"]
-
 _EventT = TypeVar("_EventT")
 NEVER_NS = 1 << 63
 _PAUSE_NS_MIN = 500_000

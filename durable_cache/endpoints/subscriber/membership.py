@@ -26,8 +26,6 @@ from durable_cache.protocol.members import (
     read_member_token,
 )
 
-__all__ = ["Membership"]
-
 _TOKENS_SECONDS_MAX = 1.0
 """How long routers are waited for that say which tokens there are."""
 _ASK_SECONDS = 5.0

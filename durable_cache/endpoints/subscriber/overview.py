@@ -37,8 +37,6 @@ from durable_cache.protocol.members import owner_of
 from durable_cache.protocol.subscriber.positions import join_positions, rewound
 from durable_cache.protocol.wire import own_key
 
-__all__ = ["ConsumerStatus", "RunStatus", "find_consumers", "rewind_consumer"]
-
 _TOKENS_SECONDS_MAX = 2.0
 ANY = "*"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -26,13 +27,22 @@ from durable_cache.protocol.subscriber.events import (
     HistoryPage,
 )
 
-__all__ = ["Questions"]
-
 _log = logging.getLogger(__name__)
 _UNDER_WAY_MAX = 8
 """Questions that caches work on at once: one that is slow holds up few, and memory is bounded."""
+_NEWEST = re.compile(r"(?:^|;)_max=([0-9]+)")
+_NO_NUMBER = 1 << 32
+"""More samples than any key has: what is asked for is bounded otherwise, as by time."""
 
 Question = Fetch | AskHistory | AskBeginning
+
+
+def newest_asked(history: str | None) -> int:
+    """Return how many samples of each key the parameters of a historical query ask for; 0: all."""
+    if not history:
+        return 0
+    found = _NEWEST.search(history)
+    return _NO_NUMBER if found is None else int(found[1])
 
 
 class Questions:

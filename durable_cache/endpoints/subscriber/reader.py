@@ -61,8 +61,6 @@ from durable_cache.protocol.reader.tokens import (
 from durable_cache.protocol.subscriber.events import Event, Fetched, HistoryPage
 from durable_cache.protocol.wire import own_key, parse_publisher_token, tokens_about
 
-__all__ = ["ReliableReader"]
-
 _TOKENS_SECONDS_MAX = 1.0
 """How long routers are waited for that say which writers there are."""
 _CACHE_PAUSE_SECONDS = 0.05

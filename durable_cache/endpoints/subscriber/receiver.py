@@ -26,8 +26,6 @@ from durable_cache.endpoints.subscriber.mailbox import Mailbox
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import Event, Received
 
-__all__ = ["Receiver"]
-
 _BATCH_SAMPLES_MAX = 2000
 """Samples that are taken from Zenoh's channel at once."""
 _HELD_UP_NS = 20_000_000

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from threading import Condition
 
 from durable_cache.endpoints.session import Session
+from durable_cache.endpoints.subscriber.asked import Confirm
 from durable_cache.endpoints.subscriber.channels import Callback, Delivery, confirmed_by
-from durable_cache.endpoints.subscriber.consumer import Confirm
 from durable_cache.endpoints.subscriber.subscriber import (
     Miss,
     ReliableSubscriber,
@@ -26,8 +26,6 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample
 from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.retries import Retries
-
-__all__ = ["RetryingSubscriber"]
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1

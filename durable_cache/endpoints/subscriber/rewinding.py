@@ -16,8 +16,6 @@ from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.subscriber.positions import Point
 from durable_cache.protocol.wire import AbsenceReason
 
-__all__ = ["RewindTo", "check_target", "points_of"]
-
 RewindTo = Sample | int | datetime | None
 """A sample, a number of one source, or a time, from which on samples come again; None: all."""
 

@@ -19,12 +19,9 @@ import msgspec
 
 from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import Session, ZError
+from durable_cache.endpoints.subscriber.asked import ConsumerName, KeptPosition
 from durable_cache.endpoints.subscriber.channels import FifoChannel
-from durable_cache.endpoints.subscriber.consumer import (
-    ConsumerName,
-    KeptPosition,
-    ReliableConsumer,
-)
+from durable_cache.endpoints.subscriber.consumer import ReliableConsumer
 from durable_cache.endpoints.subscriber.mailbox import NEVER_NS
 from durable_cache.endpoints.subscriber.membership import Membership
 from durable_cache.endpoints.subscriber.subscriber import Miss, SubscriberOptions
@@ -51,8 +48,6 @@ from durable_cache.protocol.subscriber.events import (
     TokenGone,
 )
 from durable_cache.protocol.takeovers import Takeovers, Twice
-
-__all__ = ["SharingConsumer"]
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.02

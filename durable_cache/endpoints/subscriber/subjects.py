@@ -14,8 +14,6 @@ from durable_cache.protocol.subscriber.subjects import (
     SubjectState,
 )
 
-__all__ = ["SubjectLossListener", "SubjectsSeen"]
-
 
 class SubjectLossListener(Listener[SubjectLoss]):
     """What `subjects.listen` returns: where losses are received from, until `undeclare`."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event as Flag
-from threading import Thread, current_thread
+from threading import Lock, Thread, current_thread
 from typing import NamedTuple, assert_never
 
 from durable_cache.endpoints.asking import Asking
@@ -49,7 +49,7 @@ from durable_cache.endpoints.subscriber.channels import (
 )
 from durable_cache.endpoints.subscriber.losing import Losing, LossListener
 from durable_cache.endpoints.subscriber.mailbox import NEVER_NS, Mailbox
-from durable_cache.endpoints.subscriber.questions import Questions
+from durable_cache.endpoints.subscriber.questions import Questions, newest_asked
 from durable_cache.endpoints.subscriber.receiver import Receiver
 from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
 from durable_cache.model.arguments import check_domain, check_fields, check_number, read_timeout
@@ -83,8 +83,6 @@ from durable_cache.protocol.wire import (
     parse_publisher_token,
     tokens_about,
 )
-
-__all__ = ["Miss", "MissListener", "ReliableSubscriber", "SubscriberOptions"]
 
 _log = logging.getLogger(__name__)
 _TOKENS_SECONDS_MAX = 1.0
@@ -198,7 +196,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         )
         self._questions = Questions(asking, str(key_expr), history or "", self._tell)
         self._mailbox: Mailbox[Event] = Mailbox(options.events_max)
-        self._stopped = Flag()
+        self._stopped, self._closing = Flag(), Lock()
         self._error: BaseException | None = None
         self._threads: list[Thread] = []
         self._warned = False
@@ -244,8 +242,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         if not options.mode.recovers:
             return ArrivingEngine(options.mode, options.delivery)
         history = options.history
-        wanted, newest = history is not None, bool(history)
-        return SubscriberEngine(options.delivery, history=wanted, newest=newest)
+        newest = newest_asked(history)
+        return SubscriberEngine(options.delivery, history=history is not None, newest=newest)
 
     def _open(self, handler: object) -> tuple[Delivery[Sample], object]:
         """Return where to deliver, and what the user receives samples from."""
@@ -551,7 +549,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         Raises the error of a thread that failed.
         """
         timeout_seconds = read_timeout(timeout_seconds)
-        if self._stopped.is_set():
+        if not self._closing.acquire(blocking=False):  # for good: closed once, by one thread
             return
         self._stopped.set()
         self._receiver.receive_rest()

@@ -9,8 +9,6 @@ from durable_cache.endpoints.session import Decoder, Session, ask, zid_of
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.protocol.losses import LossTable, decode_rows
 
-__all__ = ["TABLE_BYTES_MAX", "ConsumerCounts", "Tables", "ask_tables", "by_consumer"]
-
 TABLE_BYTES_MAX = 64 << 20
 
 

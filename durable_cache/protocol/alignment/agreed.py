@@ -12,8 +12,6 @@ from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.peer import Peer
 from durable_cache.protocol.alignment.wire import Lane
 
-__all__ = ["agrees"]
-
 
 def agrees(ledger: Ledger, peer: Peer | None, streams: Iterable[Stream]) -> bool:
     """Tell whether a peer that is in reach knows of each stream exactly what this cache knows.

@@ -59,7 +59,7 @@ from durable_cache.protocol.alignment.events import (
     Trimmed,
 )
 from durable_cache.protocol.alignment.greeting import mismatch, own_hello, same_class
-from durable_cache.protocol.alignment.ledger import Ledger
+from durable_cache.protocol.alignment.ledger import Ledger, Refusal
 from durable_cache.protocol.alignment.peer import Peer, Peers
 from durable_cache.protocol.alignment.scope import Scope, common_scope
 from durable_cache.protocol.alignment.view import View
@@ -84,8 +84,6 @@ from durable_cache.protocol.alignment.wire import (
     encode_request,
 )
 
-__all__ = ["Aligner"]
-
 _SECOND_NS = 1_000_000_000
 _PeerEvent = PeerSeen | PeerGone | RootReceived | RequestReceived | ReplyReceived | RequestFailed
 
@@ -96,10 +94,13 @@ class Aligner:
     Feed it every event in the order in which things happened; carry out every output.
     """
 
-    def __init__(self, options: AlignerOptions, profile: CacheProfile) -> None:
+    def __init__(
+        self, options: AlignerOptions, profile: CacheProfile, refusal: Refusal | None = None
+    ) -> None:
+        """`refusal(sample)` tells why this cache does not take what others have."""
         self.options = options
         self.profile = profile
-        self.ledger = Ledger(options, profile)
+        self.ledger = Ledger(options, profile, refusal)
         self.comparison: Comparison | None = None
         self._peers = Peers(options, profile.cache_id)
         self._announcements = Announcements(self.ledger, options, profile)
@@ -124,8 +125,11 @@ class Aligner:
                 self._tick(now.monotonic_ns, now.unix_ns, busy, outputs)
             case Appended(batch):
                 self.ledger.append(batch)
-            case Trimmed(floors) | Purged(floors):
-                self.ledger.raise_floors(floors, purge=isinstance(event, Purged))
+            case Trimmed(floors):
+                self.ledger.raise_floors(floors)
+            case Purged(floors, purged_ntp64):
+                self.ledger.raise_floors(floors, purge=True)
+                self.ledger.note_purged(purged_ntp64)
             case Forgotten(streams):
                 self.ledger.drop(streams)
             case Loaded(streams):
@@ -333,7 +337,9 @@ class Aligner:
             case _:
                 raise RemoteProtocolError("a reply of another kind than the request")
         if comparison.purges:
-            outputs.append(RaisePurge(comparison.peer.cache_id, tuple(comparison.purges)))
+            floors = tuple((stream, floor) for stream, floor, _ in comparison.purges)
+            until = tuple((stream, ntp64) for stream, _, ntp64 in comparison.purges if ntp64)
+            outputs.append(RaisePurge(comparison.peer.cache_id, floors, until))
             comparison.purges = []
 
     def _request_failed(self, request_id: int, reason: str, outputs: list[AlignerOutput]) -> None:

@@ -11,8 +11,6 @@ from durable_cache.protocol.alignment.peer import Peer
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Lane, Root, encode_root
 
-__all__ = ["Announcements", "PeerStatus", "status_of"]
-
 _SECOND_NS = 1_000_000_000
 
 

@@ -42,22 +42,13 @@ from durable_cache.protocol.alignment.wire import (
     Lane,
     Pull,
     PullReply,
+    PurgeTimes,
     Refused,
     Reply,
     WrongSlot,
     encode_reply,
 )
 from durable_cache.protocol.wire import Incarnation, encode_batch
-
-__all__ = [
-    "answer",
-    "answer_blocks",
-    "answer_diff",
-    "answer_entries",
-    "answer_pull",
-    "child_sums",
-    "pull_reply",
-]
 
 _STREAMS_DIRECT = 4
 """So few streams are named at once: their entries are no larger than one node's sums."""
@@ -175,7 +166,12 @@ class _Answer:
             encode_entries(self._entries),
             tuple(self._rest),
             tuple(self._names),
+            _purge_times(self._entries),
         )
+
+
+def _purge_times(entries: Iterable[Entry]) -> PurgeTimes:
+    return tuple((entry.place, entry.purged_ntp64) for entry in entries if entry.purged_ntp64)
 
 
 def answer_entries(
@@ -193,7 +189,7 @@ def answer_entries(
         numbers -= len(entry.runs) + len(entry.unrecoverable)
         entries.append(entry)
         names.append(record.stream)
-    return EntriesReply(encode_entries(entries), tuple(names))
+    return EntriesReply(encode_entries(entries), tuple(names), _purge_times(entries))
 
 
 def answer_blocks(ledger: Ledger, view: View, request: Blocks) -> BlocksReply:

@@ -14,8 +14,6 @@ from durable_cache.protocol.alignment.peer import Peer
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Lane
 
-__all__ = ["Choice"]
-
 _SECOND_NS = 1_000_000_000
 
 
@@ -70,7 +68,8 @@ class Choice:
                 and record.views & view.bit
                 and record.unrecoverable
             ):
-                items[place] = ranges(record.unrecoverable)
+                items[place] = ranges(record.unrecoverable).difference(ranges(record.refused))
+        items = {place: runs for place, runs in items.items() if runs}
         if not items or not self._options.pull:
             return None
         comparison = Comparison.about_unrecoverable(self._ledger, peer, view, self._options, items)

@@ -53,8 +53,6 @@ from durable_cache.protocol.alignment.wire import (
     Request,
 )
 
-__all__ = ["Comparison"]
-
 _EXACT_TRIES = 3
 _PULLS_AT_ONCE = 2
 """So often the same is pulled in comparisons that follow each other; then with growing pauses."""
@@ -89,8 +87,8 @@ class Comparison:
         self.tried: dict[int, Tried] = {}
         """Streams something was pulled of, or is to be pulled of after a pause."""
         self.content = ContentSearch(ledger, self.pulls, options.block)
-        self.purges: list[tuple[Stream, int]] = []
-        self.offers: list[tuple[str, SampleBatch]] = []
+        self.purges: list[tuple[Stream, int, int]] = []
+        """A stream, the number below which it was purged, and until when that was published."""
         self.asked: Request | None = None
         self.asked_peer = ""
         self.suspect = False
@@ -211,7 +209,7 @@ class Comparison:
         self.peer.known_differences[self.lane].prune(
             level + 1, {path: set() for _, path in only_mine}
         )
-        entries = decode_entries(reply.entries)
+        entries = _entries_of(reply)
         leaves = set(reply.leaves)
         shift = 64 - 4 * level
         found: dict[int, set[int]] = {leaf: set() for leaf in leaves}
@@ -253,7 +251,7 @@ class Comparison:
             raise LocalProtocolError("streams were named that were not asked for")
         allowed = {place for place, _ in asked.items}
         self._name(reply.names)
-        entries = decode_entries(reply.entries)
+        entries = _entries_of(reply)
         for place in allowed:
             self.nameless.pop(place, None)
         for entry in entries:
@@ -311,11 +309,8 @@ class Comparison:
         if not self.options.pull:
             return
         acted = False
-        if entry.purge > (record.purge if record is not None else 0):
-            self.purges.append((stream, entry.purge))
-            self.raised += 1
-            acted = True
-        if lacking.want:
+        purged = entry.purge > (record.purge if record is not None else 0)
+        if lacking.want or purged:
             before = self.peer.tried[self.lane].get(place)
             if before is None or before[:2] != (theirs, mine):
                 before = Tried(theirs, mine, 0)
@@ -323,9 +318,13 @@ class Comparison:
                 self.tried[place] = before._replace(waited=True)
                 return
             self.tried[place] = Tried(theirs, mine, before.pulls + 1)
+            acted = True
+        if purged:
+            self.purges.append((stream, entry.purge, entry.purged_ntp64))
+            self.raised += 1
+        if lacking.want:
             fresh = record is None or not record.runs
             self.pulls.want(place, lacking.want, fresh=fresh)
-            acted = True
         if lacking.absent and self.conclusive:
             self.pulls.seek(place, lacking.absent, self._holders(stream))
             acted = True
@@ -401,3 +400,10 @@ class Comparison:
             self.pulls.refused,
             self.pulls.refusal,
         )
+
+
+def _entries_of(reply: DiffReply | EntriesReply) -> list[Entry]:
+    entries, times = decode_entries(reply.entries), dict(reply.purged_ntp64)
+    for entry in entries:
+        entry.purged_ntp64 = times.get(entry.place, 0)
+    return entries

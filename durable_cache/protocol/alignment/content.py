@@ -10,8 +10,6 @@ from durable_cache.protocol.alignment.packing import Entry
 from durable_cache.protocol.alignment.pulls import Pulls
 from durable_cache.protocol.alignment.wire import BlocksReply
 
-__all__ = ["ContentSearch"]
-
 _ITEMS_MAX = 512
 
 

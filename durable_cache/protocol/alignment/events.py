@@ -12,38 +12,6 @@ from durable_cache.protocol.alignment.knowledge import FlatRuns
 from durable_cache.protocol.alignment.wire import Lane
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = [
-    "AlignerEvent",
-    "AlignerOptions",
-    "AlignerOutput",
-    "Appended",
-    "CacheProfile",
-    "ContentEnded",
-    "ContentRead",
-    "Forgotten",
-    "LeftAsTheyAre",
-    "LoadEnded",
-    "Loaded",
-    "Offer",
-    "PeerGone",
-    "PeerSeen",
-    "PublishRoot",
-    "Purged",
-    "RaisePurge",
-    "ReadSamples",
-    "ReplyReceived",
-    "ReportRefusal",
-    "RequestFailed",
-    "RequestReceived",
-    "RootReceived",
-    "SendReply",
-    "SendRequest",
-    "ComparisonEnded",
-    "StreamLoaded",
-    "Tick",
-    "Trimmed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheProfile:
@@ -129,6 +97,8 @@ class StreamLoaded(NamedTuple):
     floor: int = 0
     """What retention had removed; 0 where retention was widened since."""
     purge: int = 0
+    purged_ntp64: int = 0
+    """As in `Purged`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +144,9 @@ class Purged:
     """An operator, or `RaisePurge`, removed what is below, durably and for good."""
 
     floors: tuple[tuple[Stream, int], ...]
+    purged_ntp64: tuple[tuple[Stream, int], ...] = ()
+    """Of streams without an epoch: when the newest sample of the run that was purged was published,
+    as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +301,9 @@ class RaisePurge:
 
     peer: str
     floors: tuple[tuple[Stream, int], ...]
+    purged_ntp64: tuple[tuple[Stream, int], ...] = ()
+    """As in `Purged`. What is here and later than that is of another run, which was not purged: the
+    purge is left out (ADR 0260)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +330,7 @@ class ComparisonEnded:
     samples_offered: int
     samples_unrecoverable: int
     samples_refused: int = 0
-    """What came and no storage can hold; the rest of its page was taken."""
+    """What came and no storage can hold, or not this cache's; the rest of its page was taken."""
     refusal: str = ""
     """Why the last of these was refused."""
 

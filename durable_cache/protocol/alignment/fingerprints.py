@@ -15,20 +15,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from durable_cache.model.sample import Stream
 
-__all__ = [
-    "ARITY",
-    "LEVELS_MAX",
-    "LEVELS_STORED",
-    "Leaf",
-    "Node",
-    "PrefixTree",
-    "content_term",
-    "knowledge_fingerprint",
-    "short_content",
-    "short_knowledge",
-    "stream_hash",
-]
-
 ARITY = 16
 LEVELS_STORED = 4
 """Below, nodes are computed from the 65,536 buckets: about 15 streams each of a million."""

@@ -7,8 +7,6 @@ from hashlib import blake2b
 from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile
 from durable_cache.protocol.alignment.wire import PROTOCOL, Hello, Parameters
 
-__all__ = ["mismatch", "own_hello", "same_class"]
-
 
 def own_hello(options: AlignerOptions, profile: CacheProfile) -> Hello:
     """Return what a cache says of itself."""

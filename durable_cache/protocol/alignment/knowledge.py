@@ -23,8 +23,6 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Stream
 from durable_cache.protocol.alignment.fingerprints import content_term, knowledge_fingerprint
 
-__all__ = ["FlatRuns", "StreamKnowledge", "count_of", "flat", "ranges"]
-
 FlatRuns = tuple[int, ...]
 _MASK64 = (1 << 64) - 1
 
@@ -91,6 +89,8 @@ class StreamKnowledge:
         "knowledge",
         "place",
         "purge",
+        "purged_ntp64",
+        "refused",
         "runs",
         "slot",
         "stream",
@@ -107,7 +107,11 @@ class StreamKnowledge:
         """Retention removed what was below."""
         self.purge = 0
         """An operator removed what was below, for good and everywhere."""
+        self.purged_ntp64 = 0
+        """Without an epoch: when the newest of the purged run was published; 0 is unknown."""
         self.unrecoverable: FlatRuns = ()
+        self.refused: FlatRuns = ()
+        """What of it others have, and this cache does not take: it is not asked for again."""
         self.knowledge = 0
         self.content = 0
         self.slot = 0
@@ -122,10 +126,6 @@ class StreamKnowledge:
     def effective_floor(self, depth: int | None) -> int:
         """Return the number below which nothing is wanted."""
         return max(self.floor, self.purge, floor_of_depth(self.runs, depth))
-
-    def known(self, depth: int | None) -> FlatRuns:
-        """Return K as canonical flat runs."""
-        return known_of(self.runs, self.effective_floor(depth), self.unrecoverable)
 
     @property
     def dead(self) -> bool:
@@ -247,6 +247,7 @@ class StreamKnowledge:
             self.unrecoverable = flat(
                 ranges(self.unrecoverable).clip(floor, max(self.unrecoverable[-1], floor))
             )
+            self.refused = flat(ranges(self.refused).intersection(ranges(self.unrecoverable)))
         knowledge = knowledge_fingerprint(
             seed, self.place, known_of(self.runs, floor, self.unrecoverable), self.purge
         )

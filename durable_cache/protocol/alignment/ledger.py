@@ -16,12 +16,12 @@ the trees with their slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile, StreamLoaded
 from durable_cache.protocol.alignment.fingerprints import PrefixTree, content_term, stream_hash
 from durable_cache.protocol.alignment.knowledge import (
@@ -37,7 +37,8 @@ from durable_cache.protocol.alignment.scope import Scope
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Lane
 
-__all__ = ["Lacking", "Ledger"]
+Refusal = Callable[[Sample], str]
+"""Says why a cache does not take a sample that others have; empty where it does."""
 
 _SECOND_NS = 1_000_000_000
 _NUMBER_END = 1 << 63
@@ -56,8 +57,14 @@ class Lacking(NamedTuple):
 class Ledger:
     """All streams of one cache; owned by its aligner's thread."""
 
-    def __init__(self, options: AlignerOptions, profile: CacheProfile) -> None:
+    def __init__(
+        self,
+        options: AlignerOptions,
+        profile: CacheProfile,
+        refusal: Refusal | None = None,
+    ) -> None:
         self.options = options
+        self.refusal = refusal or refuse_nothing
         self.depth = profile.samples_max
         self.scope = Scope.of(profile.include, profile.exclude)
         self.records: dict[int, StreamKnowledge] = {}
@@ -88,12 +95,12 @@ class Ledger:
 
     def load(self, streams: Iterable[StreamLoaded]) -> None:
         """Take what the storage holds at start; each stream once."""
-        for stream, runs, floor, purge in streams:
+        for stream, runs, floor, purge, purged_ntp64 in streams:
             record = self._record(stream)
             if record is None:
                 continue
             record.load(runs)
-            record.floor, record.purge = floor, purge
+            record.floor, record.purge, record.purged_ntp64 = floor, purge, purged_ntp64
             record.refresh(self.options.secret, self.depth, self.options.block)
             if record.uncounted:
                 self.counted = False
@@ -158,6 +165,13 @@ class Ledger:
                     view.samples -= removed
                 self._mark(stream, self._now_slot)
 
+    def note_purged(self, times: Iterable[tuple[Stream, int]]) -> None:
+        """Note until when what was purged was published."""
+        for stream, ntp64 in times:
+            record = self._record(stream)
+            if record is not None:
+                record.purged_ntp64 = ntp64
+
     def add_unrecoverable(self, stream: Stream, runs: RangeSet) -> int:
         """Note that nobody reachable has `runs`; returns how many numbers that is."""
         record = self._record(stream)
@@ -170,6 +184,21 @@ class Ledger:
         self.unrecoverable_since[record.place] = self.unrecoverable_serial
         self._mark(stream, self._now_slot)
         return missing.count
+
+    def refuse(self, stream: Stream, runs: RangeSet) -> int:
+        """Note that this cache does not take `runs`, whoever has them; returns how many are new.
+
+        For others they are as what it cannot recover (ADR 0280).
+        """
+        self.add_unrecoverable(stream, runs)
+        record = self._record(stream)
+        if record is None:
+            return 0
+        refused = ranges(record.refused)
+        before = refused.count
+        refused.update(runs)
+        record.refused = flat(refused)
+        return refused.count - before
 
     def _record(self, stream: Stream) -> StreamKnowledge | None:
         place = self.place(stream)
@@ -351,6 +380,7 @@ class Ledger:
         """Return what to tell of a stream as of the applied slot, from number `first` on."""
         floor = record.effective_floor(self.depth)
         entry = Entry(record.place, floor, record.purge, record.runs, record.unrecoverable, first)
+        entry.purged_ntp64 = record.purged_ntp64
         if lane is Lane.CONTENT:
             entry.content, entry.blocks = record.content, record.blocks
         runs_max = 2 * self.options.entry_runs_max
@@ -373,10 +403,10 @@ class Ledger:
         both = current.copy()
         both.update(retained)
         floor = max(entry.purge, floor_of_depth(flat(both), self.depth))
-        unrecoverable = RangeSet()
+        unrecoverable, refused = RangeSet(), RangeSet()
         if record is not None:
             floor = max(floor, record.floor, record.purge)
-            unrecoverable = ranges(record.unrecoverable)
+            unrecoverable, refused = ranges(record.unrecoverable), ranges(record.refused)
         theirs = ranges(known_of(entry.runs, entry.floor, entry.unrecoverable))
         theirs = theirs.clip(entry.first, entry.next - 1 if entry.next else _NUMBER_END)
         missing = theirs.difference(current).difference(unrecoverable)
@@ -385,6 +415,12 @@ class Ledger:
         want.update(unrecoverable.difference(current).intersection(retained))
         if lane is Lane.CONTENT:
             want.update(retained.difference(current))
+        want = want.difference(refused)
         for runs in (want, absent):
             runs.remove(0, floor - 1)
         return Lacking(want, absent)
+
+
+def refuse_nothing(_: Sample) -> str:
+    """Take every sample."""
+    return ""

@@ -17,19 +17,6 @@ from durable_cache.errors import RemoteProtocolError
 from durable_cache.protocol.alignment.fingerprints import ARITY
 from durable_cache.protocol.alignment.knowledge import FlatRuns
 
-__all__ = [
-    "Entry",
-    "NodeSums",
-    "check",
-    "check_runs",
-    "decode_entries",
-    "decode_nodes",
-    "encode_entries",
-    "encode_nodes",
-    "squeeze",
-    "unsqueeze",
-]
-
 NODES_MAX = 4096
 ENTRIES_MAX = 4096
 RUNS_MAX = 1 << 16
@@ -139,6 +126,8 @@ class Entry:
     content: int = 0
     """The content fingerprint; 0 in the lane of knowledge."""
     blocks: tuple[int, int] = (0, -1)
+    purged_ntp64: int = 0
+    """Told beside the entries."""
 
 
 _PLACE = Layout("<QB")

@@ -12,8 +12,6 @@ from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Hello, Lane, Root
 
-__all__ = ["KnownDifferences", "Peer", "Peers", "Tried"]
-
 _WAITED_SLOTS = 2
 """A peer whose slots are further ahead has changed again when ours are there."""
 
@@ -110,10 +108,6 @@ class KnownDifferences:
         """Forget what is to be tried again by now."""
         for place in [at for at, known in self._known.items() if 0 < known.expires_ns <= now_ns]:
             self.end(place)
-
-    def clear(self) -> None:
-        self._known.clear()
-        self.offset = 0
 
     def offsets(self, level: int, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
         """Return, for nodes of a level, what to add to each of their children's sums."""

@@ -5,7 +5,8 @@ from it. A page asks for a part of them, newest first, and what the reply says o
 asking in one of three ways: the sample itself (*served*), "I do not retain it" (*absent*), "it is
 older than you want" (*old*). What a reply does not mention means nothing and is asked for again,
 unless the whole reply brought nothing: then the rest is given up for this comparison, so that it
-ends. Nothing beyond the question is believed.
+ends. Nothing beyond the question is believed. What this cache does not take, as its payload is too
+large here, is refused once and not asked for again (ADR 0280).
 
 What the peer compared with knows and does not retain becomes a *quest*: every other peer whose
 scope has the stream is asked, and only when each said *absent* for all of it is the rest
@@ -31,8 +32,6 @@ from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.packing import unsqueeze
 from durable_cache.protocol.alignment.wire import PullReply
 from durable_cache.protocol.wire import decode_batch
-
-__all__ = ["Items", "Pulls"]
 
 Items = tuple[tuple[int, FlatRuns], ...]
 """(place, flat runs) of what is asked for."""
@@ -68,7 +67,7 @@ class Pulls:
         """Where what is here filled a page: it is not asked for again."""
         self.offered = self.unrecoverable = 0
         self.refused = 0
-        """Samples that came and were left out, for no storage can hold them."""
+        """Samples that came and were left out, for no storage can hold them, or not this one."""
         self.refusal = ""
         """Why the last of them was."""
 
@@ -147,7 +146,9 @@ class Pulls:
         """Take a page that was asked for with `items`; returns its samples."""
         asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
         need = {place: ranges(runs) for place, runs in items}
-        given = self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
+        given, refused = self._screened(
+            self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
+        )
         batch = self._missing(given)
         for place, beside in self._beside.items():
             if place in need:
@@ -158,7 +159,7 @@ class Pulls:
         }
         absent = _clipped(reply.absent, need)
         old = _clipped(reply.old, need)
-        progress = bool(len(batch) or absent or old)
+        progress = bool(len(batch) or absent or old or refused)
         if len(given) and not progress:  # the page had room for nothing else
             self._leaves_no_room.update(self._beside)
             return batch
@@ -166,7 +167,7 @@ class Pulls:
             left = asks.get(place)
             if left is None:
                 continue
-            for runs in (served.get(place), absent.get(place), old.get(place)):
+            for runs in (parts.get(place) for parts in (served, absent, old, refused)):
                 for first, last in runs or ():
                     left.remove(first, last)
             if not left or not progress:
@@ -178,7 +179,24 @@ class Pulls:
         for place, runs in old.items():
             self.add_unrecoverable(place, runs)
         self.offered += len(batch)
+        for place, runs in refused.items():
+            self.refused += self._ledger.refuse(self.names[place], runs)
         return given if len(batch) else batch
+
+    def _screened(self, given: SampleBatch) -> tuple[SampleBatch, dict[int, RangeSet]]:
+        """Return what this cache takes, and the numbers of the rest by place."""
+        reasons = [self._ledger.refusal(sample) for sample in given]
+        if not any(reasons):
+            return given, {}
+        taken, refused = [], dict[int, RangeSet]()
+        for sample, reason in zip(given, reasons, strict=True):
+            if not reason:
+                taken.append(sample)
+                continue
+            self.refusal = reason
+            place = self._ledger.place(sample.stream)
+            refused.setdefault(place, RangeSet()).add(sample.sn, sample.sn)
+        return SampleBatch(taken), refused
 
     def _held_beside(self, place: int, asked: RangeSet) -> RangeSet:
         """Return the numbers next to what is asked for that are here, of a stream without epoch."""

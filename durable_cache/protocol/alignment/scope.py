@@ -7,8 +7,6 @@ from hashlib import blake2b
 
 from durable_cache.model.key_expression import KeyExpression
 
-__all__ = ["Scope", "common_scope"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scope:

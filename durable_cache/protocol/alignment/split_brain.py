@@ -28,19 +28,6 @@ from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.alignment.announcements import PeerStatus
 from durable_cache.protocol.wire import own_key
 
-__all__ = [
-    "Correction",
-    "Facts",
-    "Healing",
-    "MergePolicy",
-    "SplitBrain",
-    "SplitBrainOptions",
-    "SplitBrainToken",
-    "corrections",
-    "parse_split_brain_token",
-    "split_brain_token",
-]
-
 _NOTICED_NS = 30_000_000_000
 """A link that went silent is noticed after Zenoh's lease, 10 s unless configured, and later where
 three leases are awaited; a cache that was restarted says so at once."""

@@ -9,8 +9,6 @@ from durable_cache.protocol.alignment.fingerprints import PrefixTree
 from durable_cache.protocol.alignment.knowledge import StreamKnowledge, count_of
 from durable_cache.protocol.alignment.scope import Scope
 
-__all__ = ["View"]
-
 
 class View:
     """What two or more caches have in common: a tree, and its roots of late."""

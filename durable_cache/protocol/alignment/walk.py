@@ -13,8 +13,6 @@ from durable_cache.protocol.alignment.peer import KnownDifferences
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Diff, DiffReply, Lane
 
-__all__ = ["Walk"]
-
 _ALL = 0xFFFF
 
 

@@ -16,32 +16,8 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Stream
 from durable_cache.protocol.alignment.fingerprints import ARITY, LEVELS_MAX
 from durable_cache.protocol.alignment.packing import ENTRIES_MAX, NODES_MAX, check, check_runs
-from durable_cache.protocol.wire import Incarnation, check_identity, seal, unseal
-
-__all__ = [
-    "Blocks",
-    "BlocksReply",
-    "Diff",
-    "DiffReply",
-    "Entries",
-    "EntriesReply",
-    "Hello",
-    "Lane",
-    "Parameters",
-    "Pull",
-    "PullReply",
-    "Refused",
-    "Reply",
-    "Request",
-    "Root",
-    "WrongSlot",
-    "decode_reply",
-    "decode_request",
-    "decode_root",
-    "encode_reply",
-    "encode_request",
-    "encode_root",
-]
+from durable_cache.protocol.checks import check_identity
+from durable_cache.protocol.wire import Incarnation, seal, unseal
 
 PROTOCOL = 2
 _ROOT, _REQUEST, _REPLY = 16, 17, 18
@@ -58,6 +34,11 @@ class Lane(IntEnum):
 
     KNOWLEDGE = 0
     CONTENT = 1
+
+
+PurgeTimes = tuple[tuple[int, int], ...]
+"""(place, when the newest sample of the run that was purged was published); older caches say none.
+"""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -164,11 +145,13 @@ class DiffReply(_Message, frozen=True, array_like=True, gc=False, tag=10):
     """Differing children there was no room to answer: ask again."""
     names: tuple[Stream, ...]
     """The streams of `entries`, in their order, where the asker seemed to have none."""
+    purged_ntp64: PurgeTimes = ()
 
 
 class EntriesReply(_Message, frozen=True, array_like=True, gc=False, tag=11):
     entries: bytes
     names: tuple[Stream, ...]
+    purged_ntp64: PurgeTimes = ()
 
 
 class PullReply(_Message, frozen=True, array_like=True, gc=False, tag=12):
@@ -264,9 +247,11 @@ def decode_reply(frame: bytes, bytes_max: int = REPLY_BYTES_MAX) -> Reply:
             _check_hello(reply)
         case DiffReply():
             _check_names(reply.names)
+            _check_times(reply.purged_ntp64)
             check(len(reply.leaves) + len(reply.rest) <= NODES_MAX * ARITY, "too many nodes")
         case EntriesReply():
             _check_names(reply.names)
+            _check_times(reply.purged_ntp64)
         case PullReply():
             _check_items(reply.absent)
             _check_items(reply.old)
@@ -307,6 +292,11 @@ def _check_names(names: tuple[Stream, ...]) -> None:
     check(len(names) <= NAMES_MAX, "too many names")
     for stream in names:
         check_identity(stream.source, stream.epoch, 0, 0)
+
+
+def _check_times(times: PurgeTimes) -> None:
+    check(len(times) <= ENTRIES_MAX, "too many purges")
+    _check_numbers(*(number for item in times for number in item))
 
 
 def _check_incarnations(incarnations: tuple[Incarnation, ...]) -> None:

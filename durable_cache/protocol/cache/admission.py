@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 
-__all__ = ["Admission", "part_at_floors"]
-
 
 class Admission:
     """Counts the streams of a cache against `resources_limit`; owned by one thread.
@@ -18,7 +16,16 @@ class Admission:
 
     def __init__(self, streams_max: int | None, streams: Iterable[Stream] = ()) -> None:
         self.streams_max = streams_max
-        self._streams = set(streams) if streams_max is not None else set()
+        self._count = 0
+        self._keys: dict[tuple[SourceId, int], set[str]] = {}
+        """Of each run: one that moves is found without a look at all others."""
+        for stream in streams if streams_max is not None else ():
+            self._add(stream)
+
+    def _add(self, stream: Stream) -> None:
+        keys = self._keys.setdefault((stream.source, stream.epoch), set())
+        self._count += stream.key not in keys
+        keys.add(stream.key)
 
     def admit(
         self, batch: SampleBatch, epoch_of: Callable[[SourceId], int] | None = None
@@ -32,10 +39,10 @@ class Admission:
         barred: set[Stream] = set()
         for stream in batch.by_stream:
             counted = stream if epoch_of is None else stream._replace(epoch=epoch_of(stream.source))
-            if counted in self._streams:
+            if counted.key in self._keys.get((counted.source, counted.epoch), ()):
                 continue
-            if len(self._streams) < self.streams_max:
-                self._streams.add(counted)
+            if self._count < self.streams_max:
+                self._add(counted)
             else:
                 barred.add(stream)
         if not barred:
@@ -46,9 +53,12 @@ class Admission:
                 kept += samples
         return SampleBatch(kept)
 
-    def forget(self, streams: Iterable[Stream]) -> None:
-        """Streams are stored under another epoch now: their places are free."""
-        self._streams.difference_update(streams)
+    def moved(self, source: SourceId, stored: int, epoch: int) -> None:
+        """Count a source's streams of an epoch that lost under the one that stands; idempotent."""
+        lost = self._keys.pop((source, stored), set())
+        self._count -= len(lost)
+        for key in lost:
+            self._add(Stream(key, source, epoch))
 
 
 def part_at_floors(

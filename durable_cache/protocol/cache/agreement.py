@@ -69,8 +69,6 @@ from durable_cache.protocol.cache.questions import (
 from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = ["Agreement", "Inquiry"]
-
 _COMPARED_MAX = 20_000
 """So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
 what is under a wrong name came after what is rightly under it."""
@@ -191,8 +189,16 @@ class Agreement:
             if pair in self._inquiries:
                 self._inquiries[pair].whole = False
 
+    def asked_about(self, inquiry_id: int) -> SourceId | None:
+        """Return which source an inquiry is about; None where it was forgotten."""
+        pair = self._asked.get(inquiry_id)
+        return None if pair is None else pair[0]
+
     def answered(self, inquiry_id: int, *, whole: bool = True) -> Conversation[None]:
-        """What others gave for an inquiry has come in, all of it if that is so: decide."""
+        """What others gave for an inquiry has come in, all of it if that is so: decide.
+
+        Its source is in memory.
+        """
         pair = self._asked.pop(inquiry_id, None)
         inquiry = None if pair is None else self._inquiries.get(pair)
         if pair is None or inquiry is None:
@@ -413,6 +419,8 @@ class Agreement:
                 return under(epoch, samples)
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.
+                if not elsewhere:
+                    self._ask_for_name(known)
                 self._await_name(source)
                 return []
             if same is None:
@@ -420,6 +428,18 @@ class Agreement:
         for other in elsewhere:
             samples = [sample for sample in samples if sample.sn not in other.window.held]
         return samples
+
+    def _ask_for_name(self, known: KnownSource) -> None:
+        """Ask how others call what is here without an epoch: another has another run so (ADR 0264).
+
+        Nobody gives it unasked where retention removed it here, under the name that it has there.
+        """
+        ours = known.numberings.get(EPOCH_UNKNOWN)
+        if ours is not None and is_unnamed(ours):
+            last = ours.window.held.last or 0
+            newest = ours.window.held.clip(max(0, last - _IN_COMMON_MAX + 1), last)
+            pair = (known.source, EPOCH_UNKNOWN, EPOCH_UNKNOWN)
+            self._inquire(pair, newest, in_common=False)
 
     def _of_one_run(
         self, source: SourceId, known: KnownSource, samples: list[Sample]

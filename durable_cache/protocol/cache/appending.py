@@ -9,8 +9,6 @@ from durable_cache.protocol.cache.events import BatchReceived, Event, Origin, Ve
 from durable_cache.protocol.cache.gaps import Gap
 from durable_cache.protocol.cache.numbering import Numbering
 
-__all__ = ["Appending", "Coming"]
-
 _FROM_ITS_PUBLISHER = (Origin.LIVE, Origin.LATE, Origin.NATIVE, Origin.RESENT)
 
 

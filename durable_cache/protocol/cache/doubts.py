@@ -18,8 +18,6 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.cache.events import EngineOptions
 
-__all__ = ["Doubt", "Doubts"]
-
 _SECOND_NS = 1_000_000_000
 
 
@@ -59,6 +57,8 @@ class Doubts:
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next look-up that is tried again, or None."""
+        if not self._doubts:  # asked for with every batch
+            return None
         return min((doubt.due_ns for doubt in self if not doubt.asked), default=None)
 
     def begin(self, source: SourceId, epoch: int, samples: Sequence[Sample]) -> Doubt:

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from durable_cache.errors import LocalProtocolError
-from durable_cache.model.clock import Moment
+from durable_cache.model.clock import Moment, earlier
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, by_run
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.model.window import Verdict
@@ -63,8 +63,6 @@ from durable_cache.protocol.cache.events import (
 )
 from durable_cache.protocol.cache.gaps import Gap, Gaps
 from durable_cache.protocol.cache.numbering import EngineCounts, KnownSource, Numbering
-
-__all__ = ["CacheEngine"]
 
 _SECOND_NS = 1_000_000_000
 
@@ -115,8 +113,7 @@ class CacheEngine:
         wake = self._gaps.wake_ns()
         if wake is not None and self._give_up_from_ns > wake:
             wake = self._give_up_from_ns
-        times = (wake, self._doubts.wake_ns())
-        return min((time for time in times if time is not None), default=None)
+        return earlier(wake, self._doubts.wake_ns())
 
     def unknown(self, sources: Iterable[SourceId]) -> list[SourceId]:
         """Return the sources that must be loaded before a batch with them is handed in."""
@@ -328,15 +325,10 @@ class CacheEngine:
         accepted, self._accepted = self._accepted, []
         coming, self._coming = self._coming, Coming()
         gaps, self._given_up = self._given_up, ()
-        batch = SampleBatch(accepted)
-        touched: dict[tuple[SourceId, int], list[int]] = {}
-        for (_, source, epoch), samples in batch.by_stream.items():
-            if is_unnumbered(source):
-                continue  # nothing awaits them, and nobody is told
-            touched.setdefault((source, epoch), []).extend([sample.sn for sample in samples])
         numberings = [
-            (source, self._sources[source].standing(epoch), RangeSet.of(sns))
-            for (source, epoch), sns in touched.items()
+            (source, self._sources[source].standing(epoch), RangeSet.of([s.sn for s in samples]))
+            for (source, epoch), samples in by_run(accepted).items()
+            if not is_unnumbered(source)  # nothing awaits them, and nobody is told
         ]
         skips = tuple(
             Skip(gap.source, gap.epoch, first, last)
@@ -344,6 +336,7 @@ class CacheEngine:
             for first, last in gap.awaited()
         )
         self._appending = Appending(numberings, gaps)
+        batch = SampleBatch(accepted)
         return Append(
             batch, skips, coming.moved, coming.heard, coming.heard_since_ns, coming.unnumbered
         )
@@ -376,6 +369,8 @@ class CacheEngine:
 
     def under_way(self, source: SourceId, numbering: Numbering) -> RangeSet:
         """Return the numbers that were accepted and are not known to be durable yet."""
+        if not self._accepted and self._appending is None:
+            return RangeSet()
         under_way = RangeSet.of(s.sn for s in self._accepted if s.source == source)
         for _, appending, sns in self._appending.numberings if self._appending else ():
             if appending is numbering:

@@ -8,18 +8,18 @@ later is an alias from the epoch they are stored under to the one that stands (A
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 
 import msgspec
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId, Stream, zid_number
 from durable_cache.protocol.cache.events import Alias
-
-__all__ = ["Epochs", "Moving"]
 
 _Names = dict[SourceId, tuple[Alias, ...]]
 Moving = tuple[SourceId, int]
 """A source and an epoch under which samples of another one are stored."""
+_NUMBER_END = 1 << 64
 _MOVED_MAX = 4096
 """Epochs that nothing is stored under any more, for who read of them before they were moved."""
 
@@ -98,6 +98,16 @@ class Epochs:
     def lost(self, source: SourceId) -> list[int]:
         """Return the epochs of a source whose samples count under another one."""
         return [name.stored for name in self._names.get(source, ())]
+
+    def numbers_of(self, epoch: int, stored: Stream, runs: RangeSet) -> RangeSet:
+        """Return those of `runs`, stored in a stream, that count under an epoch."""
+        source = stored.source
+        cuts = {0, *(name.from_sn for name in self._names.get(source, ()))}
+        counted = RangeSet()
+        for first, following in pairwise([*sorted(cuts), _NUMBER_END]):
+            if self.canonical(source, stored.epoch, first) == epoch:
+                counted.update(runs.clip(first, following - 1))
+        return counted
 
     def find_source(self, zid: object, eid: object) -> SourceId | None:
         """Return the source of these numbers if any of its epochs has or had another name."""

@@ -10,42 +10,6 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, sample_digest
 
-__all__ = [
-    "Alias",
-    "Append",
-    "AppendFailed",
-    "Appended",
-    "BatchReceived",
-    "BatchRefused",
-    "Compared",
-    "Declared",
-    "EngineOptions",
-    "EpochDeclared",
-    "EpochFreed",
-    "EpochsAgreed",
-    "Event",
-    "Fetch",
-    "FetchEnded",
-    "Found",
-    "HeartbeatReceived",
-    "Learned",
-    "Moment",
-    "NumberingNamed",
-    "NumberingState",
-    "Origin",
-    "Output",
-    "ReportAbsent",
-    "ReportConflict",
-    "ReportMiss",
-    "SendAck",
-    "SourceLoaded",
-    "Tick",
-    "TokenGone",
-    "Verified",
-    "Verify",
-    "VerifyFailed",
-]
-
 
 class Origin(Enum):
     """By which way samples came."""
@@ -242,7 +206,7 @@ class TokenGone:
 
 @dataclass(frozen=True, slots=True)
 class NumberingNamed:
-    """A resend says which incarnation an epoch is; its publisher has no token now."""
+    """A resend, or what another cache gave, says which incarnation an epoch is."""
 
     source: SourceId
     epoch: int

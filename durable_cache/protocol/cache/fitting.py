@@ -25,19 +25,6 @@ from durable_cache.protocol.cache.questions import (
 )
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 
-__all__ = [
-    "adjoin",
-    "begun_between",
-    "belongs",
-    "by_time",
-    "came_before",
-    "free_below",
-    "is_out_of_order",
-    "is_unnamed",
-    "may_be_of",
-    "wrapped_between",
-]
-
 _APART_NTP64 = 1 << 32
 """Threads of one publisher invert timestamps by less than a second."""
 _SN_END = 1 << 36

@@ -17,8 +17,6 @@ from durable_cache.model.sample import SourceId
 from durable_cache.model.window import Window
 from durable_cache.protocol.cache.events import EngineOptions, Fetch
 
-__all__ = ["Gap", "GapState", "Gaps"]
-
 _SECOND_NS = 1_000_000_000
 _NEAR = 128
 """So many numbers that are here already cost less to get once more than another question."""
@@ -228,6 +226,8 @@ class Gaps:
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""
+        if not self._gaps:  # asked for with every batch
+            return None
         timeout_ns = round(self._options.gap_timeout_seconds * _SECOND_NS)
         times = [
             gap.due_ns if gap.state is GapState.OPEN else gap.opened_ns + _GRACE * timeout_ns

@@ -15,8 +15,6 @@ from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = ["LaterName", "later_name"]
-
 
 class LaterName(NamedTuple):
     """A run that is to be called by a later epoch from now on."""

@@ -13,19 +13,6 @@ from durable_cache.protocol.cache.fitting import is_unnamed
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.wire import Incarnation
 
-__all__ = [
-    "KnownOf",
-    "are_twins",
-    "beyond_live",
-    "both_declared",
-    "called_here",
-    "heard_twice",
-    "lower_first",
-    "named_too",
-    "together",
-    "under",
-]
-
 KnownOf = Callable[[SourceId], KnownSource]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import msgspec
@@ -24,8 +25,6 @@ from durable_cache.protocol.restarts import (
     precedes_wrap,
 )
 from durable_cache.protocol.wire import incarnation_after
-
-__all__ = ["EngineCounts", "KnownSource", "Numbering"]
 
 
 class Numbering:
@@ -247,13 +246,16 @@ class KnownSource:
     def name(self, epoch: int, incarnation: str) -> None:
         """Take an epoch as that incarnation, unless either is known otherwise.
 
-        Live samples follow it only where nothing later is known.
+        Live samples follow it only where nothing later is known, and no token said of which run
+        they are.
         """
+        live = self.numberings.get(self.current)
         numbering = self.numbering(epoch)
         if numbering.is_of_another(incarnation) or self.of_incarnation(incarnation) is not None:
             return
         numbering.incarnation = incarnation
-        self.current = max(self.current, epoch)
+        if live is None or not live.declared:
+            self.current = max(self.current, epoch)
 
     def epoch_for(self, declared: int, incarnation: str) -> int:
         """Return the epoch of a numbering whose token names an incarnation not known yet.
@@ -323,10 +325,6 @@ class KnownSource:
         alias = Alias(self.source, epoch, 0, into)
         self._epochs.learn(alias)
         return alias
-
-    def free(self, loser: int) -> None:
-        """Forget where samples of an epoch went."""
-        self._epochs.free(self.source, loser)
 
     def refile(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
         """Take what is stored here, under its new epoch: the window has it from before."""
@@ -435,3 +433,15 @@ class EngineCounts:
         """Count numbers that were reported as missed."""
         self.missed += count
         self.losses.lost(source, count)
+
+
+@contextmanager
+def pinned(*sources: KnownSource) -> Iterator[None]:
+    """Keep sources in memory: an append may end before an answer, and let go of what is unused."""
+    for known in sources:
+        known.pins += 1
+    try:
+        yield
+    finally:
+        for known in sources:
+            known.pins -= 1

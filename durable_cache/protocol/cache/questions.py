@@ -18,36 +18,6 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Cursor
 from durable_cache.protocol.cache.events import Alias, Found, NumberingState
 
-__all__ = [
-    "Agreed",
-    "Answer",
-    "Conversation",
-    "Declaration",
-    "Disagreed",
-    "Done",
-    "Floors",
-    "FloorsFound",
-    "Forget",
-    "IsMoved",
-    "Keep",
-    "LoadSources",
-    "Lookup",
-    "MovedPage",
-    "MovedSoFar",
-    "Numbers",
-    "NumbersFound",
-    "NumbersLooked",
-    "Pause",
-    "Question",
-    "ReadToMove",
-    "SourcesFound",
-    "Standing",
-    "Standings",
-    "StandingsFound",
-    "Unanswered",
-    "answer_of",
-]
-
 
 class Unanswered(Exception):
     """The storage could not answer a question; nothing is known then."""

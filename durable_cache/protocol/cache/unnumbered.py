@@ -17,8 +17,6 @@ from durable_cache.protocol.cache.events import Found, ReportConflict
 from durable_cache.protocol.cache.numbering import EngineCounts
 from durable_cache.protocol.cache.questions import Standing
 
-__all__ = ["Judged", "Unnumbered", "part_unnumbered"]
-
 
 class Judged(NamedTuple):
     """What is to become of a batch; repeats and what was removed are left out."""

@@ -52,8 +52,6 @@ from durable_cache.protocol.publisher.events import (
 from durable_cache.protocol.resends import RefusalReason, in_words
 from durable_cache.protocol.wire import Ack
 
-__all__ = ["PipeEngine"]
-
 _SECOND_NS = 1_000_000_000
 _TOLD_AGAIN_SECONDS = (1, 3, 10)
 """The pauses after which subscribers are told again what was carried last."""

@@ -22,20 +22,6 @@ from durable_cache.protocol.publisher.events import (
     Tick,
 )
 
-__all__ = [
-    "Claim",
-    "ClaimFailed",
-    "Claimed",
-    "Confirm",
-    "EngineOptions",
-    "Event",
-    "GaveUp",
-    "Output",
-    "Positioned",
-    "Taken",
-    "Withdraw",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:

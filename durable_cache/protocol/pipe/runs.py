@@ -10,8 +10,6 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position
 
-__all__ = ["Cache", "Lane", "Run", "bounded"]
-
 _TAKEN_RUNS_MAX = 10_000
 
 

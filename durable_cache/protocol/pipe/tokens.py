@@ -13,8 +13,6 @@ from typing import NamedTuple
 from durable_cache.model.sample import SourceId, is_zid
 from durable_cache.protocol.wire import INCARNATION_DIGITS, is_incarnation, own_key
 
-__all__ = ["CarriedToken", "carried_token", "name_of_unnamed", "parse_carried_token"]
-
 
 class CarriedToken(NamedTuple):
     """What the token of a pipe says: this session carries that run."""

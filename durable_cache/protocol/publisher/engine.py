@@ -34,6 +34,7 @@ from durable_cache.protocol.publisher.events import (
     EpochsUnknown,
     Event,
     Finished,
+    Form,
     Full,
     HandedOver,
     Hurry,
@@ -55,6 +56,7 @@ from durable_cache.protocol.publisher.events import (
 )
 from durable_cache.protocol.publisher.history import History
 from durable_cache.protocol.publisher.numbering import Numbering, Waiting
+from durable_cache.protocol.publisher.pacing import Pacing
 from durable_cache.protocol.publisher.resending import Resending
 from durable_cache.protocol.publisher.subjects import PublisherWindow, open_window
 from durable_cache.protocol.subjects import attach
@@ -66,8 +68,6 @@ from durable_cache.protocol.wire import (
     Incarnation,
     incarnation_after,
 )
-
-__all__ = ["PublisherEngine"]
 
 _SECOND_NS = 1_000_000_000
 _EPOCH_MAX = (1 << 29) - 1
@@ -93,6 +93,8 @@ class PublisherEngine:
         self._source = source
         self._options = options or EngineOptions()
         self._wanted = self._options.acknowledgements > 0
+        self._samples_max = self._options.unacknowledged_max
+        self._bytes_max = self._options.unacknowledged_bytes_max
         self._numbering = Numbering(source, 0, incarnation, next_sn)
         self._fresh = self._numbering
         """The numbering that begins where no earlier one goes on."""
@@ -110,6 +112,8 @@ class PublisherEngine:
         history = self._options.history
         self._history = None if history is None else History(history)
         self._resending = Resending(self._options)
+        self.pacing = Pacing(self._options.acknowledgement_delay_seconds)
+        """From which number on a put that may wait does, so that acknowledgements come soon."""
         self.subjects: PublisherWindow | None = open_window(self._options)
         """The last sequence of each key; None where samples bear none."""
         self.unacknowledged = 0
@@ -179,8 +183,8 @@ class PublisherEngine:
             case Sent():
                 self.sent()
                 return []
-            case AckReceived(ack):
-                return self._acknowledged(ack)
+            case AckReceived():
+                return self._acknowledged(event)
             case SendFailed():
                 return self._send_failed()
             case Started(now):
@@ -209,16 +213,20 @@ class PublisherEngine:
     @property
     def has_room(self) -> bool:
         """Whether a further sample may wait for acknowledgements."""
-        waiting, options = self.unacknowledged, self._options
+        waiting = self.unacknowledged
         return waiting == 0 or (
-            waiting < options.unacknowledged_max
-            and self.unacknowledged_bytes < options.unacknowledged_bytes_max
+            waiting < self._samples_max and self.unacknowledged_bytes < self._bytes_max
         )
 
     @property
     def last_failure(self) -> str:
         """Why a cache did not take what was sent to it once more, for people; empty where none."""
         return self._resending.last_failure
+
+    @property
+    def caches_in_reach(self) -> int:
+        """How many caches that could acknowledge are seen."""
+        return len(self._resending)
 
     def waits_since_ns(self) -> int | None:
         """Return since when a sample waits for acknowledgements, on the monotonic clock."""
@@ -254,22 +262,21 @@ class PublisherEngine:
         outputs: list[Output] = [Finished(tuple(unknown))] if unknown else []
         for numbering in numberings:
             outputs += self._hand_over(numbering)
-        return [*outputs, *self._resending.due(numberings, self.under_way, now)]
+        return [*outputs, *self._resending.due(numberings, self._under_way, now)]
 
     def _expire(self, numbering: Numbering, now: Moment) -> list[Standing]:
         """Give up what waited too long; whether caches have it is unknown, and stays so."""
         unknown: list[Standing] = []
         span_ns = self._wait_ns_max
         while span_ns is not None and (waiting := numbering.oldest()) is not None:
-            sample = waiting.sample
-            sending = self._under_way is not None and self._under_way.sample is sample
-            if sending or waiting.since_ns + span_ns > now.monotonic_ns:
+            is_sent_now = waiting.send is self._under_way
+            if is_sent_now or waiting.since_ns + span_ns > now.monotonic_ns:
                 break
             standing = waiting.standing
             standing.unknown = True
             unknown.append(standing)
-            self._settle(numbering, sample.sn)
-            self._release(numbering, sample.sn)
+            self._settle(numbering, standing.sn)
+            self._release(numbering, standing.sn)
         self.unknown += len(unknown)
         return unknown
 
@@ -277,8 +284,10 @@ class PublisherEngine:
         match event:
             case CacheAppeared(cache_id):
                 self._resending.appeared(cache_id)
+                self.pacing.begin()
             case CacheGone(cache_id):
                 self._resending.gone(cache_id)
+                self.pacing.begin()
             case Resent() | ResendFailed():
                 self._resending.answered(event)
             case _:
@@ -295,10 +304,11 @@ class PublisherEngine:
                 self.subjects.go_on_after(left.samples)
             for sample in left.samples:
                 standing = Standing(left.incarnation, sample.sn)
-                self.unacknowledged_bytes += numbering.wait_for(standing, sample, now.monotonic_ns)
+                send = Send.again(sample, standing)
+                self.unacknowledged_bytes += numbering.wait_for(standing, send, now.monotonic_ns)
                 self.unacknowledged += 1
                 if self._history is not None and left.source == self._source:
-                    self._history.hold(sample)
+                    self._history.hold(send)
             if at == len(self._left) and left.source == self._source:
                 self._fresh, self._numbering = self._numbering, numbering
             elif numbering.open:
@@ -331,9 +341,7 @@ class PublisherEngine:
         if self._numbering.next_sn >= SOURCE_SN_MODULUS:
             self._wrap(event.now)
         numbering = self._numbering
-        send = self.number(event, alone=False)
-        if send is None:
-            raise LocalProtocolError("a put that was not refused has no number")
+        send = self._number(event.form, event.payload, event.attachment, event.ntp64, event.now)
         outputs: list[Output] = [send]
         if self._has_spool:
             outputs.insert(0, Keep(send.sample, numbering.incarnation))
@@ -341,47 +349,49 @@ class PublisherEngine:
             outputs.insert(0, Declare(numbering.epoch, numbering.incarnation))
         return outputs
 
-    def number(self, put: Put, *, alone: bool = True) -> Send | None:
-        """Do what `Put` does where nothing but `Send` comes of it.
+    def number(
+        self, form: Form, payload: bytes, attachment: bytes | None, stamp: object, now: Moment
+    ) -> Send | None:
+        """Do what `Put` does where nothing but `Send` comes of it; `stamp` as `Send` has it.
 
-        None where more does, or there is no room: nothing changed then, and `Put` does it. Not
-        `alone`: the caller sees to the rest.
+        None where more does, where there is no room or the window is used: nothing changed then,
+        and `Put` does it, which knows no window.
         """
         numbering = self._numbering
-        sn = numbering.next_sn
         if (
             self._under_way is not None
-            or sn >= SOURCE_SN_MODULUS
-            or (alone and (self._has_spool or self._declared != numbering.incarnation))
-            or (self._wanted and not self.has_room)
+            or numbering.next_sn >= SOURCE_SN_MODULUS
+            or (self._has_spool or self._declared != numbering.incarnation)
+            or (self._wanted and (not self.has_room or numbering.next_sn >= self.pacing.limit))
         ):
             return None
-        attachment = put.attachment
-        now = put.now
+        return self._number(form, payload, attachment, stamp, now)
+
+    def _number(
+        self, form: Form, payload: bytes, attachment: bytes | None, stamp: object, now: Moment
+    ) -> Send:
+        numbering = self._numbering
+        sn = numbering.next_sn
         if self.subjects is not None:
-            sequence, since = self.subjects.following(put.key, sn, put.now)
-            attachment = attach(attachment, sequence, put.key, sn, since)
-        sample = Sample(
-            put.key,
+            sequence, since = self.subjects.following(form.key, sn, now)
+            attachment = attach(attachment, sequence, form.key, sn, since)
+        standing = Standing(numbering.incarnation, sn) if self._wanted else None
+        send = Send(
+            form,
             self._source,
             numbering.epoch,
             sn,
-            put.payload,
-            put.kind,
-            put.encoding,
+            payload,
             attachment,
-            put.ntp64,
-            put.timestamp_id,
-            False,
-            put.qos,
+            stamp,
             now.unix_ns,
+            standing,
         )
-        standing = None
-        if self._wanted:
-            standing = Standing(numbering.incarnation, sn)
+        # Behind `wait_for` nothing is called: Ctrl-C raises where all of this is done, or none.
+        if standing is not None:
+            self.unacknowledged_bytes += numbering.wait_for(standing, send, now.monotonic_ns)
             self.unacknowledged += 1
-            self.unacknowledged_bytes += numbering.wait_for(standing, sample, now.monotonic_ns)
-        self._under_way = send = Send(sample, standing)
+        self._under_way = send
         return send
 
     def _wrap(self, now: Moment) -> None:
@@ -392,6 +402,7 @@ class PublisherEngine:
         named = incarnation_after(old.incarnation)
         self._numbering = Numbering(self._source, next_epoch(now.unix_ns, old.epoch), named, 0)
         self._name(self._numbering)
+        self.pacing.begin()
 
     def _name(self, numbering: Numbering) -> None:
         self._names[numbering.epoch] = numbering.incarnation
@@ -403,22 +414,19 @@ class PublisherEngine:
         send = self._under_way
         if send is None:
             raise LocalProtocolError("nothing is being sent")
-        self._under_way, self._kept = None, False
-        sample = send.sample
-        self._numbering.next_sn = sample.sn + 1
         if self.subjects is not None:
             self.subjects.sent()
-        history = self._history
-        if history is not None and (left := history.add(sample)) is not None and self._waits(left):
-            history.hold(left)
+        if (history := self._history) is not None:
+            history.add(send, self._waits if self.unacknowledged else None)
+        # At the end: who was ended by Ctrl-C before it does all of this once more.
+        self._under_way, self._kept = None, False
+        self._numbering.next_sn = send.sn + 1
 
-    def _waits(self, sample: Sample) -> bool:
+    def _waits(self, send: Send) -> bool:
         """Tell whether a sample waits for acknowledgements."""
-        if not self.unacknowledged:
-            return False
         for numbering in (self._numbering, *self._former):
-            if sample.epoch == numbering.epoch and sample.source == numbering.source:
-                return sample.sn in numbering.open
+            if send.epoch == numbering.epoch and send.source == numbering.source:
+                return send.sn in numbering.open
         return False
 
     def _send_failed(self) -> list[Output]:
@@ -427,7 +435,7 @@ class PublisherEngine:
             return []
         if self._under_way is None:
             raise LocalProtocolError("nothing is being sent")
-        sn, self._under_way = self._under_way.sample.sn, None
+        sn, self._under_way = self._under_way.sn, None
         numbering = self._numbering
         if sn in numbering.open:
             self._settle(numbering, sn)
@@ -435,17 +443,25 @@ class PublisherEngine:
             seen.remove(sn, sn)  # nobody can have had it: a true acknowledgement is still to come
         return []
 
-    def _acknowledged(self, ack: Ack) -> list[Output]:
+    def _acknowledged(self, event: AckReceived) -> list[Output]:
+        ack = event.ack
         for numbering in (self._numbering, *self._former):
             if ack.source != numbering.source:
                 continue
             if ack.incarnation == numbering.incarnation or (
                 not ack.incarnation and ack.epoch == numbering.epoch
             ):
+                newest = numbering.open.get(ack.runs[-1][1]) if ack.runs else None
                 finished = self._take(numbering, ack)
+                if newest is not None and newest.standing.done and numbering is self._numbering:
+                    self._pace(newest, event.now_ns)
                 outputs: list[Output] = [Finished(tuple(finished))] if finished else []
                 return outputs + self._hand_over(numbering)
         return []
+
+    def _pace(self, newest: Waiting, now_ns: int) -> None:
+        next_sn, sn = self._numbering.next_sn, newest.send.sn
+        self.pacing.acknowledged(sn, next_sn, newest.since_ns, now_ns)
 
     def _take(self, numbering: Numbering, ack: Ack) -> list[Standing]:
         """Count an ack for the open samples that its cache did not acknowledge before."""

@@ -10,40 +10,9 @@ import msgspec
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Kind, Sample, SourceId
+from durable_cache.model.timestamp import read_ntp64
 from durable_cache.protocol.resends import ResendRefusal
 from durable_cache.protocol.wire import Ack
-
-__all__ = [
-    "AckReceived",
-    "AskEpochs",
-    "CacheAppeared",
-    "CacheGone",
-    "Declare",
-    "EpochsKnown",
-    "EpochsUnknown",
-    "EngineOptions",
-    "Event",
-    "Finished",
-    "Full",
-    "HandedOver",
-    "Hurry",
-    "Keep",
-    "Kept",
-    "Output",
-    "Put",
-    "Resend",
-    "ResendFailed",
-    "Resent",
-    "Send",
-    "SendFailed",
-    "Sent",
-    "Spooled",
-    "Standing",
-    "Started",
-    "Tick",
-    "TokenDeclared",
-    "TokenFailed",
-]
 
 _NO_CACHES: Mapping[str, int] = MappingProxyType({})
 
@@ -77,6 +46,9 @@ class EngineOptions:
     """Samples sent once more together."""
     resend_bytes_max: int = 1 << 20
     """Bytes sent once more together; one sample alone always fits."""
+    acknowledgement_delay_seconds: float | None = None
+    """How much later than the fastest acknowledgements others may come before puts wait for them,
+    where they may wait; None: only for room."""
     pub_window_bytes: int | None = None
     """What the window of subject sequences may take; None: samples bear none."""
     pub_window_ns: int = 10_000_000_000
@@ -153,11 +125,18 @@ class TokenFailed:
     incarnation: str
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
-    """The program publishes a value, or that a key has none; stamped, not numbered yet.
+class Form(msgspec.Struct, frozen=True, gc=False):
+    """What puts have in common, so that it is said once for many (ADR 0290)."""
 
-    A struct, as samples are: there is one of these and of `Send` for every sample.
-    """
+    key: str
+    kind: Kind
+    encoding: str
+    timestamp_id: str
+    qos: int
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """The program publishes a value, or that a key has none; stamped, not numbered yet."""
 
     key: str
     kind: Kind
@@ -168,6 +147,17 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     timestamp_id: str
     qos: int
     now: Moment
+
+    @classmethod
+    def of(
+        cls, form: Form, payload: bytes, attachment: bytes | None, ntp64: int, now: Moment
+    ) -> Put:
+        key, kind, encoding, stamp_id, qos = msgspec.structs.astuple(form)
+        return cls(key, kind, payload, encoding, attachment, ntp64, stamp_id, qos, now)
+
+    @property
+    def form(self) -> Form:
+        return Form(self.key, self.kind, self.encoding, self.timestamp_id, self.qos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +183,8 @@ class AckReceived:
     """A cache says which numbers it holds; from the network, believed where it fits."""
 
     ack: Ack
+    now_ns: int = 0
+    """When it came, on the monotonic clock; of use only where puts are paced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +276,55 @@ class Declare:
     incarnation: str
 
 
-class Send(msgspec.Struct, frozen=True, gc=False):
-    """Send a sample; answered by `Sent` or `SendFailed` before the next `Put`."""
+class Send(msgspec.Struct, eq=False, gc=False):
+    """Send a sample; answered by `Sent` or `SendFailed` before the next `Put`.
 
-    sample: Sample
+    Kept as it is while somebody may ask for the sample, which is made then: of most puts nobody
+    asks (ADR 0300).
+    """
+
+    form: Form
+    source: SourceId
+    epoch: int
+    sn: int
+    payload: bytes
+    attachment: bytes | None
+    stamp: object
+    """Writes itself as ``<NTP64>/<id>`` does, or as the number alone."""
+    unix_ns: int
+    """When it was put."""
     standing: Standing | None
     """Where acknowledgements are wanted."""
+    made: Sample | None = None
+
+    @classmethod
+    def again(cls, sample: Sample, standing: Standing) -> Send:
+        """Return what sends a sample that an earlier process left."""
+        kind, encoding, stamp_id = sample.kind, sample.encoding, sample.timestamp_id
+        form = Form(sample.key, kind, encoding, stamp_id, sample.qos)
+        at, content = sample.identity[1:], (sample.payload, sample.attachment)
+        return cls(form, *at, *content, sample.ntp64, sample.received_ns, standing, sample)
+
+    @property
+    def sample(self) -> Sample:
+        if self.made is None:
+            form = self.form
+            self.made = Sample(
+                form.key,
+                self.source,
+                self.epoch,
+                self.sn,
+                self.payload,
+                form.kind,
+                form.encoding,
+                self.attachment,
+                read_ntp64(self.stamp),
+                form.timestamp_id,
+                False,
+                form.qos,
+                self.unix_ns,
+            )
+        return self.made
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,15 @@ over Zenoh: the same answers at a tenth of the cost.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Cursor, Selection
-
-__all__ = ["History"]
+from durable_cache.protocol.publisher.events import Send
 
 _Place = tuple[int, int]
 """(epoch, sn): the history is of one source."""
@@ -24,27 +23,36 @@ _Place = tuple[int, int]
 class History:
     """At most `depth` samples whatever becomes of them; older ones stay until they are released.
 
-    Every older sample precedes every recent one: both are kept in the order they were sent.
+    Every older sample precedes every recent one: both are kept in the order they were sent. The
+    recent ones of one run are one after another, without holes. What is kept is what was to be
+    sent: samples are made of it for those who ask (ADR 0300).
     """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._older: OrderedDict[_Place, Sample] = OrderedDict()
-        self._recent: OrderedDict[_Place, Sample] = OrderedDict()
+        self._older: OrderedDict[_Place, Send] = OrderedDict()
+        self._recent: deque[Send] = deque()
 
     def __len__(self) -> int:
         return len(self._older) + len(self._recent)
 
-    def add(self, sample: Sample) -> Sample | None:
-        """Keep a sample; return the one that is no longer among the newest."""
-        self._recent[sample.epoch, sample.sn] = sample
-        if len(self._recent) <= self._depth:
-            return None
-        return self._recent.popitem(last=False)[1]
+    def add(self, sent: Send, waits: Callable[[Send], bool] | None) -> None:
+        """Keep a sample; hold the one that is no longer among the newest, if that `waits`.
 
-    def hold(self, sample: Sample) -> None:
-        """Keep a sample that `add` returned until it is released."""
-        self._older[sample.epoch, sample.sn] = sample
+        Whoever is ended by Ctrl-C in here calls it again with the same sample: it is kept once, and
+        what leaves is held before it is gone.
+        """
+        recent = self._recent
+        if not recent or recent[-1] is not sent:
+            recent.append(sent)
+        if len(recent) > self._depth:
+            if waits is not None and waits(recent[0]):
+                self.hold(recent[0])
+            recent.popleft()
+
+    def hold(self, sent: Send) -> None:
+        """Keep a sample that is not among the newest until it is released."""
+        self._older[sent.epoch, sent.sn] = sent
 
     def release(self, epoch: int, sn: int) -> None:
         """Forget a sample unless it is among the newest."""
@@ -52,7 +60,7 @@ class History:
 
     def samples(self) -> list[Sample]:
         """Return everything kept, in the order it was sent."""
-        return [*self._older.values(), *self._recent.values()]
+        return [sent.sample for sent in self._all()]
 
     def read(
         self, selection: Selection, limit: int, cursor: Cursor | None
@@ -75,25 +83,33 @@ class History:
 
     def _candidates(self, selection: Selection) -> Iterable[Sample]:
         """Return what may be asked for; a few numbers of many samples are looked up one by one."""
-        kept = chain(self._older.values(), self._recent.values())
         first, last = selection.sns
         if first is None or last is None or last - first >= len(self):
-            return kept
-        epochs = {epoch for epoch, _ in self._edges()}
+            return self.samples()
+        epochs = {edge.epoch for edge in self._edges()}
         if len(epochs) > 1:
-            return kept  # numbers of several runs: rare, and there may be runs in between
-        places = ((epoch, sn) for epoch in epochs for sn in range(first, last + 1))
-        found = (self._recent.get(place) or self._older.get(place) for place in places)
-        return [sample for sample in found if sample is not None]
+            return self.samples()  # numbers of several runs: rare, and there may be runs in between
+        numbers = range(first, last + 1)
+        older = [self._older.get((epoch, sn)) for epoch in epochs for sn in numbers]
+        found = [*(sent for sent in older if sent is not None), *self._among_recent(numbers)]
+        return [sent.sample for sent in found]
 
-    def _edges(self) -> list[_Place]:
-        """Return the first and the last place of each part: runs are kept in their order."""
-        return [
-            edge
-            for part in (self._older, self._recent)
-            if part
-            for edge in (next(iter(part)), next(reversed(part)))
-        ]
+    def _all(self) -> Iterable[Send]:
+        return chain(self._older.values(), self._recent)
+
+    def _among_recent(self, numbers: range) -> Iterable[Send]:
+        """Return the recent samples of these numbers, where all are of one run."""
+        if not self._recent:
+            return ()
+        begin = self._recent[0].sn
+        until = min(numbers.stop - begin, len(self._recent))
+        return [self._recent[at] for at in range(max(0, numbers.start - begin), until)]
+
+    def _edges(self) -> list[Send]:
+        """Return the first and the last sample of each part: runs are kept in their order."""
+        older = self._older.values()
+        edges = [next(iter(older)), next(reversed(older))] if older else []
+        return [*edges, self._recent[0], self._recent[-1]] if self._recent else edges
 
 
 def _concerns(selection: Selection, sample: Sample) -> bool:

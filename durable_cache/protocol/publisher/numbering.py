@@ -7,10 +7,8 @@ from collections import OrderedDict
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.publisher.events import Standing
-
-__all__ = ["Numbering", "Waiting"]
+from durable_cache.model.sample import SourceId
+from durable_cache.protocol.publisher.events import Send, Standing
 
 _SAMPLE_BYTES = 700
 """What a sample that waits takes in memory besides its bytes, with its standing and its places."""
@@ -19,7 +17,7 @@ _SAMPLE_BYTES = 700
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A sample that fewer caches than wanted acknowledged."""
 
-    sample: Sample
+    send: Send
     standing: Standing
     since_ns: int
     """Monotonic time at which it was put."""
@@ -44,13 +42,13 @@ class Numbering:
         self.resent: int | None = None
         """The highest number sent once more of which subscribers were not told yet."""
 
-    def wait_for(self, standing: Standing, sample: Sample, since_ns: int) -> int:
+    def wait_for(self, standing: Standing, send: Send, since_ns: int) -> int:
         """Await acknowledgements of a sample; returns its size."""
-        attachment = sample.attachment
-        size = _SAMPLE_BYTES + len(sample.key) + len(sample.payload)
+        attachment = send.attachment
+        size = _SAMPLE_BYTES + len(send.form.key) + len(send.payload)
         if attachment is not None:
             size += len(attachment)
-        self.open[sample.sn] = Waiting(sample, standing, since_ns, size)
+        self.open[send.sn] = Waiting(send, standing, since_ns, size)
         return size
 
     def settle(self, sn: int) -> int:

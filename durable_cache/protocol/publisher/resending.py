@@ -13,11 +13,15 @@ from itertools import count
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample
-from durable_cache.protocol.publisher.events import EngineOptions, Resend, ResendFailed, Resent
+from durable_cache.protocol.publisher.events import (
+    EngineOptions,
+    Resend,
+    ResendFailed,
+    Resent,
+    Send,
+)
 from durable_cache.protocol.publisher.numbering import Numbering, Waiting
 from durable_cache.protocol.resends import FOR_GOOD, in_words
-
-__all__ = ["Resending"]
 
 _SECOND_NS = 1_000_000_000
 
@@ -102,7 +106,7 @@ class Resending:
         return max(oldest.since_ns + delay_ns, min(due))
 
     def due(
-        self, numberings: Iterable[Numbering], sending: Sample | None, now: Moment
+        self, numberings: Iterable[Numbering], sending: Send | None, now: Moment
     ) -> list[Resend]:
         """Return what is to be sent once more now; not what is being sent for the first time."""
         now_ns = now.monotonic_ns
@@ -115,7 +119,7 @@ class Resending:
             cache.due_ns = now_ns + cache.pause_ns
             for numbering in numberings:
                 lacking = numbering.lacking(cache_id, before_ns)
-                if lacking and lacking[-1].sample is sending:
+                if lacking and lacking[-1].send is sending:
                     lacking.pop()
                 if lacking:
                     resends.append(self._resend(cache_id, cache, numbering, lacking))
@@ -133,7 +137,7 @@ class Resending:
             left -= waiting.size
             if samples and left < 0:
                 break
-            samples.append(waiting.sample)
+            samples.append(waiting.send.sample)
         resend_id = next(self._ids)
         cache.under_way = (resend_id, numbering)
         cache.oldest = (numbering, samples[0].sn)

@@ -24,8 +24,6 @@ from durable_cache.model.sequence import (
 from durable_cache.protocol.publisher.events import EngineOptions
 from durable_cache.protocol.subjects import detach
 
-__all__ = ["PUB_WINDOW_SECONDS_MIN", "PublisherWindow", "open_window"]
-
 PUB_WINDOW_SECONDS_MIN = 10.0
 """Longer than a frame, 8.6 s: only so is the frame of a key that comes back a later one."""
 _FRAME_MAX = (1 << 29) - 1
@@ -94,7 +92,7 @@ class PublisherWindow:
         """Know that the sample of the last `following` left."""
         if self._under_way is None:
             return
-        (key, sequence, sn, now_ns), self._under_way = self._under_way, None
+        key, sequence, sn, now_ns = self._under_way
         turns = self._sequences.turns
         forgotten = self._sequences.put(key, sequence, now_ns)
         if self._sequences.turns != turns:
@@ -102,6 +100,7 @@ class PublisherWindow:
         if forgotten:
             self.rotated += len(forgotten)
             self.begin_above(max(unpack_sequence(last)[0] for last in forgotten.values()))
+        self._under_way = None  # at the end, for who is ended by Ctrl-C before does it once more
 
     def _after(self, last: int, now: Moment) -> int:
         before, sn = unpack_sequence(last)

@@ -41,8 +41,6 @@ from durable_cache.protocol.reader.statuses import (
 )
 from durable_cache.protocol.reader.writers import Writers
 
-__all__ = ["ReaderCache"]
-
 _ALIVE = InstanceState.ALIVE
 _DISPOSED = InstanceState.NOT_ALIVE_DISPOSED
 _NO_WRITERS = InstanceState.NOT_ALIVE_NO_WRITERS

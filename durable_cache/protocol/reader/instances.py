@@ -12,19 +12,6 @@ import msgspec
 
 from durable_cache.model.sample import Sample, SourceId
 
-__all__ = [
-    "NEVER",
-    "Instance",
-    "InstanceSample",
-    "InstanceState",
-    "InstanceStatus",
-    "Mark",
-    "Message",
-    "SampleState",
-    "ViewState",
-    "Writer",
-]
-
 NEVER = 1 << 64
 """A timestamp that no sample is above."""
 _TIME_ORDER = attrgetter("time_order")

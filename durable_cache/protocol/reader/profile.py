@@ -11,15 +11,6 @@ from typing import Self
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import refused, shown
 
-__all__ = [
-    "PROFILES",
-    "DestinationOrder",
-    "DurabilityKind",
-    "Profile",
-    "Reliability",
-    "find_profile",
-]
-
 
 class DurabilityKind(IntEnum):
     """What a late joiner gets of the samples that were published before."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from durable_cache.model.sample import SourceId
 
-__all__ = ["LivelinessChanged", "LostReason", "SampleLost", "SubscriptionMatched"]
-
 
 class LostReason(StrEnum):
     """Why a sample did not get into the reader's cache."""

@@ -13,15 +13,6 @@ from durable_cache.model.sample import SourceId
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.protocol.wire import own_key
 
-__all__ = [
-    "Unregistered",
-    "auto_dispose_token",
-    "parse_auto_dispose_token",
-    "parse_native_token",
-    "parse_unregistered_token",
-    "unregistered_token",
-]
-
 
 class Unregistered(NamedTuple):
     """A publisher that is there does not write a key any more."""

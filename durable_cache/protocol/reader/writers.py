@@ -6,8 +6,6 @@ from durable_cache.model.sample import SourceId
 from durable_cache.protocol.reader.instances import Writer
 from durable_cache.protocol.reader.statuses import LivelinessChanged, SubscriptionMatched
 
-__all__ = ["Writers"]
-
 
 class Writers:
     """The publishers by their source; at most `writers_max` are told apart."""

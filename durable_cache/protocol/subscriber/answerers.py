@@ -33,8 +33,6 @@ from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.subscriber.tails import Tails
 
-__all__ = ["Answerers"]
-
 _SECOND_NS = 1_000_000_000
 _ROUNDED_NS = 1_000
 """What a time may lose on its way from NTP64 to nanoseconds and back."""

@@ -53,8 +53,6 @@ from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.wire import incarnation_after
 
-__all__ = ["ArrivingEngine"]
-
 
 @dataclass(slots=True, eq=False)
 class _Run:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = ["asked_from", "asked_to"]
-
 
 def asked_from(numbering: Numbering) -> int:
     """Return where to begin: at the first hole, or at what was passed on last before it.

@@ -13,8 +13,6 @@ from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, 
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.places import Sources
 
-__all__ = ["AwaitingTokens", "Met", "age_of"]
-
 _FRESH_FRAMES = 7
 """A publisher began within our sight if its epoch is at most so many frames (a minute) old."""
 _STALE_NS = 2_000_000_000
@@ -93,8 +91,8 @@ class AwaitingTokens:
             return Met((), samples, ())
         if newest.incarnation == token.incarnation:
             return Met(samples, (), ())
-        times = [held.ntp64 for held in newest.pending.values()]
-        return Met(*part(samples, newest.has_come, max([newest.newest_ntp64, *times])))
+        newest_ntp64 = max([newest.newest_ntp64, *(one.ntp64 for one in newest.pending.values())])
+        return Met(*part(samples, newest.has_come, newest.reached, newest_ntp64))
 
     def over(self, sources: Sources, now_ns: int) -> Iterator[Sample | Followed]:
         """Yield what waited in vain, and behind it a source whose numbers found no room to wait.

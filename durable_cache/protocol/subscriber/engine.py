@@ -61,8 +61,6 @@ from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.too_large import TooLarge, in_place, whole_answer
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
-__all__ = ["SubscriberEngine"]
-
 
 class SubscriberEngine:
     """The pure heart of a reliable subscriber; owned by one thread."""
@@ -70,9 +68,9 @@ class SubscriberEngine:
     _earlier: SubscriberEngine | None = None  # whose losses and question numbers it goes on with
 
     def __init__(
-        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: bool = False
+        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: int = 0
     ) -> None:
-        """Want `history`: all there is, or the `newest` of each key alone."""
+        """Want `history`: all there is, or so many of the `newest` of each key; 0 for all."""
         self._options = options or DeliveryOptions()
         self._fetches: dict[int, tuple[Numbering, Fetch, bool]] = {}
         """With whether all answers to the question so far were whole."""
@@ -86,6 +84,7 @@ class SubscriberEngine:
         self._unnumbered.has_history = history
         rest = self._outputs, self._held, self._sources, self._unnumbered
         self._history = History(self._options, self._ids, *rest, wanted=history, newest=newest)
+        self.run_names = self._history.names  # by which epochs named runs go here
         self._tails = Tails(self._options, self._sources, self._ask)
         reads = self._history, self._tails
         self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
@@ -208,23 +207,18 @@ class SubscriberEngine:
             self._wake_known = False
             if is_unnumbered(sample.source):
                 self._unnumbered.live(sample, reading=reading)
-            elif reading and not self._sources.is_live(sample.source):
-                self._hold_back(sample)
-            else:
+            elif not reading or self._sources.is_live(sample.source):
                 self._live(sample, now)
+            elif len(self._held) < self._options.pending_samples_max:
+                self._held.add(sample)  # until history is read
+            else:
+                self._crowd_in(sample)
 
     def _take(self, sample: Sample, now: Moment) -> None:
         """Take a sample that may be too large for us."""
         if isinstance(sample, TooLarge):
             self._sources.steady.pop(sample.source, None)  # another look than at its number
         self._take_each((sample,), now)
-
-    def _hold_back(self, sample: Sample) -> None:
-        """Keep a sample until history is read; of what does not fit, where each source stands."""
-        if len(self._held) < self._options.pending_samples_max:
-            self._held.add(sample)
-        else:
-            self._crowd_in(sample)
 
     def _crowd_in(self, sample: Sample) -> None:
         """Keep of a sample there is no room for how far its source has come."""
@@ -297,11 +291,9 @@ class SubscriberEngine:
         if numbering is not followed.numberings[-1]:
             return followed.numberings[-1]
         epoch = epoch_of_restart(sample, now.unix_ns, numbering.epoch)
-        begun = Numbering(sample.source, epoch, "", None, 0, 0, newest, newest)
-        followed.numberings.append(begun)
-        if wraps:
-            numbering.top = SOURCE_SN_MODULUS - 1
-            numbering.end_known = True
+        after = newest - RESTART_NTP64 if wraps else newest  # the times of its threads overlap
+        begun = Numbering(sample.source, epoch, "", None, 0, 0, newest, after)
+        followed.begin_anew(begun, sample, self._options, wraps=wraps)
         return begun
 
     def _park(self, numbering: Numbering, sample: Sample) -> None:
@@ -344,7 +336,7 @@ class SubscriberEngine:
                 followed.look_for_end(head, options, self._outputs, now_ns)
             if not (head.end_known and (head.next_sn is None or head.next_sn > head.top)):
                 break
-            followed.end_first()
+            self._history.ended(followed.end_first())
         if head is not None:
             self._ask_missing(followed, head, now_ns)
         steady = head is not None and head.steady and len(followed.numberings) == 1
@@ -422,6 +414,7 @@ class SubscriberEngine:
         `whole`: so it was, and those before it where it is one of several.
         """
         answer, now_ns = event.answer, event.now.monotonic_ns
+        samples_max = self._options.pending_samples_max
         self._answerers_known |= answer.answerers > 0
         reach = max(numbering.top, fetch.first) + self._options.window_size_samples
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
@@ -429,16 +422,16 @@ class SubscriberEngine:
         until = followed.until_ntp64(numbering)
         owns = partial(numbering.owns, alone=alone, until_ntp64=until)
         taken = 0
-        parts = [of_run(numbering, part) for part in answer.parts]
+        parts = [of_run(numbering, followed.numberings, part) for part in answer.parts]
         for part, ours in zip(answer.parts, parts, strict=True):
             names = part.names()
-            followed.learn_names(part)
-            followed.put_right(part, self._options.pending_samples_max, self._outputs)
+            self._history.forget(followed.learn_names(part, self.run_names))
+            followed.put_right(part, answer.parts, samples_max, self._outputs)
             for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
                     self._hold(numbering, sample, asked=True)
                     taken += 1
-                    if len(numbering.pending) >= self._options.pending_samples_max:
+                    if len(numbering.pending) >= samples_max:
                         followed.advance(numbering, self._outputs, now_ns)
         for part in parts:
             numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole)
@@ -452,9 +445,9 @@ class SubscriberEngine:
     # Tokens and heartbeats
 
     def _declared(self, event: Declared) -> None:
-        source, epoch, incarnation, now = event.source, event.epoch, event.incarnation, event.now
+        source, now = event.source, event.now
         fresh, stale = age_of(event, self._began_ns)
-        if self.reads_history and self._held.follows_crowd(source, self._crowd):
+        if self._waits(source, now):
             self._held.declare(event, self._sources.known(source), fresh=fresh, stale=stale)
             return
         followed = self._sources.follow(source)
@@ -466,8 +459,9 @@ class SubscriberEngine:
         late, begun, unknown = self._awaiting.shown(event, followed)
         for sample in late:
             self._live(sample, now)
-        begins = followed.declare(epoch, incarnation, self._options, fresh=fresh, maybe_stale=stale)
-        followed.saw_token(incarnation, now.unix_ns)
+        names, options = self.run_names, self._options
+        begins = followed.declare(event, names, options, fresh=fresh, maybe_stale=stale)
+        followed.saw_token(event.incarnation, now.unix_ns)
         if begins:
             self._sources.steady.pop(source, None)
             if not self._history.active:
@@ -481,9 +475,17 @@ class SubscriberEngine:
         if followed.live:  # until then history comes first
             self._settle(followed, now)
 
+    def _waits(self, source: SourceId, now: Moment) -> bool:
+        """Tell whether a token waits for history; else what came before it goes before it."""
+        if self.reads_history and not self._sources.is_live(source):
+            return self._held.follows_crowd(source, self._crowd)
+        for sample in self._crowd.leave(source) if self._sources.is_live(source) else ():
+            self._live(sample, now)
+        return False
+
     def _token_gone(self, event: TokenGone) -> None:
         self._sources.hides(event.source, event.incarnation)
-        if self.reads_history and self._held.follows_crowd(event.source, self._crowd):
+        if self._waits(event.source, event.now):
             self._held.gone(event)
             return
         self._awaiting.gone(event)
@@ -541,8 +543,7 @@ class SubscriberEngine:
             name = history.names.of((source, epoch))
             last = self._held.has_begun(source, name)
             numbering = followed.resume(epoch, name, history.names.called, declared_last=last)
-            numbering.first_sn, numbering.next_sn = reading.first_sn, reading.next_sn
-            numbering.newest_ntp64, numbering.began = reading.newest_ntp64, reading.began
+            numbering.go_on_behind(reading, epoch)
             if source in self._sources.followed:
                 self._settle(followed, now)
             else:

@@ -20,31 +20,6 @@ from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.standings import Standing
 from durable_cache.protocol.wire import Absence, Incarnation
 
-__all__ = [
-    "Answer",
-    "AnswerPart",
-    "AnswererAppeared",
-    "AnswerersGone",
-    "AskBeginning",
-    "AskHistory",
-    "BeginningTold",
-    "Declared",
-    "Deliver",
-    "DeliveryOptions",
-    "Event",
-    "Fetch",
-    "FetchFailed",
-    "Fetched",
-    "HeartbeatReceived",
-    "HistoryFailed",
-    "HistoryPage",
-    "Missed",
-    "Output",
-    "Received",
-    "TimePassed",
-    "TokenGone",
-]
-
 _SECOND_NS = 1_000_000_000
 
 

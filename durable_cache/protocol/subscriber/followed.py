@@ -6,13 +6,13 @@ known by its name, whatever each answerer calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
 from durable_cache.model.timestamp import ntp64_to_ns
-from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions
+from durable_cache.protocol.subscriber.events import AnswerPart, Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import (
     came_with_token,
@@ -21,10 +21,11 @@ from durable_cache.protocol.subscriber.naming import (
     is_of_an_earlier,
 )
 from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.run_names import RunNames
 from durable_cache.protocol.wire import incarnation_after
 
-__all__ = ["Followed"]
-
+_Given = tuple[str, str, int, int]
+"""The name of a run, and a sample's key, number and time."""
 _INCARNATIONS_MAX = 16
 """Incarnations of a source that are remembered, so that a token that comes again is known."""
 _NAMED_NS = 1 << 63
@@ -149,7 +150,7 @@ class Followed:
         for sn in sorted(head.pending):
             sample = head.pending[sn]
             may_be = came_with_token(sample, head, options.token_wait_seconds)
-            if not may_be or not is_left_over(sample, ended, options.window_size_samples):
+            if not may_be or not is_left_over(sample, ended, head, options.window_size_samples):
                 return
             head.let_go(sample)
             ended.report_late(sample, outputs)
@@ -167,10 +168,23 @@ class Followed:
             head.end_told = True
         head.advance(outputs, now_ns)
 
-    def end_first(self) -> None:
-        """The first numbering is at its end: the next one is delivered."""
+    def begin_anew(
+        self, begun: Numbering, sample: Sample, options: DeliveryOptions, *, wraps: bool
+    ) -> None:
+        """Let a run begin that a sample showed; what was published after that is of it, too."""
+        before = self.numberings[-1]
+        self.numberings.append(begun)
+        if wraps:
+            before.top, before.end_known = SOURCE_SN_MODULUS - 1, True
+            return
+        for one in before.let_go_later(sample):
+            begun.hold(one, options.pending_samples_max)
+
+    def end_first(self) -> Numbering:
+        """The first numbering, which is returned, is at its end: the next one is delivered."""
         ended = self.ended = self.numberings.pop(0)
         self.numberings[0].unsure = ended.next_sn is not None and not ended.end_told
+        return ended
 
     def remember(self, incarnation: str, epoch: int) -> None:
         """Know an incarnation when its token comes again."""
@@ -181,8 +195,8 @@ class Followed:
 
     def declare(
         self,
-        epoch: int,
-        incarnation: str,
+        token: Declared,
+        names: RunNames,
         options: DeliveryOptions,
         *,
         fresh: bool,
@@ -190,10 +204,12 @@ class Followed:
     ) -> bool:
         """Take what a token says; True where a numbering begins that was not known.
 
-        Another incarnation is another numbering, whatever the clock: where the epoch is taken, it
-        is called by the next one. `fresh`: it began in our sight; `maybe_stale`: the token may be
-        left over from a run that ended before the one that is followed, if that has a token too.
+        Another incarnation is another numbering, whatever the clock: where the epoch is taken, also
+        by a run that history knows by its name, it is called by the next one. `fresh`: it began in
+        our sight; `maybe_stale`: the token may be left over from a run that ended before the one
+        that is followed, if that has a token too.
         """
+        epoch, incarnation = token.epoch, token.incarnation
         if incarnation and incarnation in self.seen:
             return False
         self._take_back_restarts(epoch, incarnation, options.pending_samples_max)
@@ -216,12 +232,34 @@ class Followed:
                 self.remember(incarnation, epoch)
                 return False
             named = highest + 1
+        while incarnation and names.is_taken(self.source, named, incarnation):
+            named += 1
         begun = Numbering(self.source, named, incarnation, epoch)
         if fresh or (newest is not None and newest.next_sn is not None):
             begun.begin(0)  # it began while we followed: all of it is ours
         self.numberings.append(begun)
         self.remember(incarnation, named)
         return True
+
+    def let_follow(
+        self, epoch: int, incarnation: str, options: DeliveryOptions, now_ns: int
+    ) -> None:
+        """Let a run that history names wait behind those that are named, if nobody knew of it.
+
+        It began while they were followed: all of it is ours, and what waits for its token.
+        """
+        newest = self.numberings[-1] if self.numberings else None
+        if newest is None or not newest.incarnation or newest.next_sn is None:
+            return
+        if incarnation in self.seen or epoch <= self.highest_epoch:
+            return
+        begun = Numbering(self.source, epoch, incarnation, epoch)
+        begun.begin(0)
+        self.numberings.append(begun)
+        self.remember(incarnation, epoch)
+        for sample in self.take_early(options, now_ns):
+            if not begun.is_beyond(sample, options):
+                begun.hold(sample, options.pending_samples_max)
 
     def _take_back_restarts(self, epoch: int, incarnation: str, samples_max: int) -> None:
         """Take back that the numbering began anew, as times showed it before the first token came.
@@ -271,8 +309,10 @@ class Followed:
                     if begun.declared and begun.next_sn is None:
                         begun.begin(0)  # its token came after that of the run before: all is ours
         later = [known for known in later if known.declared]
+        behind = epoch
         for known in later:
-            known.epoch = max(known.epoch, epoch + 1)
+            behind = known.epoch = max(known.epoch, behind + 1)
+            self.remember(known.incarnation, known.epoch)
         for known in before:
             self.ended = known if known.next_sn is not None else self.ended
         numbering.epoch = epoch
@@ -281,13 +321,16 @@ class Followed:
         self.live = True
         return numbering
 
-    def learn_names(self, part: AnswerPart) -> None:
+    def learn_names(self, part: AnswerPart, names: RunNames) -> Numbering | None:
         """Call an incarnation by the epoch that caches call it by, unless another run goes by it.
 
-        A cache that did not hear of that one may call this one so: no two go by one here.
+        A cache that did not hear of that one may call this one so: no two go by one here. Returns
+        the run that ended last where it was none: what was passed on as it is of the next.
         """
         for source, epoch, incarnation in part.incarnations:
             if source != self.source or self._goes_by(epoch, incarnation):
+                continue
+            if names.is_taken(source, epoch, incarnation):
                 continue
             for numbering in self.numberings:
                 if numbering.incarnation == incarnation:
@@ -297,14 +340,14 @@ class Followed:
                 elif numbering.incarnation or numbering.epoch != epoch:
                     continue
                 numbering.incarnation = incarnation
-                self.remember(incarnation, epoch)
-        self._reunite(part)
+                self.remember(incarnation, numbering.called or epoch)
+        return self._reunite(part)
 
     def _goes_by(self, epoch: int, incarnation: str) -> bool:
         """Tell whether another named run of the source goes by an epoch here."""
         return any(run != incarnation and known == epoch for run, known in self.seen.items())
 
-    def _reunite(self, part: AnswerPart) -> None:
+    def _reunite(self, part: AnswerPart) -> Numbering | None:
         """Go on where a run ended that an answer shows to be the one that is delivered now.
 
         It was ended by what times showed before a token was here, or what came of it was faster
@@ -313,30 +356,39 @@ class Followed:
         """
         ended, head = self.ended, self.head
         if ended is None or head is None or not head.incarnation:
-            return
+            return None
         names = part.names()
         for sample in part.samples:
             first = sample.source == self.source and (sample.sn, sample.ntp64) == ended.began
             if first and names.get((self.source, sample.epoch)) == head.incarnation:
                 self.ended = None
                 head.go_on_from(ended)
-                return
+                return ended
+        return None
 
-    def put_right(self, part: AnswerPart, samples_max: int, outputs: Outputs) -> None:
-        """Move what is held to the run that an answerer says it is of.
+    def put_right(
+        self, part: AnswerPart, parts: Sequence[AnswerPart], samples_max: int, outputs: Outputs
+    ) -> None:
+        """Move what is held to the run that an answerer says it is of, unless another denies it.
 
         A number that comes soon after a token may be the last of the run before, one that comes
-        before a token may be the first of the next: nothing on the wire says which.
+        before a token may be the first of the next: nothing on the wire says which. `parts` is
+        what all answered.
         """
         named = {epoch: name for source, epoch, name in part.incarnations if source == self.source}
         doubtful = [n for n in self.numberings if n.incarnation and (n.pending or n.parked)]
         if not self.early and not any(n.incarnation != x for n in doubtful for x in named.values()):
             return
+        given: set[_Given] = set()
         for sample in part.samples:
             name = named.get(sample.epoch, "") if sample.source == self.source else ""
             if not name:
                 continue
-            held = [n.let_go(sample) for n in doubtful if n.incarnation != name]
+            others = [n for n in doubtful if n.incarnation != name and n.holds(sample)]
+            if others and not given:
+                given = _given_by_name(parts)
+            copy = sample.key, sample.sn, sample.ntp64
+            held = [n.let_go(sample) for n in others if (n.incarnation, *copy) not in given]
             if name in self.seen:
                 held += [one for _, one in self.early if is_one(one, sample)]
                 self.early = [early for early in self.early if not is_one(early[1], sample)]
@@ -414,3 +466,14 @@ class Followed:
         if ended.incarnation and begun.incarnation:
             return begun.incarnation == incarnation_after(ended.incarnation)
         return ended.reached >= SOURCE_SN_MODULUS - options.window_size_samples
+
+
+def _given_by_name(parts: Iterable[AnswerPart]) -> set[_Given]:
+    """Return the samples that somebody gives by the name of their run, each with that name."""
+    return {
+        (name, one.key, one.sn, one.ntp64)
+        for part in parts
+        for names in (part.names(),)
+        for one in part.samples
+        if not one.stamped and (name := names.get((one.source, one.epoch)))
+    }

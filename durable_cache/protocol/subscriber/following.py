@@ -13,21 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame_start_ns
+from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions, Fetch
 from durable_cache.protocol.subscriber.naming import Owns, called_by
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.too_large import TooLarge
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
-__all__ = ["RESTART_NTP64", "Numbering", "is_one"]
+if TYPE_CHECKING:
+    from durable_cache.protocol.subscriber.reading import Reading
 
 _SECOND_NS = 1_000_000_000
+_SN = attrgetter("sn")
 _named = msgspec.structs.replace
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
@@ -47,7 +52,7 @@ class Numbering:
     next_sn: int | None = None
     newest_ntp64: int = 0
     after_ntp64: int = 0
-    """The latest time of the run before: all of this one was published later."""
+    """All of it was published later: the latest time of the run before, less a bit at a wrap."""
     top: int = -1
     """The highest number known to have been published, where it is not delivered yet."""
     pending: dict[int, Sample] = field(default_factory=dict)
@@ -65,6 +70,8 @@ class Numbering:
     span: int = 0
     dropped_from: int | None = None
     """The lowest number that came while there was no room to hold it."""
+    held_to: int = -1
+    """No number above it is held back."""
     poll_ns: int = 0
     ending: bool = False
     """A later numbering waits: its end is to be found."""
@@ -103,6 +110,12 @@ class Numbering:
     def reached(self) -> int:
         """The highest number that is known; -1 where none is."""
         return max(self.top, (self.next_sn or 0) - 1)
+
+    @property
+    def began_ntp64_min(self) -> int:
+        """When its publisher began it at the earliest, as its token says, less one frame."""
+        epoch = self.declared_epoch
+        return 0 if not epoch else ntp64_from_ns(frame_start_ns(epoch - 1))
 
     @property
     def is_at_its_first(self) -> bool:
@@ -180,6 +193,12 @@ class Numbering:
         for sn in [sn for sn in self.pending if sn < following]:
             del self.pending[sn]
 
+    def go_on_behind(self, reading: Reading, epoch: int) -> None:
+        """Go on where history was read to; what follows bears the same epoch as what was read."""
+        self.first_sn, self.next_sn = reading.first_sn, reading.next_sn
+        self.newest_ntp64, self.began = reading.newest_ntp64, reading.began
+        self.called = epoch if reading.began else self.called
+
     def name(self, sample: Sample) -> Sample:
         """Return a sample with the epoch that all samples of this numbering bear."""
         if self.called is None:
@@ -243,6 +262,9 @@ class Numbering:
                 self.pending[sn] = sample  # somebody knows of which run it is
             return
         self.top = max(self.top, sn)
+        for gone in (self.passed, self.lost):
+            if gone:
+                gone.remove(sn, sn)
         if len(self.pending) >= samples_max and sn != self.next_sn:
             highest = max(self.pending)
             self.dropped += 1
@@ -255,9 +277,12 @@ class Numbering:
                 return
             del self.pending[highest]
         self.pending[sn] = sample
-        for gone in (self.passed, self.lost):
-            if gone:
-                gone.remove(sn, sn)
+        self.held_to = max(self.held_to, sn)
+
+    def holds(self, sample: Sample) -> bool:
+        """Tell whether a copy of a sample is held back."""
+        held = filter(None, (self.parked, self.pending.get(sample.sn)))
+        return any(is_one(one, sample) for one in held)
 
     def let_go(self, sample: Sample) -> Sample | None:
         """Hold back a sample no more, and return it; None where it is not held."""
@@ -272,6 +297,13 @@ class Numbering:
             gone = (self.passed.last or -1, self.lost.last or -1)
             self.top = max((*self.pending, *gone, (self.next_sn or 0) - 1))
         return held
+
+    def let_go_later(self, sample: Sample) -> list[Sample]:
+        """Hold back no more, and return, what was published after a sample of the next run."""
+        held = [*filter(None, (*self.pending.values(), self.parked))]
+        later = [one for one in held if not one.stamped and one.ntp64 > sample.ntp64]
+        later.sort(key=_SN)  # the highest last: behind it the top is looked for
+        return [*filter(None, map(self.let_go, later))]
 
     def advance(self, outputs: Outputs, now_ns: int) -> None:
         """Pass on everything whose turn has come, and open or close the gap."""
@@ -378,8 +410,9 @@ class Numbering:
         if self.declared and sample.epoch:
             return False
         # Epochs that two observers saw begin may differ, and a publisher's own cache knows none;
-        # the source's own clock does not differ.
-        low = max(self.newest_ntp64 - RESTART_NTP64, self.after_ntp64 + 1)
+        # the source's own clock does not differ. What nobody named and is of
+        # before the declared run began is left over of an earlier one (ADR 0261).
+        low = max(self.newest_ntp64 - RESTART_NTP64, self.after_ntp64 + 1, self.began_ntp64_min)
         early_enough = sample.ntp64 < until_ntp64 and not self.contradicts(sample)
         return sample.stamped or (low <= sample.ntp64 and early_enough)
 
@@ -390,10 +423,13 @@ class Numbering:
 
     def contradicts(self, sample: Sample) -> bool:
         """Tell whether a number below one that is held comes with a later time: of another run."""
-        highest = self.pending.get(self.top)
+        highest = self.pending.get(self.held_to)
+        if highest is None and self.pending:  # that was passed on, or let go
+            self.held_to = max(self.pending)
+            highest = self.pending[self.held_to]
         return (
             highest is not None
-            and sample.sn < self.top
+            and sample.sn < highest.sn
             and not (sample.stamped or highest.stamped)
             and sample.ntp64 > highest.ntp64 + RESTART_NTP64
         )
@@ -410,12 +446,14 @@ class Numbering:
         """Note which numbers within a range a cache says not to have, and why.
 
         `owns` tells, given an answerer's names, whether a sample is of this numbering. What is held
-        is not absent. Removed and skipped numbers count only where everybody was heard: another may
-        have them.
+        is not absent. Removed and skipped numbers count only where everybody was heard, and below
+        what found no room: another may have them. Those without an epoch that go on as far as was
+        asked may be of an earlier run, which ended far above: they tell of no number beyond ours.
         """
         names = part.names()
         called = called_by(self, part, first, last, owns)
         first = max(first, self.next_sn or 0)
+        room = last + 1 if self.dropped_from is None else self.dropped_from
         passed, lost = RangeSet(), RangeSet()
         for absence in part.absent:
             name = names.get((absence.source, absence.epoch), "")
@@ -426,8 +464,11 @@ class Numbering:
                 continue
             if absence.reason is AbsenceReason.OTHER_KEY:
                 passed.add(low, high)
-            elif whole:
-                lost.add(low, high)
+            elif whole and low < room:
+                endless = not (known or absence.epoch) and high == last
+                high = min(high, room - 1, self.reached if endless else high)
+                if low <= high:
+                    lost.add(low, high)
         self.note_absent(passed, lost)
 
     def note_absent(self, passed: RangeSet, lost: RangeSet) -> None:

@@ -16,11 +16,10 @@ from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering, is_one
+from durable_cache.protocol.subscriber.naming import is_of_an_earlier
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.while_shown import Waiting, leave, part
-
-__all__ = ["Held"]
 
 
 @dataclass(slots=True)
@@ -146,6 +145,15 @@ class Held:
                 found[one.sn] = one
         return [*found.values()] if shown else []
 
+    def brought_the_run_before(self, samples: Sequence[Sample]) -> bool:
+        """Tell whether a foreign run on a page began while we looked: one before it came live.
+
+        `samples` are in order of their numbers.
+        """
+        came, first = self._came.get(samples[0].source), samples[0]
+        run = Reading(first.sn, samples[-1].sn + 1, began=(first.sn, first.ntp64))
+        return came is not None and not first.stamped and is_of_an_earlier(run, came.samples)
+
     def reading_of(
         self, sources: Sources, source: SourceId, epoch: int, incarnation: str
     ) -> Reading | None:
@@ -165,14 +173,13 @@ class Held:
             return Reading(0, 0)
         if followed is None or not followed.is_past(epoch):
             return None
-        ended = followed.ended
-        known = ended is not None and ended.is_called(epoch, incarnation)
-        if ended is None or not known:
-            return Reading(0, 0, late=True)
-        # What was delivered of a run that has ended since is not missed, nor what was of before us
-        # where an earlier life followed it.
-        first = 0 if ended.resumed else ended.first_sn or 0
-        return Reading(first, ended.next_sn or 0, late=True)
+        return Reading(0, 0, late=True)
+
+    def shown(self, sources: Sources, source: SourceId) -> str:
+        """Return the incarnation whose token is there, as far as one is known."""
+        followed, came = sources.get(source), self._came.get(source)
+        waiting = "" if came is None else came.shown
+        return waiting or ("" if followed is None else followed.shown)
 
     def is_before_shown(
         self,
@@ -190,8 +197,7 @@ class Held:
         source = samples[0].source
         followed, came = sources.get(source), self._came.get(source)
         runs = () if followed is None else followed.numberings
-        waiting = "" if came is None else came.shown
-        shown = waiting or ("" if followed is None else followed.shown)
+        shown = self.shown(sources, source)
         expected = [run.incarnation for run in runs] + ([] if came is None else [*came.begun])
         if not shown or not incarnation or incarnation in expected:
             return False

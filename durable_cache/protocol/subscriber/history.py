@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter, itemgetter
 
 from durable_cache.model.ranges import RangeSet
@@ -36,6 +37,7 @@ from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.subscriber.events import (
     Answer,
+    AnswerPart,
     AskHistory,
     DeliveryOptions,
     Fetch,
@@ -46,25 +48,24 @@ from durable_cache.protocol.subscriber.events import (
 )
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.held import Held
+from durable_cache.protocol.subscriber.naming import is_of_an_earlier
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.pages import (
     RETRY_NS,
+    Called,
     Group,
     Key,
-    called_in,
     in_source_order,
     merged,
     seek_ends,
 )
 from durable_cache.protocol.subscriber.places import Sources
-from durable_cache.protocol.subscriber.reading import Reading, Seam
-from durable_cache.protocol.subscriber.run_names import RunNames, shorten, under
+from durable_cache.protocol.subscriber.reading import Reading, Readings, Seam
+from durable_cache.protocol.subscriber.run_names import RunNames, under
+from durable_cache.protocol.subscriber.run_table import shorten
 from durable_cache.protocol.subscriber.too_large import TooLarge
 from durable_cache.protocol.subscriber.twins import Twins, told_apart
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
-from durable_cache.protocol.wire import AbsenceReason
-
-__all__ = ["History"]
 
 _SECOND_NS = 1_000_000_000
 _RETRY_NS_MAX = _SECOND_NS
@@ -95,17 +96,15 @@ class History:
         unnumbered: Unnumbered,
         *,
         wanted: bool,
-        newest: bool = False,
+        newest: int = 0,
     ) -> None:
-        self._options = options
-        self._ids = ids
-        self._outputs = outputs
+        self._options, self._ids, self._outputs = options, ids, outputs
         self._held, self._sources = held, sources
         self._unnumbered = unnumbered
         self._timeout_ns = round(options.history_timeout_seconds * _SECOND_NS)
-        self._newest = newest
-        """Pages hold the newest of each key alone: not the end of a run that another followed."""
-        self._wanted = self.active = wanted
+        self._newest = self._newest_asked = newest
+        """If not 0, pages hold so many of each key: not the end of a run that another followed."""
+        self.wanted = self.active = wanted
         """Live samples of sources that are not followed yet wait."""
         self.complete = self._done = not wanted
         """All that is wanted was read whole, once; so was what was asked for last."""
@@ -114,9 +113,9 @@ class History:
         self._ours_ns: int | None = None
         """Of runs that were not followed, what caches removed is a loss from then on; None: it is
         one of runs that began since `_since_ns`, and of what lies behind their first number."""
-        self.names = RunNames(options.places_max)
-        self._readings: dict[Key, Reading] = {}
-        self._twins = Twins(options.places_max, self._readings.__contains__)
+        self._readings = Readings()
+        self.names = RunNames(options.places_max, self._readings, sources.called)
+        self._twins = Twins(options.places_max, self._readings, outputs.report)
         self._reached: dict[SourceId, int] = {}
         """The latest epoch of each source of which something was delivered."""
         self._question: int | None = None
@@ -169,7 +168,7 @@ class History:
 
         Nothing changes where all is being asked for anyway.
         """
-        if not (self._wanted and self.complete):
+        if not (self.wanted and self.complete):
             return
         if self._since_ns is not None and not self._done:
             since_ns = min(since_ns, self._since_ns)
@@ -178,7 +177,7 @@ class History:
     @property
     def is_whole(self) -> bool:
         """Whether all that is wanted was read whole: nothing is asked again of whoever appears."""
-        return self._wanted and self._done
+        return self.wanted and self._done
 
     def ask_again(self, now_ns: int) -> None:
         """Somebody appeared: what was not answered so far may be answered now."""
@@ -199,7 +198,7 @@ class History:
         further number it is asked once.
         """
         nothing_came = numbering.next_sn is None and numbering.declared
-        if self._wanted and nothing_came and last_sn > numbering.asked_to:
+        if self.wanted and nothing_came and last_sn > numbering.asked_to:
             numbering.asked_to = last_sn
             self.complete, self._done, self._since_ns, self._ours_ns = False, False, None, None
             self.ask_again(now_ns)
@@ -275,11 +274,9 @@ class History:
         group.fetch = None
         if isinstance(event, Fetched):
             self._fill(key, group, event.answer)
-            if (
-                self.seam is not None
-                and len(group.samples) > 2 * self._options.history_page_samples
-            ):
-                self._begin_anew()  # much was published before the seam: page by page it fits
+            much = len(group.samples) > 2 * self._options.history_page_samples
+            if self.seam is not None and much:
+                self._begin_anew()  # it was published before the seam: page by page it fits
                 return
             cut = event.answer.cut_after
             if cut is not None and cut != fetch.after and group.missing:
@@ -297,10 +294,7 @@ class History:
 
     def take_readings(self) -> list[tuple[Key, Reading]]:
         """Return, once, how far each numbering was delivered, by source and epoch."""
-        fresh = [read for read in self._readings.items() if not read[1].handed_over]
-        for _, reading in fresh:
-            reading.handed_over = True
-        return sorted(fresh, key=_FIRST)
+        return sorted(self._readings.hand_over(), key=_FIRST)
 
     def _ask(self) -> None:
         self._due_ns = None
@@ -311,6 +305,7 @@ class History:
         elif self.seam is not None:
             samples_max = self.seam.page_samples(samples_max)
         since_ns, as_wanted = self._since_ns, self._ours_ns is not None
+        self._newest_asked = self._newest if since_ns is None or as_wanted else 0
         self._outputs.ask(AskHistory(self._question, self._after, samples_max, since_ns, as_wanted))
 
     def _begin_anew(self) -> None:
@@ -331,13 +326,14 @@ class History:
         self._deadline_ns = now_ns + self._timeout_ns
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
-        answer = replace(answer, parts=told_apart(answer.parts))
-        self.names.agree(answer.parts)
+        given = self._given(answer.parts)
+        answer = replace(answer, parts=told_apart(answer.parts, given))
+        self.names.agree(answer.parts, partial(self._held.shown, self._sources))
         shorten(self._reached, self._options.places_max)
-        self._twins.learn(answer.parts, self.names)
+        self._twins.learn(answer.parts, self.names, given)
         stand = self._twins.stand
         every = [s for part in answer.parts for s in self.names.renamed(part, part.samples, stand)]
-        samples = merged(answer, every)
+        samples = merged(answer, every, self._newest_asked)
         self._in_order = samples
         self._page = {}
         groups = by_run(samples)
@@ -345,7 +341,7 @@ class History:
             self._begin_anew()
             return
         for key, group in (taken := self._without_later(groups)).items():
-            self._take_group(key, group)
+            self._take_group(key, group, now_ns)
         if len({source for source, _ in groups}) < len(groups) or len(taken) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
         if self._options.recovery:
@@ -367,7 +363,7 @@ class History:
         name = self.names.of(key)
         return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *key, name)
 
-    def _take_group(self, key: Key, samples: list[Sample]) -> None:
+    def _take_group(self, key: Key, samples: list[Sample], now_ns: int) -> None:
         if is_unnumbered(key[0]):
             self._take_unnumbered(key, samples)
             return
@@ -376,27 +372,32 @@ class History:
         sns = sorted(by_sn)
         if not sns:
             return
-        catches_up, over, given_as = self._since_ns is not None, False, key
+        catches_up, given_as, over = self._since_ns is not None, key, False
         if not name:
             key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns])
             sns = [*by_sn]
         else:
             over = self._held.is_before_shown(self._sources, name, samples, self.reading)
+            is_known = over or key in self._readings
+            self._sources.let_follow(*key, name, now_ns, is_known=is_known)
         reading = self._held.reading_of(self._sources, *key, name)
         if reading is None or reading.numbering is None:
             late = over or (reading is not None and reading.late)
             late |= self._reached.get(key[0], key[1]) > key[1]  # its successor has begun
-            default = reading or self._reading_from(key, name, sns[0])
+            begun = not name and self._held.brought_the_run_before([*by_sn.values()])
+            default = reading or self._reading_from(key, name, 0 if begun else sns[0])
             reading = self._readings.setdefault(key, default)
             reading.late = late
             reading.handed_over |= over
             if late:
                 reading.next_sn = max(reading.next_sn, default.next_sn)
             shorten(self._readings, self._options.places_max)
+        read = self._readings.get(key, reading)
+        reading.first_sn = min(reading.first_sn, read.first_sn)  # under another name, perhaps
         ours = [sn for sn in sns if sn >= reading.next_sn]
         too_late = [sn for sn in sns if sn < reading.first_sn]
-        if reading.late:
-            too_late += ours
+        if reading.late and reading.began is None:  # what it lacks between is of before us
+            too_late, ours = too_late + ours, []
             reading.next_sn = max(reading.next_sn, sns[-1] + 1)
         if reading.late or not catches_up:  # else: of before we came
             for run in RangeSet.of(too_late):
@@ -406,22 +407,45 @@ class History:
         if reading.numbering is not None:
             reading.numbering.first_sn = reading.first_sn
             self._live += [by_sn[sn] for sn in ours]
-        if reading.numbering is not None or reading.late:
             ours = []
         if (
-            key != given_as
+            reading.late
+            or key != given_as
             or len(ours) != len(samples)
             or any(sample.sn != sn for sample, sn in zip(samples, ours, strict=True))
         ):
             self._in_order = None
         if ours and self._page is not None:
-            reading.handed_over = False
+            self._readings.go_on(key)
             missing = RangeSet([(reading.next_sn, ours[-1])]).difference(RangeSet.of(ours))
             self._page[key] = Group(reading, [by_sn[sn] for sn in ours], missing, given_as)
+
+    def ended(self, run: Numbering) -> None:
+        """Remember how far a run was given that is followed no more: a page may bring it again."""
+        if run.next_sn is not None:
+            read = Reading.of_ended(run)
+            self._readings.setdefault(self.names.key_of(run), read).take_over(read)
+            shorten(self._readings, self._options.places_max)
+
+    def forget(self, run: Numbering | None) -> None:
+        """What was given as a run that ended turned out to be of the next: nothing of it was."""
+        if run is not None:
+            self._readings.forget(self.names.key_of(run), run.began)
 
     def reading(self, source: SourceId, name: str) -> Reading | None:
         """Return how far a named run was read, if it was."""
         return self._readings.get((source, self.names.called.get((source, name), -1)))
+
+    def _given(self, parts: Sequence[AnswerPart]) -> AnswerPart | None:
+        """Return what shows the runs without a name that were given so far of sources on a page."""
+        samples = (one for part in parts for one in part.samples) if self._readings else ()
+        runs = (
+            run
+            for source in dict.fromkeys(one.source for one in samples)
+            for run in self._readings.of(source).values()
+        )
+        given = [run.shows for run in runs if run.shows is not None]
+        return AnswerPart(given) if given else None
 
     def _without_later(self, groups: Mapping[Key, list[Sample]]) -> dict[Key, list[Sample]]:
         """Return what of a page is not left to what waits, nor was followed live."""
@@ -441,7 +465,7 @@ class History:
         name, source = self.names.of(key), key[0]
         if key in self._readings or not self._held.has_begun(source, name):
             return False
-        read = [run for (of, _), run in self._readings.items() if of == source]
+        read = [*self._readings.of(source).values()]
         groups = [group for (of, _), group in page.items() if of == source]
         return self._held.goes_first(source, name, groups, read)
 
@@ -456,12 +480,19 @@ class History:
         followed = self._sources.stands(source)
         if followed is not None:
             epoch, over = followed.place(epoch, samples)
+        reached = self._readings.get((source, self._reached.get(source, epoch)))
+        if (
+            reached is not None
+            and reached.shows is not None
+            and (source, epoch) not in self._readings
+        ):
+            over |= is_of_an_earlier(reached, samples)
         return (source, epoch), {sample.sn: under(sample, epoch) for sample in samples}, over
 
     def _unread(self, came: list[Sample], key: Key) -> list[Sample]:
         """Return, of what came while we looked, what is of no other run on a page so far."""
         source, epoch = key
-        runs = [run for (of, at), run in self._readings.items() if of == source and at != epoch]
+        runs = [run for at, run in self._readings.of(source).items() if at != epoch]
         groups = [g for (of, at), g in (self._page or {}).items() if of == source and at != epoch]
         known = {(one.sn, one.ntp64) for group in groups for one in group.samples}
         unknown = (one for one in came if (one.sn, one.ntp64) not in known)
@@ -511,48 +542,20 @@ class History:
         self._outputs.ask(fetch)
 
     def _fill(self, key: Key, group: Group, answer: Answer) -> None:
-        group.whole &= answer.whole
-        heard = group.whole and answer.cut_after is None
         name = self.names.of(key)
-        latest_ntp64 = group.latest_ntp64
         others: set[Key] = set() if name else self._twins.names(key) | {group.given_as or key}
-        for part in answer.parts:
-            called = called_in(part, part.called(key, name), others)
-            for sample in part.samples:
-                known = (sample.source, sample.epoch) in called
-                if not known or sample.sn not in group.missing:
-                    continue
-                # A publisher's own cache names no run: what is later is of the one it has now.
-                if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
-                    continue
-                group.missing.remove(sample.sn, sample.sn)
-                group.samples.append(under(sample, key[1]))
-                self._in_order = None
-        for part in answer.parts:
-            called = called_in(part, part.called(key, name), others)
-            for absence in part.absent:
-                is_loss = absence.reason is AbsenceReason.SKIPPED
-                if absence.reason is AbsenceReason.TRIMMED:
-                    of_us = self._ours_ns is None or group.reading.began is not None
-                    is_loss = group.is_ours(absence.first, self.began_ns if of_us else None)
-                known = (absence.source, absence.epoch) in called
-                if not known or (is_loss and not heard):
-                    continue
-                for run in group.missing.clip(absence.first, absence.last):
-                    group.missing.remove(run.first, run.last)
-                    group.end = max(group.end, run.last) if group.to_end else group.end
-                    if not is_loss:  # other keys' numbers, and what was removed before we came
-                        group.passed.add(run.first, run.last)
-        if group.to_end and heard and answer.answerers:
-            group.learn_end()
+        of_us = self._ours_ns is None or group.reading.began is not None
+        if group.fill(answer, Called(key, name, others), self.began_ns if of_us else None):
+            self._in_order = None
 
     def _deliver(self, now_ns: int) -> None:
         """Pass the page on, with a report for what nobody gave or explained; go on."""
         page, self._page = self._page or {}, None
-        for source, epoch in page:
-            if is_unnumbered(source):
-                continue
-            self._reached[source] = max(epoch, self._reached.pop(source, epoch))
+        for (source, epoch), group in page.items():
+            if group.reading.late:
+                group.report_all((source, epoch), self._outputs)
+            elif not is_unnumbered(source):
+                self._reached[source] = max(epoch, self._reached.pop(source, epoch))
         self._fetches.clear()
         samples = self._in_order
         if samples is None:
@@ -565,16 +568,13 @@ class History:
                 continue
             group = page[sample.source, sample.epoch]
             reading = group.reading
-            if group.follows is not None:
-                before, ended = group.follows
-                ended.finish(before, self._outputs)
-                group.follows = None
+            group.finish_before(self._outputs)
             if sample.sn != reading.next_sn:
                 hole = RangeSet([(reading.next_sn, sample.sn - 1)]).difference(group.passed)
                 for run in hole:
                     self._outputs.report(sample.source, sample.epoch, run.first, run.last)
             reading.next_sn = sample.sn + 1
-            reading.began = reading.began or (sample.sn, sample.ntp64)
+            reading.begin(sample, self.names)
             if sample.ntp64 > reading.newest_ntp64:
                 reading.newest_ntp64 = sample.ntp64
             if isinstance(sample, TooLarge):

@@ -8,7 +8,7 @@ the number that was delivered before the hole is asked for with it the next time
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,17 +20,7 @@ from durable_cache.protocol.wire import Absence
 
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
-
-__all__ = [
-    "Owns",
-    "called_by",
-    "came_with_token",
-    "is_left_over",
-    "is_of_a_later",
-    "is_of_an_earlier",
-    "of_run",
-]
-
+    from durable_cache.protocol.subscriber.reading import Reading
 
 _HALF = SOURCE_SN_MODULUS // 2
 """Numbers so far apart lie on either side of a wrap (ADR 0110)."""
@@ -75,7 +65,7 @@ def is_of_a_later(numbering: Numbering, samples: Iterable[Sample]) -> bool:
     )
 
 
-def is_of_an_earlier(numbering: Numbering, samples: Iterable[Sample]) -> bool:
+def is_of_an_earlier(numbering: Numbering | Reading, samples: Iterable[Sample]) -> bool:
     """Tell whether samples show a run that ended before a nameless one was passed on."""
     following = numbering.next_sn or 0
     first, began = numbering.began or (SOURCE_SN_MODULUS, 0)
@@ -95,37 +85,77 @@ def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -
     return bool(numbering.incarnation) and not sample.epoch and sample.received_ns <= until_ns
 
 
-def is_left_over(sample: Sample, ended: Numbering, window: int) -> bool:
-    """Tell whether a number goes on where a run ended, published together with its last."""
-    ahead = sample.sn - (ended.next_sn or 0)
-    apart = abs(sample.ntp64 - ended.newest_ntp64)
-    return 0 <= ahead <= window and apart <= RESTART_NTP64 and not sample.stamped
+def is_left_over(sample: Sample, ended: Numbering, begun: Numbering, window: int) -> bool:
+    """Tell whether a number is of a run that ended, not of the one that began and holds it.
+
+    It was published together with the last of it, or before the other began: it goes on where the
+    run ended, or is one of the last that were missed there (ADR 0269).
+    """
+    following = ended.next_sn or 0
+    left_over = abs(sample.ntp64 - ended.newest_ntp64) <= RESTART_NTP64
+    if sample.sn >= following:
+        between = begun.began is not None and sample.ntp64 + RESTART_NTP64 < begun.began[1]
+        left_over |= between and ended.newest_ntp64 < sample.ntp64
+        left_over &= sample.sn - following <= window
+    else:
+        left_over |= sample.ntp64 < begun.began_ntp64_min
+        left_over &= ended.gone_from is not None and ended.gone_from <= sample.sn
+    return left_over and not sample.stamped
 
 
-def of_run(numbering: Numbering, part: AnswerPart) -> AnswerPart:
-    """Return what of a part is of a run that begins, where the part shows how it is called there.
+def of_run(numbering: Numbering, others: Iterable[Numbering], part: AnswerPart) -> AnswerPart:
+    """Return what of a part may be of a run without a name, as far as what is held here shows it.
 
-    Another run may have come and gone since the one before, of which nothing came here: its times
-    lie between the two. What is held tells them apart, for it is in the part under one name.
+    In one answer a run has one name. What bears the name of a sample that is held in another run
+    (`others`) is of that: a thread of its publisher may have stamped it a little earlier than the
+    first that came. And of a run that begins, what is held shows its name, and what is another's:
+    one may have come and gone since the one before, of which nothing came here, and its times lie
+    between the two (ADR 0274).
     """
     source = numbering.source
-    if numbering.incarnation or numbering.next_sn != numbering.first_sn:
+    if numbering.incarnation:
         return part
-    called = {
-        sample.epoch
-        for sample in part.samples
-        if sample.source == source
-        and (held := numbering.pending.get(sample.sn)) is not None
-        and (held.key, held.ntp64) == (sample.key, sample.ntp64)
-    }
-    if not called:
+    called = _called_as_held(numbering, part)
+    foreign = (other for other in others if other is not numbering and not other.incarnation)
+    left = {epoch for other in foreign for epoch in _called_as_held(other, part)} - called
+    if numbering.is_at_its_first:
+        left |= _called_otherwise(numbering, part) - called
+    begins = bool(called) and numbering.is_at_its_first
+    if not left and not begins:
         return part
 
-    def is_of_it(one: Sample | Absence) -> bool:
-        return one.source != source or one.epoch in called
+    def may_be(one: Sample | Absence) -> bool:
+        shown = one.epoch in called if begins else one.epoch not in left
+        return one.source != source or shown
 
     return replace(
         part,
-        samples=[*filter(is_of_it, part.samples)],
-        absent=tuple(filter(is_of_it, part.absent)),
+        samples=[*filter(may_be, part.samples)],
+        absent=tuple(filter(may_be, part.absent)),
     )
+
+
+def _called_as_held(numbering: Numbering, part: AnswerPart) -> set[int]:
+    """Return by which epochs samples come that are held in a run."""
+    return {
+        sample.epoch
+        for sample, held in _beside_held(numbering, part)
+        if (held.key, held.ntp64) == (sample.key, sample.ntp64)
+    }
+
+
+def _called_otherwise(numbering: Numbering, part: AnswerPart) -> set[int]:
+    """Return by which epochs others come under numbers that are held in a run."""
+    return {
+        sample.epoch
+        for sample, held in _beside_held(numbering, part)
+        if not (held.stamped or sample.stamped) and held.ntp64 != sample.ntp64
+    }
+
+
+def _beside_held(numbering: Numbering, part: AnswerPart) -> Iterator[tuple[Sample, Sample]]:
+    """Yield what comes under numbers that are held in a run, each with what is held."""
+    pending = numbering.pending
+    for sample in part.samples if pending else ():
+        if sample.source == numbering.source and (held := pending.get(sample.sn)) is not None:
+            yield sample, held

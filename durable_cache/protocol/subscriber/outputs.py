@@ -10,8 +10,6 @@ from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.subscriber.events import Deliver, Missed, Output
 from durable_cache.protocol.subscriber.subjects import Subjects
 
-__all__ = ["Outputs"]
-
 _ATTACHMENT = attrgetter("attachment")
 
 

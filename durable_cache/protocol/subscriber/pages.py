@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
+from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
@@ -21,10 +22,9 @@ from durable_cache.protocol.subscriber.events import Answer, AnswerPart, Fetch
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.subscriber.reading import Reading
-from durable_cache.protocol.subscriber.run_names import RunNames
-from durable_cache.protocol.wire import incarnation_after
-
-__all__ = ["RETRY_NS", "Group", "Key", "called_in", "in_source_order", "merged", "seek_ends"]
+from durable_cache.protocol.subscriber.run_names import RunNames, under
+from durable_cache.protocol.subscriber.run_table import RunTable
+from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
 RETRY_NS = 100_000_000
 """The pause before what is missing is asked for again, at first."""
@@ -35,6 +35,27 @@ _SN = attrgetter("sn")
 _FIRST = itemgetter(0)
 Key = tuple[SourceId, int]
 """A run: its source, and the epoch by which it goes here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How a run is called: here, and by whoever answers."""
+
+    key: Key
+    name: str
+    others: set[Key]
+    """What else a run without a name goes by."""
+
+    def by(self, part: AnswerPart) -> set[Key | None]:
+        """Return by which names one answer means the run: by its own, and by what else it goes.
+
+        Whoever has it under an epoch has another run without one: 0 is a name of whatever has none.
+        """
+        names = {part.called(self.key, self.name), *self.others}
+        given = {(sample.source, sample.epoch) for sample in part.samples}
+        if any(key is not None and key[1] != EPOCH_UNKNOWN for key in names & given):
+            return {key for key in names if key is not None and key[1] != EPOCH_UNKNOWN}
+        return names
 
 
 @dataclass(slots=True)
@@ -95,12 +116,52 @@ class Group:
         if end < _LAST_SN:
             self.missing.remove(end + 1, _LAST_SN)
 
+    def fill(self, answer: Answer, run: Called, came_ns: int | None) -> bool:
+        """Take what was said about its missing numbers; tells whether samples were.
+
+        `came_ns` is when we came, as for `is_ours`: what caches removed since then is a loss.
+        """
+        self.whole &= answer.whole
+        heard = self.whole and answer.cut_after is None
+        before, latest_ntp64 = len(self.samples), self.latest_ntp64
+        for part in answer.parts:
+            called = run.by(part)
+            for sample in part.samples:
+                known = (sample.source, sample.epoch) in called
+                if not known or sample.sn not in self.missing:
+                    continue
+                # A publisher's own cache names no run: what is later is of the one it has now.
+                if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
+                    continue
+                self.missing.remove(sample.sn, sample.sn)
+                self.samples.append(under(sample, run.key[1]))
+        for part in answer.parts:
+            called = run.by(part)
+            for absence in part.absent:
+                is_loss = absence.reason is AbsenceReason.SKIPPED
+                if absence.reason is AbsenceReason.TRIMMED:
+                    is_loss = self.is_ours(absence.first, came_ns)
+                known = (absence.source, absence.epoch) in called
+                if not known or (is_loss and not heard):
+                    continue
+                for gone in self.missing.clip(absence.first, absence.last):
+                    self.missing.remove(gone.first, gone.last)
+                    self.end = max(self.end, gone.last) if self.to_end else self.end
+                    if not is_loss:  # other keys' numbers, and what was removed before we came
+                        self.passed.add(gone.first, gone.last)
+        if self.to_end and heard and answer.answerers:
+            self.learn_end()
+        return len(self.samples) > before
+
+    def report_all(self, key: Key, outputs: Outputs) -> None:
+        """Report what somebody has, and what nobody explained: it comes too late."""
+        self.end = max(map(_SN, self.samples))
+        self.samples.clear()
+        self.finish(key, outputs)
+
     def finish(self, key: Key, outputs: Outputs) -> None:
         """Report what nobody gave of its end, before the first sample of the next run."""
-        if self.follows is not None:
-            before, group = self.follows
-            group.finish(before, outputs)
-            self.follows = None
+        self.finish_before(outputs)
         if self.reading.next_sn <= self.end:
             lost = RangeSet([(self.reading.next_sn, self.end)]).difference(self.passed)
             for run in lost:
@@ -109,32 +170,24 @@ class Group:
         if self.to_end:
             outputs.begin_unsure()
 
-
-def called_in(part: AnswerPart, name: Key | None, others: set[Key]) -> set[Key | None]:
-    """Return by which names one answer means a run: by `name`, and by what else it goes.
-
-    Whoever has it under an epoch has another run without one: 0 is a name of whatever has none.
-    """
-    names = {name, *others}
-    given = {(sample.source, sample.epoch) for sample in part.samples}
-    if any(key is not None and key[1] != EPOCH_UNKNOWN for key in names & given):
-        return {key for key in names if key is not None and key[1] != EPOCH_UNKNOWN}
-    return names
+    def finish_before(self, outputs: Outputs) -> None:
+        """Finish the run that it follows, once."""
+        if self.follows is not None:
+            before, group = self.follows
+            group.finish(before, outputs)
+            self.follows = None
 
 
 def seek_ends(
-    page: dict[Key, Group], readings: Mapping[Key, Reading], sources: Sources, names: RunNames
+    page: dict[Key, Group], readings: RunTable[Reading], sources: Sources, names: RunNames
 ) -> bool:
     """Let runs that others follow on the page be given to their ends; tells whether one is."""
     sought = False
     for key, group in sorted(page.items(), key=_FIRST):
         source, epoch = key
-        if is_unnumbered(source) or not group.samples:
+        if is_unnumbered(source) or not group.samples or group.reading.late:
             continue
-        before = (
-            source,
-            max((at for of, at in readings if of == source and at < epoch), default=0),
-        )
+        before = source, max((at for at in readings.of(source) if at < epoch), default=0)
         reading = readings.get(before)
         if before == key or reading is None or reading.end_sought or reading.late:
             continue
@@ -152,16 +205,32 @@ def seek_ends(
     return sought
 
 
-def merged(answer: Answer, samples: list[Sample]) -> list[Sample]:
-    """Return what all parts hold up to the earliest cut, once each, in order of time."""
+def merged(answer: Answer, samples: list[Sample], newest: int) -> list[Sample]:
+    """Return what all parts hold up to the earliest cut, once each, in order of time.
+
+    Where each gave the `newest` of each key that it has, not 0, those of all are wanted (ADR 0271).
+    """
     if len(answer.parts) > 1:
         samples = list({sample.identity: sample for sample in samples}.values())
+        samples = _newest_of(samples, newest) if newest else samples
     samples.sort(key=_NTP64)
     cut = answer.cut_after
     if cut is None:
         return samples
     place = cut.time_order
     return [s for s in samples if s.ntp64 < cut.ntp64 or s.time_order <= place]
+
+
+def _newest_of(samples: list[Sample], newest: int) -> list[Sample]:
+    """Return the newest of each key; what two answerers call differently counts once."""
+    published = {_as_published(sample): sample for sample in samples}
+    kept = set(map(_as_published, newest_per_key(published.values(), newest)))
+    return [sample for sample in samples if _as_published(sample) in kept]
+
+
+def _as_published(sample: Sample) -> tuple[str, SourceId, int, int]:
+    stamped_by_its_publisher = 0 if sample.stamped else sample.ntp64
+    return sample.key, sample.source, sample.sn, stamped_by_its_publisher
 
 
 def in_source_order(groups: Mapping[Key, Group]) -> list[Sample]:

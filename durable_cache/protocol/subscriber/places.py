@@ -9,7 +9,7 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
@@ -19,8 +19,6 @@ from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.outputs import Outputs
-
-__all__ = ["Crowd", "Crowded", "Sources"]
 
 _SECOND_NS = 1_000_000_000
 _LOOKED_AT_MAX = 1000
@@ -171,6 +169,25 @@ class Sources:
         """Return a source that is known: a copy of its place, where there is no room for it."""
         followed, place = self.known(source), self._places.get(source)
         return followed if place is None else place.followed(source)
+
+    def called(self, source: SourceId) -> Mapping[str, int]:
+        """Return by which epoch each run of a source goes that a token named, or history.
+
+        Those that only an earlier life followed may go by what caches call them now.
+        """
+        known = self.followed.get(source) or self._places.get(source)
+        if known is None:
+            return {}
+        resumed = {run.incarnation for run in known.numberings if run.resumed}
+        return {run: epoch for run, epoch in dict(known.seen).items() if run not in resumed}
+
+    def let_follow(
+        self, source: SourceId, epoch: int, incarnation: str, now_ns: int, *, is_known: bool
+    ) -> None:
+        """Let a run that history names wait behind the one that is passed on (ADR 0255)."""
+        followed = None if is_known else self.known(source)
+        if followed is not None and followed.live:
+            followed.let_follow(epoch, incarnation, self._options, now_ns)
 
     def follow(self, source: SourceId) -> Followed | None:
         """Return a source, followed from now on; None where all that are followed wait."""

@@ -32,8 +32,6 @@ from durable_cache.model.unnumbered import UNNUMBERED_EID, is_unnumbered
 from durable_cache.protocol.consumers import OPEN_RUNS_MAX, Position
 from durable_cache.protocol.standings import Standing
 
-__all__ = ["Point", "Positions", "join_positions", "resumed_from", "rewound", "standings_of"]
-
 _HANDLED_MAX = 1_000
 """Samples whose handlers returned that may wait to be joined with the rest."""
 _LOOKED_AT_MAX = 1_000

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.following import Numbering
-
-__all__ = ["Reading", "Seam"]
+from durable_cache.protocol.subscriber.run_names import RunNames
+from durable_cache.protocol.subscriber.run_table import RunTable
 
 _FIRST_PAGE_SAMPLES = 500
 """A page that is there within a few milliseconds; each one after it may hold twice as many."""
@@ -23,6 +25,8 @@ class Reading:
     newest_ntp64: int = 0
     began: tuple[int, int] | None = None
     """The number and the time of the first sample that was passed on."""
+    shows: Sample | None = None
+    """That sample, without its payload, of a run that no answer names: it shows the run."""
     numbering: Numbering | None = None
     """It is followed live: what it lacks goes through there."""
     late: bool = False
@@ -33,9 +37,79 @@ class Reading:
     """What follows its last sample was asked for: a later run is on a page."""
     handed_over: bool = False
 
+    def begin(self, sample: Sample, names: RunNames) -> None:
+        """Note the first sample that is passed on."""
+        if self.began is not None:
+            return
+        self.began = sample.sn, sample.ntp64
+        if not names.of((sample.source, sample.epoch)):
+            self.shows = replace(sample, payload=b"", attachment=None)
+
+    @classmethod
+    def of_ended(cls, run: Numbering) -> Reading:
+        """Return how far a run was followed that has ended.
+
+        What was delivered of it is not missed, nor what was of before us where an earlier life
+        followed it.
+        """
+        first = 0 if run.resumed else run.first_sn or 0
+        return cls(
+            first,
+            run.next_sn or 0,
+            run.newest_ntp64,
+            run.began,
+            late=True,
+            handed_over=True,
+        )
+
+    def take_over(self, other: Reading) -> None:
+        """Be as far as both are that turned out to be of one run."""
+        if other.first_sn < self.first_sn or self.began is None:
+            self.began, self.shows = other.began or self.began, other.shows or self.shows
+        self.first_sn = min(self.first_sn, other.first_sn)
+        self.next_sn = max(self.next_sn, other.next_sn)
+        self.newest_ntp64 = max(self.newest_ntp64, other.newest_ntp64)
+
     def has_read(self, sample: Sample) -> bool:
         """Tell whether a sample lies among the numbers and the times that were delivered."""
         return self.first_sn <= sample.sn < self.next_sn and sample.ntp64 <= self.newest_ntp64
+
+
+class Readings(RunTable[Reading]):
+    """How far each run was read; hands over what was read since, without a look at all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since: dict[tuple[SourceId, int], None] = {}
+
+    def __setitem__(self, key: tuple[SourceId, int], value: Reading) -> None:
+        super().__setitem__(key, value)
+        self._since[key] = None
+
+    def __delitem__(self, key: tuple[SourceId, int]) -> None:
+        super().__delitem__(key)
+        self._since.pop(key, None)
+
+    def go_on(self, key: tuple[SourceId, int]) -> None:
+        """A page brings more of a run; that of one that is over nobody follows."""
+        reading = self.get(key)
+        if reading is not None and not reading.late:
+            reading.handed_over = False
+            self._since[key] = None
+
+    def forget(self, key: tuple[SourceId, int], began: tuple[int, int] | None) -> None:
+        """Forget a run, if what was given of it began with that number and time."""
+        reading = self.get(key)
+        if reading is not None and reading.began == began:
+            del self[key]
+
+    def hand_over(self) -> list[tuple[tuple[SourceId, int], Reading]]:
+        """Return the runs that were read since this was called last, but those that are over."""
+        fresh = [(key, self[key]) for key in self._since if not self[key].handed_over]
+        self._since.clear()
+        for _, reading in fresh:
+            reading.handed_over = True
+        return fresh
 
 
 @dataclass(slots=True)

@@ -28,8 +28,6 @@ from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.positions import resumed_from
 from durable_cache.protocol.subscriber.reading import Seam
 
-__all__ = ["ResumingEngine"]
-
 
 class ResumingEngine(SubscriberEngine):
     """Reads all of history from where the positions stand; owned by one thread."""

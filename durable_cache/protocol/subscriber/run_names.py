@@ -3,57 +3,182 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.protocol.subscriber.run_table import RunTable, shorten
 
-__all__ = ["RunNames", "shorten", "under"]
+if TYPE_CHECKING:
+    from durable_cache.protocol.subscriber.following import Numbering
+    from durable_cache.protocol.subscriber.reading import Reading
 
 _Key = tuple[SourceId, int]
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
+_Run = tuple[SourceId, str]
+_Named = list[tuple[str, int]]
+"""The runs of one source that an answerer names, each with its epoch there."""
 
 
 class RunNames:
-    """The runs that answers named; of each table the oldest beyond `places_max` are forgotten."""
+    """The runs that answers named; of each table the oldest beyond `places_max` are forgotten.
 
-    def __init__(self, places_max: int) -> None:
-        self._places_max = places_max
-        self.incarnations: dict[_Key, str] = {}
+    `readings` tell how far each run was given, `followed` returns by which epoch each run of a
+    source goes that a token named here.
+    """
+
+    def __init__(
+        self,
+        places_max: int,
+        readings: Mapping[_Key, Reading],
+        followed: Callable[[SourceId], Mapping[str, int]],
+    ) -> None:
+        self._places_max, self._readings, self._followed = places_max, readings, followed
+        self.incarnations: RunTable[str] = RunTable()
         """The name of each run, by source and the epoch by which it goes here."""
-        self.called: dict[tuple[SourceId, str], int] = {}
+        self.called: dict[_Run, int] = {}
         """The epoch by which each named run goes here."""
 
     def of(self, key: _Key) -> str:
         """Return the name of a run; empty where no answer named it."""
         return self.incarnations.get(key, "")
 
-    def agree(self, parts: Iterable[AnswerPart]) -> None:
+    def key_of(self, run: Numbering) -> _Key:
+        """Return the source of a run that is followed, and the epoch by which it goes here."""
+        source, name = run.source, run.incarnation
+        epoch = run.epoch if run.called is None else run.called
+        if name:  # as it began it may have gone by no name, or by that of another
+            epoch = self._followed(source).get(name, epoch)
+            epoch = epoch if self.known((source, epoch)) in ("", name) else run.epoch
+        return source, self.called.get((source, name), epoch)
+
+    def known(self, key: _Key) -> str:
+        """Return the name of a run, also of one that a token alone named."""
+        followed = (name for name, epoch in self._followed(key[0]).items() if epoch == key[1])
+        return self.of(key) or next(followed, "")
+
+    def is_taken(self, source: SourceId, epoch: int, name: str) -> bool:
+        """Tell whether an answer named another run of the source that goes by an epoch here."""
+        return self.incarnations.get((source, epoch), name) != name
+
+    def agree(self, parts: Sequence[AnswerPart], shown: Callable[[SourceId], str]) -> None:
         """Choose how runs are called: as whoever knows most calls them, and no two alike.
 
+        A run whose token is `shown` goes behind all that were published before it, unless somebody
+        knows of a later one, or something of it was read already (ADR 0262).
         A publisher's own cache knows of no run before, and may call its run as a cache calls that.
+        A run that comes before one that has its epoch here, or an earlier, goes by the next lower
+        that is nobody's name (ADR 0266). One of which nobody says so, though its epoch is taken,
+        goes behind all.
         """
-        fresh: dict[tuple[SourceId, str], int] = {}
-        told: Counter[tuple[SourceId, str]] = Counter()
-        for part in parts:
-            runs = Counter(source for source, _, _ in part.incarnations)
-            for source, epoch, name in part.incarnations:
-                fresh[source, name] = max(epoch, fresh.get((source, name), epoch))
-                told[source, name] = max(runs[source], told[source, name])
-        for run in sorted(fresh, key=lambda run: -told[run]):
-            source, name = run
-            if run not in self.called:
-                epoch = fresh[run]
-                if self.incarnations.get((source, epoch), name) != name:
-                    epoch = 1 + max(taken for of, taken in self.incarnations if of == source)
-                self.called[run] = epoch
-            self.incarnations[source, self.called[run]] = name
+        told = _told(parts)
+        last = self._shown_behind(told, parts, shown)
+        for source, answers in told.items():
+            self._choose(source, answers, last.get(source, ""))
         shorten(self.called, self._places_max)
         shorten(self.incarnations, self._places_max)
+
+    def _choose(self, source: SourceId, answers: Sequence[_Named], last: str) -> None:
+        """Choose how the runs of one source are called; the one that is `last` goes behind all."""
+        epochs = _latest(answers)
+        self._take_over(source, answers)
+        known: Counter[str] = Counter()
+        for named in answers:
+            for name, _ in named:
+                known[name] = max(len(named), known[name])
+        for name in sorted(epochs, key=lambda name: (name == last, -known[name], -epochs[name])):
+            run = source, name
+            if name == last:
+                self.called[run] = 1 + max(self._others(source, name, epochs))
+            elif run not in self.called:
+                self.called[run] = self._free(run, epochs, answers)
+            self.incarnations[source, self.called[run]] = name
+
+    def _take_over(self, source: SourceId, answers: Sequence[_Named]) -> None:
+        """Call runs as they are followed, unless an answerer has them in another order."""
+        followed = self._followed(source)
+        for name, epoch in followed.items():
+            if (source, name) in self.called or self.is_taken(source, epoch, name):
+                continue
+            here = {one: self.called.get((source, one), followed.get(one)) for one in followed}
+            was_given = (source, epoch) in self._readings
+            if was_given or all(_fits(name, epoch, dict(named), here) for named in answers):
+                self.called[source, name] = epoch
+                self.incarnations[source, epoch] = name
+
+    def _others(self, source: SourceId, name: str, epochs: Mapping[str, int]) -> list[int]:
+        """Return by which epochs other runs of a source go, here or in these answers."""
+        known = self.incarnations.of(source).items()
+        here = [epoch for epoch, other in known if other != name]
+        return here + [epoch for other, epoch in epochs.items() if other != name]
+
+    def _shown_behind(
+        self,
+        told: Mapping[SourceId, Sequence[_Named]],
+        parts: Sequence[AnswerPart],
+        shown: Callable[[SourceId], str],
+    ) -> dict[SourceId, str]:
+        """Return the run of each source that shows its token behind others of later epochs."""
+        last: dict[SourceId, str] = {}
+        for source, answers in told.items():
+            epochs, name = _latest(answers), shown(source)
+            if name not in epochs:
+                continue
+            key = source, self.called.get((source, name), epochs[name])
+            is_earlier = key[1] < max(self._others(source, name, epochs), default=0)
+            if is_earlier and self._began(key) is None and not any(_behind(name, answers)):
+                last[source] = name
+        last = self._published_behind(last, parts) if last else last
+        for source, name in last.items():
+            for epoch in [at for at, one in self.incarnations.of(source).items() if one == name]:
+                del self.incarnations[source, epoch]
+        return last
+
+    def _published_behind(
+        self, runs: Mapping[SourceId, str], parts: Sequence[AnswerPart]
+    ) -> dict[SourceId, str]:
+        """Return those of these runs that times show behind another of their source."""
+        first: dict[SourceId, Sample] = {}
+        others: dict[SourceId, list[int]] = {source: [] for source in runs}
+        for source, name in runs.items():
+            for epoch, other in self.incarnations.of(source).items():
+                if other != name and (began := self._began((source, epoch))) is not None:
+                    others[source].append(began[1])
+        for part in parts:
+            names = part.names()
+            for sample in part.samples:
+                source = sample.source
+                called = names.get((source, sample.epoch)) if source in runs else ""
+                if called and called == runs[source]:
+                    if source not in first or sample.sn < first[source].sn:
+                        first[source] = sample
+                elif called and not sample.stamped:
+                    others[source].append(sample.ntp64)
+        return {
+            source: runs[source]
+            for source, sample in first.items()
+            if not sample.stamped and min(others[source], default=NTP64_MAX) < sample.ntp64
+        }
+
+    def _free(self, run: _Run, epochs: Mapping[str, int], answers: Sequence[_Named]) -> int:
+        """Return the epoch by which a run is to go that has none here yet."""
+        (source, name), epoch = run, epochs[run[1]]
+        later = [self.called.get((source, one), epoch + 1) for one in _behind(name, answers)]
+        before = min(later, default=epoch + 1)
+        if before > epoch and not self.is_taken(source, epoch, name):
+            return epoch
+        taken = {*self.incarnations.of(source), *epochs.values()}
+        lower = (at for at in range(before - 1, EPOCH_UNKNOWN, -1) if at not in taken)
+        return (next(lower, EPOCH_UNKNOWN) if before <= epoch else 0) or 1 + max(taken)
+
+    def _began(self, key: _Key) -> tuple[int, int] | None:
+        """Return the number and the time of the first sample that was given of a run."""
+        reading = self._readings.get(key)
+        return None if reading is None else reading.began
 
     def renamed(
         self, part: AnswerPart, samples: Sequence[Sample], stand: Mapping[_Key, int]
@@ -76,10 +201,39 @@ class RunNames:
         )
 
 
-def shorten(table: dict[KeyT, ValueT], places_max: int) -> None:
-    """Forget the oldest entries beyond a bound."""
-    while len(table) > places_max:
-        del table[next(iter(table))]
+def _told(parts: Iterable[AnswerPart]) -> dict[SourceId, list[_Named]]:
+    """Return, by source, how each answerer that names runs of it calls them."""
+    told: dict[SourceId, list[_Named]] = {}
+    for part in parts:
+        of_part: dict[SourceId, _Named] = {}
+        for source, epoch, name in part.incarnations:
+            of_part.setdefault(source, []).append((name, epoch))
+        for source, named in of_part.items():
+            told.setdefault(source, []).append(named)
+    return told
+
+
+def _latest(answers: Iterable[_Named]) -> dict[str, int]:
+    """Return the latest epoch by which each run of a source is called."""
+    latest: dict[str, int] = {}
+    for named in answers:
+        for name, epoch in named:
+            latest[name] = max(epoch, latest.get(name, epoch))
+    return latest
+
+
+def _behind(name: str, answers: Iterable[_Named]) -> Iterator[str]:
+    """Yield the runs that an answerer calls by later epochs than a run of the same source."""
+    for named in answers:
+        epochs = dict(named)
+        if name in epochs:
+            yield from (one for one, epoch in epochs.items() if epoch > epochs[name])
+
+
+def _fits(name: str, epoch: int, told: Mapping[str, int], here: Mapping[str, int | None]) -> bool:
+    """Tell whether an answerer has a run behind the same others as it goes behind here."""
+    others = ((here.get(one) or at, at) for one, at in told.items() if one != name)
+    return name not in told or all((at < told[name]) == (one < epoch) for one, at in others)
 
 
 def under(sample: Sample, epoch: int) -> Sample:

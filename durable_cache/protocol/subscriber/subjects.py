@@ -40,15 +40,6 @@ from durable_cache.protocol.subscriber.events import DeliveryOptions
 if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
 
-__all__ = [
-    "Condition",
-    "SubjectId",
-    "SubjectLoss",
-    "SubjectState",
-    "SubscriberWindow",
-    "Subjects",
-]
-
 _ATTACHMENT = attrgetter("attachment")
 _SECOND_NS = 1_000_000_000
 _HELD_MAX = 1024

@@ -41,8 +41,6 @@ from durable_cache.protocol.subscriber.events import (
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.places import Sources
 
-__all__ = ["Tails"]
-
 _SECOND_NS = 1_000_000_000
 _SPAN = 1000
 """Numbers of a question."""

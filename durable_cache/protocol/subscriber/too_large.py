@@ -16,8 +16,6 @@ from durable_cache.model.sample import Sample
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.subscriber.events import Answer
 
-__all__ = ["TooLarge", "in_place", "whole_answer"]
-
 
 class TooLarge(Sample, frozen=True, array_like=True, gc=False):
     """A sample without its payload, which is above what the subscriber takes."""

@@ -9,12 +9,13 @@ nothing and never stands.
 
 Nor does 0 say that two answerers mean one run: one may have been down when the other heard the
 run before. A number with two times shows that; the later run goes by the name that it has in the
-same answer, else by its time, as caches call it when they meet (ADR 0112).
+same answer, else by its time, as caches call it when they meet (ADR 0112). What was given so far
+counts as one more answer: its first sample shows of each run which one it is (ADR 0263).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -24,41 +25,61 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.run_names import RunNames
-
-__all__ = ["Key", "Twins", "told_apart"]
+from durable_cache.protocol.subscriber.run_table import RunTable
 
 Key = tuple[SourceId, int]
 _Run = dict[int, tuple[str, int]]
 """What was published under each number: its key and its time."""
 
 
-def told_apart(parts: Sequence[AnswerPart]) -> tuple[AnswerPart, ...]:
-    """Return the parts of an answer; of two runs without an epoch the later has one now."""
+def told_apart(
+    parts: Sequence[AnswerPart], given: AnswerPart | None = None
+) -> tuple[AnswerPart, ...]:
+    """Return the parts of an answer; of two runs without an epoch the later has one now.
+
+    `given`, what was given so far, counts as an answer: its run without an epoch has none still.
+    """
+    every = [*([] if given is None else [given]), *parts]
     nameless: dict[SourceId, dict[int, _Run]] = {}
-    for at, part in enumerate(parts):
-        for sample in part.samples if len(parts) > 1 else ():
+    for at, part in enumerate(every):
+        for sample in part.samples if len(every) > 1 else ():
             if sample.epoch == EPOCH_UNKNOWN and sample.ntp64 and not sample.stamped:
                 run = nameless.setdefault(sample.source, {}).setdefault(at, {})
                 run[sample.sn] = sample.key, sample.ntp64
-    told = list(parts)
+    told = list(every)
+    named = [_named_runs(part, nameless) for part in every]
+    first = None if given is None else 0
     for source, runs in nameless.items():
-        for at, epoch in _later(source, runs, parts).items():
+        of_source = [by.get(source, {}) for by in named]
+        for at, epoch in _others(runs, of_source, first).items():
             told[at] = _called(told[at], source, epoch)
-    return tuple(told)
+    return tuple(told[len(every) - len(parts) :])
 
 
-def _later(source: SourceId, runs: dict[int, _Run], parts: Sequence[AnswerPart]) -> dict[int, int]:
-    """Return which parts' runs are not the first of these, and what each is to be called."""
+def _others(
+    runs: dict[int, _Run], named: Sequence[dict[int, _Run]], given: int | None
+) -> dict[int, int]:
+    """Return whose runs are not the one that was given, else the first, and the epoch of each.
+
+    Of one source: what each answerer has without an epoch, by answerer, and under epochs.
+    """
     first: _Run = {}
     epochs: dict[int, int] = {}
-    named = [_named_runs(source, part) for part in parts]
-    for at, run in sorted(runs.items(), key=lambda one: min(ntp64 for _, ntp64 in one[1].values())):
+
+    def comes(at: int) -> tuple[bool, int]:
+        return at != given, min(ntp64 for _, ntp64 in runs[at].values())
+
+    for at in sorted(runs, key=comes):
+        run = runs[at]
         same = [run[sn] == first[sn] for sn in run.keys() & first]
         # Who has a run without an epoch, and this one under an epoch, parts the two.
         by_others = (other for by in runs.keys() - {at} for other in named[by].values())
         parted = any(_is_one(run, other) for other in by_others)
-        if any(same) or not (same or parted):  # what errs here and there is of one run all the same
+        parted |= any(_is_one(first, other) for other in named[at].values())
+        # What errs here and there is of one run all the same.
+        if at == given or any(same) or not (same or parted):
             first |= run
             continue
         others: dict[int, _Run] = {}
@@ -71,13 +92,14 @@ def _later(source: SourceId, runs: dict[int, _Run], parts: Sequence[AnswerPart])
     return epochs
 
 
-def _named_runs(source: SourceId, part: AnswerPart) -> dict[int, _Run]:
-    """Return the runs of a source that an answerer has under epochs."""
-    runs: dict[int, _Run] = {}
-    for sample in part.samples:
-        if sample.source == source and sample.epoch != EPOCH_UNKNOWN:
+def _named_runs(part: AnswerPart, sources: Collection[SourceId]) -> dict[SourceId, dict[int, _Run]]:
+    """Return the runs that an answerer has under epochs, by source and epoch."""
+    named: dict[SourceId, dict[int, _Run]] = {}
+    for sample in part.samples if sources else ():
+        if sample.source in sources and sample.epoch != EPOCH_UNKNOWN:
+            runs = named.setdefault(sample.source, {})
             runs.setdefault(sample.epoch, {})[sample.sn] = sample.key, sample.ntp64
-    return runs
+    return named
 
 
 def _is_one(run: _Run, other: _Run) -> bool:
@@ -99,10 +121,19 @@ def _called(part: AnswerPart, source: SourceId, epoch: int) -> AnswerPart:
 
 
 class Twins:
-    """The runs that were seen to be one; at most `runs_max`, the oldest is forgotten."""
+    """The runs that were seen to be one; at most `runs_max`, the oldest is forgotten.
 
-    def __init__(self, runs_max: int, is_delivered: Callable[[Key], bool]) -> None:
-        self._runs_max, self._is_delivered = runs_max, is_delivered
+    `readings` tell how far each was read. Of two that were read, what comes after both is missed
+    nowhere else: what lies between them is told to `report`.
+    """
+
+    def __init__(
+        self,
+        runs_max: int,
+        readings: RunTable[Reading],
+        report: Callable[[SourceId, int, int, int], None],
+    ) -> None:
+        self._runs_max, self._readings, self._report = runs_max, readings, report
         self.stand: dict[Key, int] = {}
         """The epochs that stand for others."""
 
@@ -110,8 +141,14 @@ class Twins:
         """Return what else a run is called that goes by a name."""
         return {other for other, epoch in self.stand.items() if (other[0], epoch) == key}
 
-    def learn(self, parts: Sequence[AnswerPart], names: RunNames) -> None:
-        """Look for samples that came under two epochs, of which one at least is not named."""
+    def learn(
+        self, parts: Sequence[AnswerPart], names: RunNames, given: AnswerPart | None = None
+    ) -> None:
+        """Look for samples that came under two epochs, of which one at least is not named.
+
+        `given`: what was given so far counts, too.
+        """
+        parts = parts if given is None else (*parts, given)
         called: dict[SourceId, set[int]] = {}
         nameless: set[SourceId] = set()
         for part in parts:
@@ -143,15 +180,32 @@ class Twins:
 
         def rank(epoch: int) -> tuple[bool, bool, bool, int]:
             key = source, epoch
-            return not names.of(key), not self._is_delivered(key), epoch == 0, epoch
+            return not names.of(key), key not in self._readings, epoch == 0, epoch * sign
 
         one, two = self.stand.get((source, one), one), self.stand.get((source, two), two)
         if one == two or (names.of((source, one)) and names.of((source, two))):
             return
+        # Where something was delivered under both, it goes on with the later one.
+        sign = -1 if {(source, one), (source, two)} <= self._readings.keys() else 1
         stands, falls = sorted((one, two), key=rank)
+        self._read_as_one((source, falls), (source, stands))
         for key in [key for key, epoch in self.stand.items() if key[0] == source]:
             if self.stand[key] == falls:
                 self.stand[key] = stands
         self.stand[source, falls] = stands
         while len(self.stand) > self._runs_max:
             del self.stand[next(iter(self.stand))]
+
+    def _read_as_one(self, falls: Key, stands: Key) -> None:
+        """Go on behind what was read of a run, by either name or by both."""
+        reading, other = self._readings.get(stands), self._readings.get(falls)
+        if other is None:
+            return
+        if reading is None:
+            del self._readings[falls]
+            self._readings[stands] = other
+            return
+        if other.next_sn < reading.first_sn:
+            self._report(*stands, other.next_sn, reading.first_sn - 1)
+        reading.take_over(other)
+        del self._readings[falls]

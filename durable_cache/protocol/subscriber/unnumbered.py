@@ -16,8 +16,6 @@ from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.outputs import Outputs
 
-__all__ = ["Unnumbered"]
-
 
 class Unnumbered:
     """Remembers the newest `pending_samples_max` that were delivered; part of the engine.

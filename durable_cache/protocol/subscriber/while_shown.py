@@ -16,8 +16,6 @@ from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.subscriber.reading import Reading
 
-__all__ = ["Left", "Waiting", "leave", "part"]
-
 Waiting = Sample | Declared | TokenGone
 Left = Mapping[tuple[SourceId, str], Sequence[Sample]]
 """What is of runs before those that history brought, by the names of these runs."""

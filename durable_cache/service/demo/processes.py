@@ -17,8 +17,6 @@ from threading import Event, Lock, Thread
 
 from durable_cache.errors import DurableCacheError
 
-__all__ = ["Process", "Relay", "free_port", "wait_until"]
-
 _CHUNK_BYTES = 1 << 16
 
 
@@ -101,14 +99,6 @@ class Process:
         if self._child.stdin is not None:
             with suppress(OSError):
                 self._child.stdin.close()
-        self._finish(seconds)
-
-    def terminate(self, seconds: float = 15.0) -> None:
-        """SIGTERM and wait; kill it when it does not end."""
-        self._child.terminate()
-        self._finish(seconds)
-
-    def _finish(self, seconds: float) -> None:
         try:
             self._child.wait(seconds)
         except subprocess.TimeoutExpired:

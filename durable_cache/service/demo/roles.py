@@ -17,8 +17,6 @@ from durable_cache.endpoints.session import Session, ext, open_session
 from durable_cache.endpoints.subscriber import Miss, declare_reliable_subscriber
 from durable_cache.model.sample import Sample
 
-__all__ = ["KEYS", "main"]
-
 KEYS = ("demo/reliable", "demo/native")
 _HISTORY_SAMPLES = 1_000_000
 _REPORT_SECONDS = 0.2

@@ -29,8 +29,6 @@ from durable_cache.service.top.levels import (
 )
 from durable_cache.service.top.reach import Reach, Row
 
-__all__ = ["Top"]
-
 _INTERRUPTED = 130
 _TERMINATED = 143
 _SAMPLE_CHARS = 16_384

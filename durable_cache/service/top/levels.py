@@ -10,8 +10,6 @@ from typing import NamedTuple, cast
 from durable_cache.service.output import cell_text
 from durable_cache.service.top.reach import Row
 
-__all__ = ["COLUMNS", "Column", "Level", "View", "cell", "row_key", "sort_rows", "storage_rows"]
-
 _VALUE_CELLS_MAX = 60
 
 

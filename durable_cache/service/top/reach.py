@@ -14,8 +14,6 @@ from durable_cache.errors import DurableCacheError
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
 
-__all__ = ["Reach", "Row"]
-
 _ASK_SECONDS_MAX = 5.0
 _ANEW_AFTER = 3
 Row = Mapping[str, object]

@@ -8,15 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from durable_cache.errors import ConfigError, DurableCacheError
-from durable_cache.service.output import say, write_json, write_table
+from durable_cache.errors import ConfigError
+from durable_cache.service.output import say, write_rows
+from durable_cache.service.verbs.losses import nobody_answers
 from durable_cache.service.verbs.options import add_client_options, add_format_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
-
-__all__ = ["add_verbs"]
 
 _COLUMNS = (
     "service",
@@ -76,10 +75,7 @@ def _align(arguments: argparse.Namespace) -> int:
     columns = _DIFFERENCES if arguments.dry_run else _COLUMNS
     with client_session(arguments) as session:
         rows = _wait(session, arguments) if arguments.wait else _rows(session, arguments)
-    if arguments.format == "json":
-        write_json(rows)
-    else:
-        write_table(rows, columns)
+    write_rows(rows, columns, arguments.format)
     _advise(rows, arguments)
     return 0 if _aligned(rows) else 1
 
@@ -128,7 +124,7 @@ def _rows(session: Session, arguments: argparse.Namespace) -> list[Row]:
         raise ConfigError(f"{arguments.storage[:80]!r} is no name of a storage")
     found = admin_values(session, f"storages/{arguments.storage}/alignment")
     if not found:
-        raise DurableCacheError("no durable-cache service answers; is --connect right?")
+        raise nobody_answers()
     return [
         {**row, "service": zid[:8]}
         for zid, rows in found

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
 from durable_cache.service.layers import load_settings
-from durable_cache.service.output import say, write_json, write_result, write_table
+from durable_cache.service.output import say, write_result, write_rows
 from durable_cache.service.verbs.options import (
     add_config_options,
     add_format_option,
@@ -19,8 +19,6 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.volumes import Volume, read_volume
 from durable_cache.storage.contract import BackendOptions, Migratable
 from durable_cache.storage.plugins import find_backend, installed_backends
-
-__all__ = ["add_verbs"]
 
 OUTDATED = 1
 
@@ -57,10 +55,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _backends(arguments: argparse.Namespace) -> int:
     rows = [_backend_row(name, entry.value) for name, entry in installed_backends().items()]
-    if arguments.format == "json":
-        write_json(rows)
-    else:
-        write_table(rows, ["name", "installed", "extra", "where"])
+    write_rows(rows, ["name", "installed", "extra", "where"], arguments.format)
     return 0
 
 

@@ -10,8 +10,6 @@ from durable_cache.service.output import say, write_json
 from durable_cache.service.verbs.options import add_config_options, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
-__all__ = ["add_verbs"]
-
 
 def add_verbs(verbs: Verbs) -> None:
     """Add ``check-config``."""

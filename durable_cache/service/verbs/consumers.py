@@ -9,10 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.sample import SourceId
 from durable_cache.model.selection import parse_time
 from durable_cache.model.timestamp import ntp64_to_ns
-from durable_cache.service.output import counted, say, write_json, write_result, write_table
+from durable_cache.service.output import (
+    counted,
+    say,
+    write_json,
+    write_result,
+    write_rows,
+    write_table,
+)
 from durable_cache.service.verbs.options import (
     add_client_options,
     add_domain_option,
@@ -24,8 +32,6 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
     from durable_cache.endpoints.subscriber.overview import ConsumerStatus, RunStatus
-
-__all__ = ["add_verbs"]
 
 _COLUMNS = (
     *("consumer", "key_expr", "runs", "behind", "open", "dead_letters", "members"),
@@ -133,20 +139,16 @@ def _target(text: str) -> datetime | int | None:
         return None
     if re.fullmatch("[0-9]{1,11}", text):
         return int(text)
-    try:
+    with wrong_at("--to"):
         first = parse_time(f"[{text}..]", time.time_ns()).first
-    except ValueError as error:
-        raise ConfigError(f"--to: {error}") from error
     return _UNIX + timedelta(microseconds=ntp64_to_ns(first) // 1000)
 
 
 def _source(text: str) -> SourceId | None:
     if not text:
         return None
-    try:
+    with wrong_at("--source"):
         return SourceId.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"--source: {error}") from error
 
 
 def _dead_letters(session: Session, arguments: argparse.Namespace) -> int:
@@ -167,10 +169,8 @@ def _dead_letters(session: Session, arguments: argparse.Namespace) -> int:
         {**row, "attempts": letter.attempts, "reason": letter.reason}
         for letter, row in zip(letters, samples, strict=True)
     ]
-    if as_json:
-        write_json(rows)
-    else:
-        write_table(rows, _LETTERS)
+    write_rows(rows, _LETTERS, arguments.format)
+    if not as_json:
         say(counted(len(rows), "dead letter"))
     return 0
 
@@ -206,28 +206,10 @@ def _show(session: Session, arguments: argparse.Namespace) -> int:
 
 
 def _object(status: ConsumerStatus) -> dict[str, object]:
-    return {
-        "consumer": status.consumer,
-        "key_expr": status.key_expr,
-        "behind": status.behind,
-        "open": status.open,
-        "dead_letters": status.dead_letters,
-        "exclusive": status.exclusive,
-        "members": list(status.members),
-        "processed_twice": status.processed_twice,
-        "runs": [_run(run) for run in status.runs],
-    }
+    names = ("consumer", "key_expr", "behind", "open", "dead_letters", "exclusive", "members")
+    values = {name: getattr(status, name) for name in (*names, "processed_twice")}
+    return {**values, "runs": [_run(run) for run in status.runs]}
 
 
 def _run(run: RunStatus) -> dict[str, object]:
-    return {
-        "source": str(run.source),
-        "epoch": run.epoch,
-        "confirmed_to": run.confirmed_to,
-        "reached": run.reached,
-        "open": run.open,
-        "newest": run.newest,
-        "behind": run.behind,
-        "member": run.member,
-        "fence": run.fence,
-    }
+    return {**{name: getattr(run, name) for name in (*_RUNS, "fence")}, "source": str(run.source)}

@@ -13,8 +13,6 @@ from durable_cache.service.output import say, write_json, write_result, write_ta
 from durable_cache.service.verbs.options import add_format_option, add_json_option
 from durable_cache.service.verbs.parsing import Parser, Verbs, add_verb
 
-__all__ = ["add_verbs"]
-
 _COLUMNS = ("used", "name", "connect", "config")
 
 
@@ -35,41 +33,29 @@ def add_verbs(verbs: Verbs) -> None:
         "choose another for one command.",
     )
     below: Any = context.add_subparsers(metavar="what", required=True, parser_class=Parser)
-    add = below.add_parser(
-        "add",
-        help="name endpoints, a file of Zenoh's settings, or both",
-        description="Name endpoints, a file of Zenoh's settings, or both.",
-        examples=("durable-cache context add lab --connect tcp/10.0.0.7:7447",),
-    )
+
+    def verb(name: str, summary: str, given: str = "") -> Parser:
+        opening = f"{summary[0].upper()}{summary[1:]}."
+        examples = (f"durable-cache context {name}{given}",)
+        found: Parser = below.add_parser(name, help=summary, description=opening, examples=examples)
+        return found
+
+    what = "name endpoints, a file of Zenoh's settings, or both"
+    add = verb("add", what, " lab --connect tcp/10.0.0.7:7447")
     add.add_argument("name")
     add.add_argument("-e", "--connect", action="append", default=[], metavar="ENDPOINT")
     add.add_argument("-c", "--config", default="", metavar="FILE", help="Zenoh's configuration")
     add.add_argument("--use", action="store_true", help="use it from now on")
     add_json_option(add)
     add.set_defaults(run=_add)
-    use = below.add_parser(
-        "use",
-        help="use one from now on; without a name, none",
-        description="Use one from now on; without a name, none.",
-        examples=("durable-cache context use lab",),
-    )
+    use = verb("use", "use one from now on; without a name, none", " lab")
     use.add_argument("name", nargs="?", default="")
     add_json_option(use)
     use.set_defaults(run=_use)
-    listed = below.add_parser(
-        "list",
-        help="what there is",
-        description="List the contexts there are.",
-        examples=("durable-cache context list",),
-    )
+    listed = verb("list", "list the contexts there are")
     add_format_option(listed)
     listed.set_defaults(run=_list)
-    remove = below.add_parser(
-        "remove",
-        help="forget one",
-        description="Forget one.",
-        examples=("durable-cache context remove lab",),
-    )
+    remove = verb("remove", "forget one", " lab")
     remove.add_argument("name")
     add_json_option(remove)
     remove.set_defaults(run=_remove)

@@ -9,8 +9,6 @@ from durable_cache.errors import ConfigError
 from durable_cache.service.verbs.options import add_json_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
-__all__ = ["add_verbs"]
-
 _SECONDS_DEFAULT = 12.0
 _SECONDS_MIN = 4.0
 

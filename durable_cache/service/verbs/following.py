@@ -24,8 +24,6 @@ from durable_cache.service.samples import SampleWriter
 from durable_cache.service.verbs.options import domain_of
 from durable_cache.service.verbs.query import Asked, Reading
 
-__all__ = ["follow"]
-
 _SAMPLES_MAX = 10_000
 """Between the subscribers and the terminal; a slow terminal makes delivery wait, and nothing is
 lost: samples are recovered."""

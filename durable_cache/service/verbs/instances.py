@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import ConfigError, DurableCacheError
-from durable_cache.service.output import counted, say, write_json, write_table
+from durable_cache.service.output import counted, say, write_rows
 from durable_cache.service.samples import rows_of
 from durable_cache.service.verbs.options import (
     add_client_options,
@@ -21,8 +21,6 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
     from durable_cache.protocol.reader.instances import InstanceStatus
-
-__all__ = ["add_verbs"]
 
 _OF_NEWEST = ("time", "kind", "source", "payload")
 _COLUMNS = ("key", "state", "writers", "disposed", "no_writers", *_OF_NEWEST)
@@ -60,19 +58,19 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _instances(arguments: argparse.Namespace) -> int:
+    from durable_cache.endpoints.key_expressions import parse_key_expr
     from durable_cache.service.client import client_session
 
     for name in ("depth", "limit"):
         if getattr(arguments, name) < 1:
             raise ConfigError(f"--{name}: expected a number above 0")
+    parse_key_expr(arguments.key_expr)
     with client_session(arguments) as session:
         found = _read(session, arguments)
     shown = found[: arguments.limit]
     rows = [_row(status, short=arguments.format != "json") for status in shown]
-    if arguments.format == "json":
-        write_json(rows)
-    else:
-        write_table(rows, _COLUMNS)
+    write_rows(rows, _COLUMNS, arguments.format)
+    if arguments.format != "json":
         say(counted(len(rows), "instance"))
     if len(found) > len(shown):
         say(f"there are more than {len(shown)} keys; ask for fewer, or give --limit more")

@@ -23,8 +23,6 @@ from durable_cache.service.verbs.options import (
 )
 from durable_cache.service.verbs.parsing import Parser, Verbs
 
-__all__ = ["add_lake_verbs"]
-
 _BACKEND = "delta"
 
 

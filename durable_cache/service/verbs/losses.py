@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import ConfigError, DurableCacheError
-from durable_cache.service.output import say, table_lines, write_json, write_table
+from durable_cache.service.output import say, write_anew, write_rows
 from durable_cache.service.verbs.options import add_client_options, add_format_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
     from durable_cache.model.sample import SourceId
     from durable_cache.protocol.losses import LossRow, LossTable
-
-__all__ = ["add_verbs", "storage_name"]
 
 Row = Mapping[str, object]
 _COUNTS = (
@@ -75,8 +72,10 @@ def _loss(arguments: argparse.Namespace) -> int:
 
     if arguments.limit < 1:
         raise ConfigError("--limit: expected a number above 0")
-    if not arguments.interval > 0 or arguments.rounds < 0:
-        raise ConfigError("--interval: expected seconds above 0")
+    if not arguments.interval > 0:
+        raise ConfigError(f"--interval: expected seconds above 0, got {arguments.interval:g}")
+    if arguments.rounds < 0:
+        raise ConfigError(f"--rounds: expected 0 or above, got {arguments.rounds}")
     if arguments.watch + arguments.skips + arguments.subjects > 1:
         raise ConfigError("--watch, --skips and --subjects each show something else: take one")
     storage = storage_name(arguments.storage)
@@ -89,10 +88,7 @@ def _loss(arguments: argparse.Namespace) -> int:
         if arguments.subjects:
             return _subjects(found, arguments)
         rows = _rows(found, arguments.limit, people=arguments.format != "json")
-    if arguments.format == "json":
-        write_json(rows)
-    else:
-        write_table(rows, _COLUMNS)
+    write_rows(rows, _COLUMNS, arguments.format)
     if not any(row.lost for table in found for row in table.rows):
         say("no sample was lost")
     return 0
@@ -108,10 +104,7 @@ def _subjects(found: Sequence[LossTable], arguments: argparse.Namespace) -> int:
         if table.subjects != SubjectCounts(bytes=table.subjects.bytes)
     ]
     rows = rows[: arguments.limit]
-    if arguments.format == "json":
-        write_json(rows)
-    else:
-        write_table(rows, _SUBJECTS)
+    write_rows(rows, _SUBJECTS, arguments.format)
     if not rows:
         say("no subscriber saw a subject sequence")
     return 0
@@ -124,18 +117,29 @@ def storage_name(name: str) -> str:
     return name
 
 
+def nobody_answers() -> DurableCacheError:
+    """Return what is said where no service is in reach."""
+    return DurableCacheError("no durable-cache service answers; is --connect right?")
+
+
+def no_such_storage(name: str) -> DurableCacheError:
+    """Return what is said where no service that answers has the storage that was named."""
+    return DurableCacheError(
+        f"no service answers for a storage called {name!r}; durable-cache status lists them"
+    )
+
+
 def _skips(session: Session, storage: str, arguments: argparse.Namespace) -> int:
     from durable_cache.service.client import admin_values
 
     path = f"storages/{storage}/skips"
     found = admin_values(session, path, {"limit": str(arguments.limit)})
+    if not found and storage != "*":
+        raise no_such_storage(storage)
     if not found:
-        raise DurableCacheError("no durable-cache service answers; is --connect right?")
+        raise nobody_answers()
     rows = [row for _, rows in found if isinstance(rows, list) for row in rows]
-    if arguments.format == "json":
-        write_json(rows)
-    else:
-        write_table(rows, _SKIPS)
+    write_rows(rows, _SKIPS, arguments.format)
     if not rows:
         say("no sample was given up")
     return 0
@@ -145,13 +149,7 @@ def _watch(session: Session, storage: str, arguments: argparse.Namespace) -> int
     rounds, as_json = 0, arguments.format == "json"
     while True:
         rows = _rows(_tables(session, storage), arguments.limit, people=not as_json)
-        if as_json:
-            for row in rows:
-                print(json.dumps(row, ensure_ascii=False), flush=True)
-        else:
-            if sys.stdout.isatty():
-                print("\x1b[H\x1b[2J", end="")
-            print("\n".join(table_lines(rows, _COLUMNS)), flush=True)
+        write_anew(rows, _COLUMNS, as_json=as_json)
         rounds += 1
         if rounds == arguments.rounds:
             return 0
@@ -175,7 +173,10 @@ def _tables(session: Session, storage: str) -> list[LossTable]:
         raise DurableCacheError(
             "no durable-cache service or subscriber answers; is --connect right?"
         )
-    for zid, value in admin_values(session, f"storages/{storage}/losses"):
+    counted = admin_values(session, f"storages/{storage}/losses")
+    if storage != "*" and not counted:
+        raise no_such_storage(storage)
+    for zid, value in counted:
         table = decode_rows(json.dumps(value).encode())
         found.append(table.at(f"{table.name}@{zid[:8]}"))
     tokens = tokens_now(session, USER_TOKENS, _ASK_SECONDS)

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from http.client import HTTPException
 from typing import TYPE_CHECKING, cast
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
@@ -18,12 +18,13 @@ from durable_cache.model.selection import parse_source
 from durable_cache.service.output import (
     counted,
     say,
-    table_lines,
+    write_anew,
     write_json,
     write_result,
+    write_rows,
     write_table,
 )
-from durable_cache.service.verbs.losses import storage_name
+from durable_cache.service.verbs.losses import no_such_storage, nobody_answers, storage_name
 from durable_cache.service.verbs.options import (
     add_client_options,
     add_format_option,
@@ -33,8 +34,6 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
-
-__all__ = ["add_verbs"]
 
 Row = Mapping[str, object]
 _STATUS = (
@@ -72,7 +71,11 @@ _PIPES = (
 )
 _CONSUMERS = ("domain", "consumer", "members", "processed_twice")
 _STREAMS = ("storage", "key", "source", "epoch", "samples", "runs", "floor", "newest")
+_RATED = ("received", "appended", "drained", "queries_ok")
+_UNRATED = ("service", "name", "gaps_open", "missed", "refused", "journal_samples")
+_RATES = (*_UNRATED, *(f"{name}/s" for name in _RATED))
 _HTTP_SECONDS = 10.0
+_IS_IT_A_PAGE = "is it the address that http.listen names?"
 _ROWS_MAX = 1000
 _TOP_PACKAGES = frozenset({"textual", "rich"})
 
@@ -152,9 +155,14 @@ def _over_http(url: str) -> Row:
         raise ConfigError(f"--url: expected http://host:port, got {url[:80]!r}")
     try:
         with urlopen(f"{url.rstrip('/')}/status.json", timeout=_HTTP_SECONDS) as reply:  # noqa: S310
-            return cast("Row", json.load(reply))
-    except (URLError, ValueError, TimeoutError) as error:
-        raise DurableCacheError(f"{url}: {getattr(error, 'reason', error)}") from error
+            found = json.load(reply)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        told = getattr(reason, "strerror", None) or reason
+        raise DurableCacheError(f"{url}: {told}; {_IS_IT_A_PAGE}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("storages"), list):
+        raise DurableCacheError(f"{url}: no status of a service; {_IS_IT_A_PAGE}")
+    return found
 
 
 def _reports(arguments: argparse.Namespace) -> list[Row]:
@@ -186,7 +194,7 @@ def _ask_reports(session: Session) -> list[Row]:
 
     found = [cast("Row", value) for _, value in admin_values(session, "status")]
     if not found:
-        raise DurableCacheError("no durable-cache service answers; is --connect right?")
+        raise nobody_answers()
     return sorted(found, key=lambda report: str(report["zid"]))
 
 
@@ -234,6 +242,8 @@ def _listing(arguments: argparse.Namespace, page: str, parameters: Mapping[str, 
     with client_session(arguments) as session:
         reports = _ask_reports(session)
         found = admin_values(session, path, {**parameters, "limit": str(arguments.limit)})
+    if not found and arguments.storage != "*":
+        raise no_such_storage(arguments.storage)
     awaited = sum(_number(row["gaps_open"]) for row in _status_rows(reports))
     if awaited:
         say(f"{awaited:.0f} gaps are being recovered")
@@ -250,20 +260,15 @@ def _filters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _streams(arguments: argparse.Namespace) -> int:
-    _show(_listing(arguments, "streams", _filters(arguments)), _STREAMS, arguments.format)
+    write_rows(_listing(arguments, "streams", _filters(arguments)), _STREAMS, arguments.format)
     return 0
 
 
-def _show(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
-    if form == "json":
-        write_json(rows)
-    else:
-        write_table(rows, columns)
-
-
 def _top(arguments: argparse.Namespace) -> int:
-    if not arguments.interval > 0 or arguments.rounds < 0:
+    if not arguments.interval > 0:
         raise ConfigError("--interval: expected seconds above 0")
+    if arguments.rounds < 0:
+        raise ConfigError("--rounds: expected a number above 0; 0 goes on until Ctrl-C")
     if not 1 <= arguments.rows <= _ROWS_MAX:
         raise ConfigError(f"--rows: expected 1 to {_ROWS_MAX}")
     if arguments.json or arguments.rounds or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -300,7 +305,7 @@ def _top_lines(arguments: argparse.Namespace) -> int:
             rows = _status_rows(_ask_reports(session))
             now = time.monotonic()
             if before:
-                _draw(_rates(rows, before, now - last), as_json=arguments.json)
+                write_anew(_rates(rows, before, now - last), _RATES, as_json=arguments.json)
                 rounds += 1
             before = {(str(row["service"]), str(row["name"])): row for row in rows}
             last = now
@@ -315,25 +320,14 @@ def _rates(rows: Sequence[Row], before: Mapping[tuple[str, str], Row], seconds: 
         earlier = before.get((str(row["service"]), str(row["name"])), row)
         rates = {
             f"{name}/s": round((_number(row[name]) - _number(earlier[name])) / seconds)
-            for name in ("received", "appended", "drained", "queries_ok")
+            for name in _RATED
         }
-        kept = ("service", "name", "gaps_open", "missed", "refused", "journal_samples")
-        found.append({**{name: row[name] for name in kept}, **rates})
+        found.append({**{name: row[name] for name in _UNRATED}, **rates})
     return found
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _draw(rows: Sequence[Row], *, as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            print(json.dumps(row, ensure_ascii=False), flush=True)
-        return
-    if sys.stdout.isatty():
-        print("\x1b[H\x1b[2J", end="")
-    print("\n".join(table_lines(rows, list(rows[0]))), flush=True)
 
 
 def _purge(arguments: argparse.Namespace) -> int:
@@ -350,10 +344,7 @@ def _purge(arguments: argparse.Namespace) -> int:
     with client_session(arguments) as session:
         found = admin_values(session, path, parameters, timeout_seconds=60)
     if not found:
-        raise DurableCacheError(
-            f"no service answers for a storage called {arguments.storage!r}; "
-            "durable-cache status lists them"
-        )
+        raise no_such_storage(arguments.storage)
     for zid, value in found:
         done = cast("Row", value)
         text = (

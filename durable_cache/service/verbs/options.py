@@ -14,17 +14,6 @@ from durable_cache.errors import ConfigError
 if TYPE_CHECKING:
     from durable_cache.service.layers import Overrides
 
-__all__ = [
-    "add_client_options",
-    "add_config_options",
-    "add_domain_option",
-    "add_format_option",
-    "add_json_option",
-    "add_output_option",
-    "domain_of",
-    "overrides_of",
-]
-
 _PLUGINS_OURS = frozenset({"", "durable_cache"})
 
 
@@ -133,6 +122,19 @@ def add_output_option(parser: argparse.ArgumentParser) -> None:
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--json`` to a verb that says one thing at its end."""
     parser.add_argument("--json", action="store_true", help="the result as JSON, for programs")
+
+
+def add_guarantee_options(parser: argparse.ArgumentParser) -> None:
+    """Add what must be acknowledged before a sample counts as stored."""
+    parser.add_argument(
+        "--acknowledgements", type=int, default=1, metavar="CACHES", help="how many must hold it"
+    )
+    parser.add_argument(
+        "--level",
+        choices=["memory", "process", "disk"],
+        default="disk",
+        help="what it must survive there: nothing, SIGKILL, a power cut",
+    )
 
 
 def add_domain_option(parser: argparse.ArgumentParser) -> None:

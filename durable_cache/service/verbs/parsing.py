@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 else:
     Verbs = argparse._SubParsersAction
 
-__all__ = ["Parser", "Verbs", "add_verb", "nearest"]
-
 _USAGE = 2
 _NUMBERS = {"int": "whole number", "float": "number"}
+_NUMBER_MAX = 10**9
+"""Beyond it clocks and the system's own waits overflow; as seconds it is 30 years."""
+_NUMBER_MIN = 1e-6
+"""One in a million seconds, for whatever is counted per second."""
 _NO_NUMBER = re.compile(r"invalid (int|float) value: (.*)")
 
 
@@ -43,14 +46,36 @@ class _Help(argparse.HelpFormatter):
         )
 
 
+def _whole(text: str) -> int:
+    return int(_bounded(text, int(text)))
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isnan(number) or 0 < abs(number) < _NUMBER_MIN:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number that can be counted with")
+    return _bounded(text, number)
+
+
+def _bounded(text: str, number: float) -> float:
+    if abs(number) > _NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is more than {_NUMBER_MAX}")
+    return number
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser that knows what was meant; options are never abbreviated."""
+    """An argument parser that knows what was meant; options are never abbreviated.
+
+    Numbers are finite and of a size that can be waited for and counted to.
+    """
 
     def __init__(self, *, examples: Sequence[str] = (), **named: Any) -> None:
         self.examples = tuple(examples)
         if examples:
             named["epilog"] = "\n  ".join(("examples:", *examples))
         super().__init__(formatter_class=_Help, allow_abbrev=False, **named)
+        self.register("type", int, _whole)
+        self.register("type", float, _number)
 
     def parse_known_args(self, *given: Any, **named: Any) -> Any:
         """Parse as the parent does; an option nobody knows is an error of this very verb."""

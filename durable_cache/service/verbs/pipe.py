@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.arguments import wrong_at
+from durable_cache.model.key_expression import parse_short
 from durable_cache.service.document import read_document
 from durable_cache.service.logs import write_log
 from durable_cache.service.output import Progress, counted, say, write_result
+from durable_cache.service.stopping import Stop
+from durable_cache.service.verbs.options import add_guarantee_options
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.pipe import PipeOptions, PipeStatus, ReliablePipe
     from durable_cache.endpoints.session import Session
-
-__all__ = ["add_verbs"]
 
 _WATCH_SECONDS = 0.2
 _COUNTS = ("taken", "passed", "confirmed", "given_up", "repeated", "lost", "unnumbered", "missed")
@@ -54,15 +54,7 @@ def add_verbs(verbs: Verbs) -> None:
         default="pipe",
         help="what its positions are kept by; each pipe needs its own; `pipe` by default",
     )
-    pipe.add_argument(
-        "--acknowledgements", type=int, default=1, metavar="CACHES", help="how many must hold it"
-    )
-    pipe.add_argument(
-        "--level",
-        choices=["memory", "process", "disk"],
-        default="disk",
-        help="what it must survive there: nothing, SIGKILL, a power cut",
-    )
+    add_guarantee_options(pipe)
     pipe.add_argument(
         "--mode",
         choices=["exactly-once", "at-least-once", "at-most-once", "unreliable"],
@@ -128,8 +120,10 @@ def _add_ends(pipe: argparse.ArgumentParser) -> None:
 def _pipe(arguments: argparse.Namespace) -> int:
     from durable_cache.endpoints.pipe import PipeOptions, declare_reliable_pipe
 
-    if not (arguments.idle >= 0 and arguments.interval > 0):
-        raise ConfigError("--idle, --interval: expected seconds, 0 or above, and above 0")
+    if not arguments.idle >= 0:
+        raise ConfigError(f"--idle: expected seconds, 0 or above, got {arguments.idle:g}")
+    if not arguments.interval > 0:
+        raise ConfigError(f"--interval: expected seconds above 0, got {arguments.interval:g}")
     options = PipeOptions(
         name=arguments.name,
         acknowledgements=arguments.acknowledgements,
@@ -139,8 +133,10 @@ def _pipe(arguments: argparse.Namespace) -> int:
         source_domain=arguments.from_domain,
         target_domain=arguments.to_domain,
     ).checked()
+    with wrong_at("--key"):
+        parse_short(arguments.key)
     write_log("warning", "text")
-    stopped = _stopped_by_signals()
+    stop = Stop()
     with (
         _session("--from", arguments.source, arguments.from_config) as source,
         _session("--to", arguments.target, arguments.to_config) as target,
@@ -148,18 +144,10 @@ def _pipe(arguments: argparse.Namespace) -> int:
         pipe = declare_reliable_pipe(source, target, arguments.key, options=options)
         say(f"pipe {pipe.name}: carrying {pipe.key_expr}")
         try:
-            _watch(pipe, stopped, arguments)
+            _watch(pipe, stop, arguments)
         finally:
             pipe.close()
         return _tell(pipe, options, as_json=arguments.json)
-
-
-def _stopped_by_signals() -> Event:
-    """Return what the first SIGINT or SIGTERM sets."""
-    stopped = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    return stopped
 
 
 @contextmanager
@@ -174,10 +162,8 @@ def _session(option: str, endpoints: list[str], file: str) -> Iterator[Session]:
         settings["connect"] = {"endpoints": endpoints}
         settings.setdefault("mode", "client")
         settings.setdefault("scouting", {"multicast": {"enabled": False}})
-    try:
+    with wrong_at(option):
         read_config(settings)
-    except ConfigError as error:
-        raise ConfigError(f"{option}: {error}") from error
     try:
         session = open_session(settings)
     except ConfigError as error:
@@ -199,12 +185,12 @@ def _of_file(file: str) -> Mapping[str, object]:
     return document
 
 
-def _watch(pipe: ReliablePipe, stopped: Event, arguments: argparse.Namespace) -> None:
+def _watch(pipe: ReliablePipe, stop: Stop, arguments: argparse.Namespace) -> None:
     """Say how far the pipe has come, until it is stopped, failed, or idle for long enough."""
     moved = told = time.monotonic()
     before = shown = pipe.status()
     with Progress(f"pipe {pipe.name}") as progress:
-        while not stopped.wait(_WATCH_SECONDS) and pipe.error is None:
+        while not stop.wait(_WATCH_SECONDS) and pipe.error is None:
             status, now = pipe.status(), time.monotonic()
             progress.advance(status.confirmed - before.confirmed)
             if status.taken != before.taken or status.under_way:

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from durable_cache.errors import ConfigError, DurableCacheError, Unacknowledged
 from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.service.output import Progress, counted, say
-from durable_cache.service.verbs.options import add_client_options, add_domain_option, domain_of
+from durable_cache.service.verbs.options import (
+    add_client_options,
+    add_domain_option,
+    add_guarantee_options,
+    domain_of,
+)
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.publisher import Receipt, ReliablePublisher
     from durable_cache.endpoints.session import Session
-
-__all__ = ["add_verbs"]
 
 _LINE_BYTES_MAX = 8 << 20
 """What caches take by default (`payload_bytes_max`)."""
@@ -51,15 +54,7 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument(
         "--rate", type=float, default=0.0, metavar="PER_SECOND", help="lines a second, evenly"
     )
-    parser.add_argument(
-        "--acknowledgements", type=int, default=1, metavar="CACHES", help="how many must hold it"
-    )
-    parser.add_argument(
-        "--level",
-        choices=["memory", "process", "disk"],
-        default="disk",
-        help="what it must survive there: nothing, SIGKILL, a power cut",
-    )
+    add_guarantee_options(parser)
     parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait for caches: nothing is known then"

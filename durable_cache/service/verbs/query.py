@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression, parse_short
 from durable_cache.model.newest import is_update, latest_values
 from durable_cache.model.sample import Kind, Sample
@@ -41,8 +42,6 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 if TYPE_CHECKING:
     from durable_cache.endpoints.asking import Asking
     from durable_cache.service.client import Pages
-
-__all__ = ["Asked", "Reading", "add_verbs", "parse_selector", "read_all", "readings_of"]
 
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "_sn": parse_sn,
@@ -115,10 +114,8 @@ def add_verbs(verbs: Verbs) -> None:
 def parse_selector(text: str) -> Asked:
     """Split and check a selector; ConfigError says what to write instead."""
     key_expr, _, parameters = text.partition("?")
-    try:
+    with wrong_at("selector"):
         parse_short(key_expr)
-    except ValueError as error:
-        raise ConfigError(f"selector: {error}") from error
     # A ";" parts parameters only where a name follows: _time=[start;duration] holds one as well.
     for piece in filter(None, re.split(r";(?=[^;=\]]*=|$)", parameters)):
         name, _, value = piece.partition("=")
@@ -126,10 +123,8 @@ def parse_selector(text: str) -> Asked:
         if parse is None:
             known = ", ".join(sorted(_PARSERS))
             raise ConfigError(f"selector: unknown parameter {name[:40]!r}; known: {known}")
-        try:
+        with wrong_at("selector"):
             parse(value)
-        except ValueError as error:
-            raise ConfigError(f"selector: {error}") from error
     return Asked(key_expr, parameters)
 
 
@@ -223,10 +218,8 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _check(asked: Asked, arguments: argparse.Namespace) -> None:
-    try:
+    with wrong_at("--source"):
         parse_source(arguments.source)
-    except ValueError as error:
-        raise ConfigError(f"--source: {error}") from error
     if arguments.latest and (asked.parameters or arguments.source != "*"):
         raise ConfigError("--latest: takes no parameters and no --source")
     if arguments.follow and (arguments.output or arguments.format in BINARY):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from durable_cache.errors import ConfigError, DurableCacheError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -16,8 +17,6 @@ from durable_cache.service.output import Progress, say, write_result
 from durable_cache.service.verbs.options import add_client_options, add_json_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.verbs.query import parse_selector, read_all, readings_of
-
-__all__ = ["Remap", "add_verbs", "due_seconds", "parse_remap"]
 
 _SAMPLES_MAX = 1_000_000
 
@@ -63,11 +62,9 @@ def add_verbs(verbs: Verbs) -> None:
 def parse_remap(text: str) -> Remap:
     """Read ``old=new``; both must be keys. Raises ConfigError."""
     old, equals, new = text.partition("=")
-    try:
+    with wrong_at(f"--remap {text[:80]!r}"):
         if not equals or not KeyExpression(old).is_key or not KeyExpression(new).is_key:
             raise ValueError("write old/keys=new/keys, without wildcards")
-    except ValueError as error:
-        raise ConfigError(f"--remap {text[:80]!r}: {error}") from error
     return Remap(old, new)
 
 

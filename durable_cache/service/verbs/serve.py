@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from durable_cache.service.logs import CHANGES, write_log
 from durable_cache.service.masking import mask_text
 from durable_cache.service.notify import notify
 from durable_cache.service.output import say
+from durable_cache.service.stopping import Stop
 from durable_cache.service.verbs.options import add_config_options, overrides_of
 from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.storage.contract import Durability
@@ -27,10 +27,7 @@ from durable_cache.storage.contract import Durability
 if TYPE_CHECKING:
     from durable_cache.service.service import Service
 
-__all__ = ["add_verbs"]
-
 _WATCH_SECONDS = 0.5
-_FORCED = 128
 _NAME = "durable-cache"
 
 
@@ -57,33 +54,22 @@ def add_verbs(verbs: Verbs) -> None:
     parser.set_defaults(run=_serve)
 
 
-class _Signals:
-    """The first SIGINT or SIGTERM asks for a graceful stop, a second one ends at once.
+class _Hangups:
+    """SIGHUP asks for the configuration to be read again; where the terminal is gone, to stop."""
 
-    SIGHUP asks for the configuration to be read again; where the service's terminal is gone, for a
-    graceful stop.
-    """
-
-    def __init__(self) -> None:
-        self.asked = Event()
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
         self._is_on_terminal = sys.stderr.isatty()
         self._hangups = 0
         signal.signal(signal.SIGHUP, self._hung_up)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._received)
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        if self.asked.is_set():
-            os._exit(_FORCED + number)
-        self.asked.set()
 
     def _hung_up(self, number: int, frame: FrameType | None) -> None:
         if self._is_on_terminal and not sys.stderr.isatty():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-            self._received(number, frame)
+            self._stop.ask(number)
         self._hangups += 1
 
-    def take_hangup(self) -> bool:
+    def take(self) -> bool:
         """Tell whether SIGHUP came since the last call."""
         hangups, self._hangups = self._hangups, 0
         return hangups > 0
@@ -91,7 +77,8 @@ class _Signals:
 
 def _serve(arguments: argparse.Namespace) -> int:
     write_log(arguments.log, arguments.log_format)
-    signals = _Signals()
+    stop = Stop()
+    hangups = _Hangups(stop)
     from durable_cache.endpoints.session import log_as_environment_says
     from durable_cache.service.building import note_mistakes
     from durable_cache.service.service import Service
@@ -106,8 +93,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         _introduce(service)
     notify("READY=1", f"STATUS=serving {', '.join(settings.cache.storages)}")
     failure = ""
-    while not failure and not signals.asked.wait(_WATCH_SECONDS):
-        if signals.take_hangup():
+    while not failure and not stop.wait(_WATCH_SECONDS):
+        if hangups.take():
             _read_again(service, overrides_of(arguments))
         failure = service.look()
         notify("WATCHDOG=1")

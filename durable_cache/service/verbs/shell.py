@@ -13,8 +13,6 @@ from durable_cache.service.verbs import VERBS
 from durable_cache.service.verbs.options import add_json_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb, nearest
 
-__all__ = ["add_verbs"]
-
 _COMMAND = "durable-cache"
 _FILES, _FOLDERS = frozenset({"FILE"}), frozenset({"DIR", "FOLDER"})
 """What an option is called where a file or a folder is to be named."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from durable_cache.errors import ConfigError, StorageUnavailable
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import Selection
 from durable_cache.service.files import (
@@ -23,8 +24,6 @@ from durable_cache.service.verbs.parsing import Verbs, add_verb
 from durable_cache.service.whole_file import writing_whole
 from durable_cache.storage.contract import Refusal, Storage
 from durable_cache.storage.sized_pages import sized_pages
-
-__all__ = ["add_verbs"]
 
 _REFUSALS_SHOWN = 5
 _WHERE = "volume/storage, or the name of a configured storage"
@@ -73,10 +72,8 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _only(arguments: argparse.Namespace) -> KeyExpression:
-    try:
+    with wrong_at("--only"):
         return KeyExpression(arguments.only)
-    except ValueError as error:
-        raise ConfigError(f"--only: {error}") from error
 
 
 def _copy(arguments: argparse.Namespace) -> int:

@@ -16,12 +16,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SourceId, Stream
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.wire import ABSENCES_MAX, Absence, AbsenceReason
-
-__all__ = ["HeldStream", "absences"]
 
 _SN_END = 1 << 36
 
@@ -44,6 +42,34 @@ class _Numbering:
     """Under a key that was asked for."""
     others: RangeSet = field(default_factory=RangeSet)
     floor: int = 0
+
+
+def united(streams: Sequence[HeldStream]) -> list[HeldStream]:
+    """Return each stream once, with all that is held of it."""
+    found: dict[Stream, HeldStream] = {}
+    for held in streams:
+        known = found.setdefault(held.stream, held)
+        if known is not held:
+            known.held.update(held.held)
+    return [*found.values()]
+
+
+def gives_all(
+    selection: Selection,
+    states: Sequence[NumberingState],
+    aliases: Sequence[Alias],
+    given: SampleBatch,
+) -> bool:
+    """Tell whether an answer lacks nothing: each number asked for of the only numbering there is.
+
+    Then nothing is absent, whatever is known of keys and floors.
+    """
+    first, last = selection.sns
+    if first is None or last is None or len(states) != 1 or aliases:
+        return False
+    if len(given) != last - first + 1 or {s.epoch for s in given} != {states[0].epoch}:
+        return False
+    return len({s.sn for s in given}) == len(given)
 
 
 def absences(
@@ -85,17 +111,24 @@ def _gather(
             known[epoch].held.update(runs)
         for epoch, runs in _renamed(names, state.epoch, state.skipped):
             known[epoch].skipped.update(runs)
+    shown: dict[tuple[str, int], RangeSet] = defaultdict(RangeSet)
+    """Of each key asked for, by the epoch that stands: the newest are those of all names of it."""
     for stream, held, removed_below in streams:
         asked_for = selection.key_expr.concerns(stream.key)
-        shown, floor = held, removed_below
-        if asked_for and samples_max is not None:
-            floor = max(floor, held.nth_last(samples_max) or 0)
-            shown = held.clip(floor, _SN_END)
-        for epoch, runs in _renamed(names, stream.epoch, shown):
-            numbering = known[epoch]
-            (numbering.given if asked_for else numbering.others).update(runs)
-            if asked_for:
-                numbering.floor = max(numbering.floor, floor)
+        for epoch, runs in _renamed(names, stream.epoch, held):
+            if not asked_for:
+                known[epoch].others.update(runs)
+                continue
+            shown[stream.key, epoch].update(runs)
+            known[epoch].floor = max(known[epoch].floor, removed_below)
+    for (_, epoch), runs in shown.items():
+        numbering = known[epoch]
+        if samples_max is None:
+            numbering.given.update(runs)
+            continue
+        floor = runs.nth_last(samples_max) or 0
+        numbering.given.update(runs.clip(floor, _SN_END))
+        numbering.floor = max(numbering.floor, floor)
     return known
 
 

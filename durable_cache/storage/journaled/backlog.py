@@ -16,12 +16,11 @@ from itertools import islice
 from threading import Condition
 from typing import NamedTuple
 
+from durable_cache.model.key_expression import EVERY_KEY
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.journaled.journal import Entry
-
-__all__ = ["Backlog"]
 
 _READ_BACK_ENTRIES = 16
 _NUMBERINGS_MAX = 4_000
@@ -36,22 +35,20 @@ class _Numbers(NamedTuple):
     """Of the timestamps that are the publisher's own; 0 when there is none."""
 
 
-class _Waiting:
-    """An entry's place: what is in it, and the entry itself while it is in memory."""
+class _Sketch(NamedTuple):
+    """Which samples an entry holds, roughly: what tells that it need not be looked at."""
 
-    __slots__ = ("bytes", "entry", "entry_id", "first", "keys", "last", "samples", "skips", "zids")
+    first: int
+    last: int
+    keys: array[int]
+    zids: array[int]
 
-    def __init__(self, entry: Entry) -> None:
-        streams = entry.batch.places
-        sns = [sample.sn for sample in entry.batch]
-        self.entry_id = entry.entry_id
-        self.samples = len(entry.batch)
-        self.bytes = entry.batch.held_bytes
-        self.skips = entry.skips
-        self.keys = _hashes(stream.key for stream in streams)
-        self.zids = _hashes(stream.source.zid for stream in streams)
-        self.first, self.last = min(sns, default=0), max(sns, default=-1)
-        self.entry: Entry | None = None
+    @classmethod
+    def of(cls, batch: SampleBatch) -> _Sketch:
+        sns = [sample.sn for sample in batch.samples]
+        keys = _hashes(sample.key for sample in batch.samples)
+        zids = _hashes(sample.source.zid for sample in batch.samples)
+        return cls(min(sns, default=0), max(sns, default=-1), keys, zids)
 
     def may_hold(self, selection: Selection) -> bool:
         """Tell whether the entry may hold samples of a selection; never wrongly False."""
@@ -61,6 +58,34 @@ class _Waiting:
         if selection.zid is not None and not _among(self.zids, selection.zid):
             return False
         return not selection.key_expr.is_key or _among(self.keys, str(selection.key_expr))
+
+
+class _Waiting:
+    """An entry's place: what is in it, and the entry itself while it is in memory."""
+
+    __slots__ = ("_sketch", "bytes", "entry", "entry_id", "samples", "skips")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry_id = entry.entry_id
+        self.samples = len(entry.batch)
+        self.bytes = entry.batch.held_bytes
+        self.skips = entry.skips
+        self.entry: Entry | None = None
+        self._sketch: _Sketch | None = None
+
+    def spill(self, entry: Entry) -> None:
+        """Leave the entry to the journal."""
+        self._sketch = _Sketch.of(entry.batch)
+
+    @property
+    def sketch(self) -> _Sketch:
+        """What is in the entry, made when first asked for: most are drained before that.
+
+        Any thread, without a lock, as an entry that was in memory once stays with its place.
+        """
+        if self._sketch is None and self.entry is not None:
+            self._sketch = _Sketch.of(self.entry.batch)
+        return self._sketch or _Sketch.of(SampleBatch())
 
 
 def _hashes(texts: Iterable[str]) -> array[int]:
@@ -106,6 +131,7 @@ class Backlog:
             spilled = self._in_memory < len(self._waiting)
             if spilled or (self._in_memory and self.bytes + waiting.bytes > self._bytes_max):
                 self._note_spilled(entry.batch)
+                waiting.spill(entry)
             else:
                 self._take(waiting, entry)
             self._waiting.append(waiting)
@@ -241,7 +267,9 @@ class Backlog:
         What is here when this is called, wherever it lies; reads back a few entries at a time.
         """
         with self._changed:
-            chosen = [waiting for waiting in self._waiting if waiting.may_hold(selection)]
+            waiting = [*self._waiting]
+        # Not while commits wait for the lock: some are looked at for the first time.
+        chosen = [one for one in waiting if one.sketch.may_hold(selection)]
         return _matching(selection, self._entries(chosen))
 
     def _entries(self, chosen: Sequence[_Waiting]) -> Iterator[Entry]:
@@ -270,14 +298,14 @@ class Backlog:
         """Return what is here of a source, per epoch."""
         with self._changed:
             known = self._spilled_numbers
-            wanted = islice(self._waiting, None if known is None else self._in_memory)
-            chosen = [waiting for waiting in wanted if _among(waiting.zids, source.zid)]
+            wanted = [*islice(self._waiting, None if known is None else self._in_memory)]
             found = {
                 epoch: numbers._replace(runs=numbers.runs.copy())
                 for epoch, numbers in (known or {}).get(source, {}).items()
             }
+        chosen = [waiting for waiting in wanted if _among(waiting.sketch.zids, source.zid)]
         epochs: dict[int, list[Sample]] = {}
-        for sample in _matching(Selection(zid=source.zid, eid=source.eid), self._entries(chosen)):
+        for sample in _matching(Selection(EVERY_KEY, *source), self._entries(chosen)):
             epochs.setdefault(sample.epoch, []).append(sample)
         for epoch, samples in epochs.items():
             runs, newest = found.get(epoch, _Numbers(RangeSet(), 0))

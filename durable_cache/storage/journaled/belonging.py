@@ -19,8 +19,6 @@ from durable_cache.storage.contract import Storage
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Journal
 
-__all__ = ["backend_finding", "begin_anew", "journal_finding"]
-
 Waiting = Callable[[], Iterator[Sample]]
 _WITNESSES = 4
 """Streams looked at from each end of the index, besides those that were recorded last."""

@@ -31,6 +31,7 @@ from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor, Retention, Storage
 from durable_cache.storage.journaled.index_rows import (
     GET_NUMBERINGS,
+    GET_SOURCE,
     GET_STREAMS,
     HAS_ZID,
     LOSE_NAMES,
@@ -59,10 +60,10 @@ from durable_cache.storage.journaled.index_rows import (
     unpack,
 )
 from durable_cache.storage.journaled.journal import sqlite_error
+from durable_cache.storage.journaled.purge_times import note_purges
 from durable_cache.storage.journaled.purges import Keeper
 
-__all__ = ["StreamIndex"]
-
+_NAMELESS = (("agreements", "loser"), ("aliases", "stored"), ("purge_times", "epoch"))
 _MARKS_MAX = 4
 """Streams of the last batch that are looked for in the backend at the next start."""
 _REBUILD_STREAMS = 1_000
@@ -114,7 +115,7 @@ class StreamIndex:
 
     def record(self, batch: SampleBatch, skips: Sequence[Skip] = (), drained: int = 0) -> None:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
-        with self._transaction() as database:
+        with self.transaction() as database:
             infos = self._infos(list(batch.summaries))
             wanted = numberings_of(batch.summaries)
             wanted.update(NumberingKey(skip.source, skip.epoch) for skip in skips)
@@ -169,7 +170,7 @@ class StreamIndex:
 
         `doubted`: what is known here may be older than the backend, until it is read anew.
         """
-        with self._transaction() as database:
+        with self.transaction() as database:
             set_meta(database, "journal", journal)
             set_meta(database, "drained", str(drained))
             if doubted:
@@ -186,7 +187,7 @@ class StreamIndex:
         if self.journal() is None and kept:
             aliases, agreements = keeper.kept("alias"), keeper.kept("agreement")
             declared = keeper.kept("incarnation")
-            with self._transaction() as database:
+            with self.transaction() as database:
                 set_meta(database, "cache_id", kept["cache_id"])
                 for value in aliases.values():
                     database.execute(_PUT_ALIAS, _fact.decode(value))
@@ -205,7 +206,7 @@ class StreamIndex:
         # A power cut may take an index's last writes; a run without its name is taken for another.
         lost = [value for name, value in keeper.kept("incarnation").items() if name not in named]
         if lost:
-            with self._transaction() as database:
+            with self.transaction() as database:
                 for value in lost:
                     database.execute(_PUT_INCARNATION, _fact.decode(value))
 
@@ -215,33 +216,12 @@ class StreamIndex:
 
     def load(self, source: SourceId) -> tuple[tuple[NumberingState, ...], tuple[Alias, ...]]:
         """Return what is stored of a source, for its windows."""
-        rows = self.rows(
-            "SELECT n.epoch, held, skipped, newest, incarnation FROM numberings AS n "
-            "LEFT JOIN incarnations USING (zid, eid, epoch) WHERE zid = ? AND eid = ? "
-            "UNION ALL SELECT epoch, '[]', '[]', '0', incarnation FROM names "
-            "WHERE zid = ? AND eid = ? AND epoch NOT IN "
-            "(SELECT epoch FROM numberings WHERE zid = ? AND eid = ?)",
-            source * 3,
-        )
-        aliases = self.rows(
-            "SELECT stored, from_sn, epoch FROM aliases WHERE zid = ? AND eid = ?", source
-        )
-        states = tuple(map(state_of, rows))
-        agreed = self.rows(
-            "SELECT loser, 0, winner FROM agreements WHERE zid = ? AND eid = ?", source
-        )
-        return states, tuple(Alias(source, *map(int, row)) for row in (*aliases, *agreed))
-
-    def learn(self, alias: Alias) -> None:
-        """Keep an alias durably; idempotent."""
-        name, value = alias_fact(alias)
-        with self._transaction() as database:
-            database.execute(_PUT_ALIAS, _fact.decode(value))
-        if self._keeper is not None:
-            self._keeper.keep("alias", {name: value})
+        rows = self.rows(GET_SOURCE, source)
+        states = tuple(state_of(row) for *row, called in rows if not called)
+        return states, tuple(Alias(source, *map(int, row[:3])) for row in rows if row[5])
 
     def aliases(self) -> list[Alias]:
-        """Return every alias."""
+        """Return every alias; earlier versions learned some, agreements stand for them now."""
         rows = self.rows("SELECT zid, eid, stored, from_sn, epoch FROM aliases")
         return [*map(alias_of, rows)]
 
@@ -250,7 +230,7 @@ class StreamIndex:
     ) -> None:
         """Keep durably which run an epoch is, and instead of which other one; idempotent."""
         declared = (*source, epoch, incarnation)
-        with self._transaction() as database:
+        with self.transaction() as database:
             database.execute(_PUT_INCARNATION, declared)
             if instead_of is not None:
                 database.execute(_PUT_AGREEMENT, (*source, instead_of, epoch))
@@ -275,14 +255,14 @@ class StreamIndex:
     def agree(self, agreement: Alias) -> None:
         """Keep durably that an epoch is another cache's name for an incarnation; idempotent."""
         name, value = agreement_fact(agreement)
-        with self._transaction() as database:
+        with self.transaction() as database:
             database.execute(_PUT_AGREEMENT, _fact.decode(value))
         if self._keeper is not None:
             self._keeper.keep("agreement", {name: value})
 
     def disagree(self, agreement: Alias) -> None:
         """Forget an agreement that was wrong; what was moved by it stays where it is."""
-        with self._transaction() as database:
+        with self.transaction() as database:
             database.execute(
                 "DELETE FROM agreements WHERE zid = ? AND eid = ? AND loser = ?",
                 (*agreement.source, agreement.stored),
@@ -305,23 +285,21 @@ class StreamIndex:
 
     def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
         """Return the streams of one numbering."""
-        rows = self.rows(
-            "SELECT * FROM known WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
-        )
-        return [*map(info_of, rows)]
+        statement = "SELECT * FROM known WHERE zid = ? AND eid = ? AND epoch = ?"
+        return [*map(info_of, self.rows(statement, (*source, epoch)))]
 
     def forget(self, source: SourceId, epoch: int) -> None:
         """Forget all of a numbering, of which the backend has nothing any more; idempotent.
 
         An agreement about an epoch that nobody knew goes with it: it may mean another numbering.
         """
-        with self._transaction() as database:
+        with self.transaction() as database:
             numbering = (*source, epoch)
             where = "WHERE zid = ? AND eid = ? AND epoch = ?"
             gone = database.execute(f"DELETE FROM streams {where}", numbering).rowcount  # noqa: S608
             database.execute(f"DELETE FROM numberings {where}", numbering)  # noqa: S608
             if epoch == EPOCH_UNKNOWN:
-                for table, column in (("agreements", "loser"), ("aliases", "stored")):
+                for table, column in _NAMELESS:
                     where = f"WHERE zid = ? AND eid = ? AND {column} = ?"
                     database.execute(f"DELETE FROM {table} {where}", numbering)  # noqa: S608
             self._cache.clear()
@@ -341,13 +319,6 @@ class StreamIndex:
     def has_zid(self, zid: str) -> bool:
         """Tell whether something of this Zenoh id is stored."""
         return bool(self.rows(HAS_ZID, (zid, zid)))
-
-    def unknown(self, streams: Sequence[Stream]) -> list[Stream]:
-        """Return which of these streams are new here."""
-        with self._lock:
-            missing = [stream for stream in streams if stream not in self._cache]
-            held = self._select(missing)
-            return [stream for stream in missing if stream not in held]
 
     def infos(self, streams: Sequence[Stream]) -> dict[Stream, StreamInfo]:
         """Return what is known of these streams; an empty record for one that is not known."""
@@ -388,7 +359,7 @@ class StreamIndex:
 
         `unrecorded`: some of it before the backend had it.
         """
-        with self._transaction() as database:
+        with self.transaction() as database:
             numberings = self._numberings(numberings_of(unrecorded.summaries))
             put_numberings(database, note_held(numberings, unrecorded.summaries))
             infos = self._infos([floor.stream for floor in floors])
@@ -399,6 +370,7 @@ class StreamIndex:
                 infos[stream] = info._replace(
                     floor=max(info.floor, sn), purged=max(info.purged, sn if purged else 0)
                 )
+            note_purges(database, infos.values() if purged else (), unrecorded)
             self._put_streams(database, infos)
 
     def purges(self) -> list[Floor]:
@@ -408,7 +380,7 @@ class StreamIndex:
 
     def disclaim(self, batch: SampleBatch) -> None:
         """Forget that these are held: the backend turned out not to have them."""
-        with self._transaction() as database:
+        with self.transaction() as database:
             infos = self._infos(list(batch.summaries))
             numberings = self._numberings(numberings_of(batch.summaries))
             for stream, gone in batch.summaries.items():
@@ -431,7 +403,7 @@ class StreamIndex:
         before = self._get("retention")
         if before == now:
             return 0
-        with self._transaction() as database:
+        with self.transaction() as database:
             old = None if before is None else msgspec.json.decode(before, type=Retention)
             widened = old is not None and retention.keeps_more_than(old)
             if widened and not release:
@@ -463,7 +435,7 @@ class StreamIndex:
         Floors, purges, the numbers that only they removed, aliases and agreements are kept: what is
         claimed afterwards can be read or was removed on purpose. A backend knows no names of runs.
         """
-        with self._transaction() as database:
+        with self.transaction() as database:
             numberings = self._removed(database)
             self._cache.clear()
             database.execute("DELETE FROM streams WHERE floor = 0 AND purged = 0")
@@ -475,20 +447,18 @@ class StreamIndex:
             while page := [*islice(every, _REBUILD_STREAMS)]:
                 known = self._infos([held.stream for held in page])
                 infos: dict[Stream, StreamInfo] = {}
-                for stream, held, newest_ntp64, newest_received_ns in (
+                for stream, held, *newest in (
                     (one.stream, one.runs, one.newest_ntp64, one.newest_received_ns) for one in page
                 ):
                     floor, purged = known[stream].floor, known[stream].purged
                     held.remove(0, purged - 1)
-                    infos[stream] = StreamInfo(
-                        stream, held, floor, purged, newest_ntp64, newest_received_ns
-                    )
+                    infos[stream] = StreamInfo(stream, held, floor, purged, *newest)
                     if is_unnumbered(stream.source):
                         continue
                     numbering = NumberingKey(stream.source, stream.epoch)
                     runs = numberings.setdefault(numbering, no_runs())
                     runs.held.update(held)
-                    runs.newest = max(runs.newest, newest_ntp64)
+                    runs.newest = max(runs.newest, newest[0])
                 self._put_streams(database, infos)
                 put_timestamps(database, {at: info.held for at, info in infos.items()})
             for skip in storage.skips():
@@ -558,7 +528,8 @@ class StreamIndex:
             self._cache.popitem(last=False)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Change the file at once, or not at all; raises StorageError."""
         with self._lock:
             database = self._open()
             try:
@@ -594,6 +565,6 @@ class StreamIndex:
         value = self._get(name)
         if value is None:
             value = secrets.token_hex(8)
-            with self._transaction() as database:
+            with self.transaction() as database:
                 set_meta(database, name, value)
         return value

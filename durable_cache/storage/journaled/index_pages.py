@@ -15,17 +15,6 @@ from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.index_rows import NumberingKey, escape, unescape, unpack
 
-__all__ = [
-    "COUNTED_MAX",
-    "NumberingLook",
-    "StreamLook",
-    "counted_above",
-    "keys_page",
-    "numberings_of_key",
-    "numberings_page",
-    "streams_of",
-]
-
 COUNTED_MAX = 10_000
 """Samples without a number are a row each: of one stream so many are counted, no more."""
 _KEYS_LOOKED_MAX = 20_000

@@ -7,7 +7,7 @@ interpreter's lock to and fro for every row.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,37 +17,6 @@ from durable_cache.model.sample import SourceId, Stream, StreamSummary
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.cache.questions import Standing
-
-__all__ = [
-    "GET_NUMBERINGS",
-    "GET_STREAMS",
-    "HAS_ZID",
-    "LOSE_NAMES",
-    "SCHEMA",
-    "NumberingKey",
-    "NumberingRuns",
-    "StreamInfo",
-    "agreement_fact",
-    "alias_fact",
-    "alias_of",
-    "drop_timestamps",
-    "escape",
-    "info_of",
-    "json_rows",
-    "json_text",
-    "no_runs",
-    "note_held",
-    "numberings_of",
-    "put_numberings",
-    "put_streams",
-    "put_timestamps",
-    "set_meta",
-    "skip_removed",
-    "standing_of",
-    "state_of",
-    "unescape",
-    "unpack",
-]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -75,6 +44,9 @@ CREATE TABLE IF NOT EXISTS agreements (
 CREATE TABLE IF NOT EXISTS incarnations (
   zid TEXT, eid INTEGER, epoch INTEGER, incarnation TEXT,
   PRIMARY KEY (zid, eid, epoch)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS purge_times (
+  key TEXT, zid TEXT, eid INTEGER, epoch INTEGER, floor INTEGER, here INTEGER, ntp64 TEXT,
+  PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
 """
 LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
@@ -98,6 +70,15 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 FROM json_each(?)"""
 GET_NUMBERINGS = """SELECT n.* FROM json_each(?) AS w CROSS JOIN numberings AS n
 ON n.zid = w.value ->> 0 AND n.eid = w.value ->> 1 AND n.epoch = w.value ->> 2"""
+GET_SOURCE = """SELECT n.epoch, held, skipped, newest, incarnation, 0
+FROM numberings AS n LEFT JOIN incarnations USING (zid, eid, epoch) WHERE zid = ?1 AND eid = ?2
+UNION ALL SELECT epoch, '[]', '[]', '0', incarnation, 0 FROM names
+WHERE zid = ?1 AND eid = ?2 AND epoch NOT IN
+  (SELECT epoch FROM numberings WHERE zid = ?1 AND eid = ?2)
+UNION ALL SELECT stored, from_sn, epoch, 0, 0, 1 FROM aliases WHERE zid = ?1 AND eid = ?2
+UNION ALL SELECT loser, 0, winner, 0, 0, 1 FROM agreements WHERE zid = ?1 AND eid = ?2"""
+"""A source's numberings, those that are known by name alone, and, with 1 in the last column, what
+epochs are called: in one statement, as one is asked with each question for a gap."""
 HAS_ZID = """SELECT 1 FROM numberings WHERE zid = ?
 UNION ALL SELECT 1 FROM streams WHERE zid = ? AND eid = 0 LIMIT 1"""
 
@@ -207,7 +188,7 @@ def info_of(row: tuple[Any, ...]) -> StreamInfo:
     return StreamInfo(stream, unpack(held), int(floor), int(purged), int(newest), int(received))
 
 
-def state_of(row: tuple[Any, ...]) -> NumberingState:
+def state_of(row: Sequence[Any]) -> NumberingState:
     """Read a row of a numbering with its name: none, or empty where one may be lost."""
     epoch, held, skipped, newest, name = row
     lost = name == ""

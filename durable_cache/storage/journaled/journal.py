@@ -30,8 +30,6 @@ from durable_cache.errors import (
 from durable_cache.model.sample import SampleBatch, Skip
 from durable_cache.protocol.wire import decode_journal, encode_journal
 
-__all__ = ["Entry", "Journal", "sqlite_error"]
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
   id INTEGER PRIMARY KEY AUTOINCREMENT, samples INTEGER NOT NULL, data BLOB NOT NULL);

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from durable_cache.errors import StorageFull, StorageLocked, StorageUnavailable
-
-__all__ = ["DirectoryLock"]
+from durable_cache.errors import ConfigError, StorageFull, StorageLocked, StorageUnavailable
 
 
 class DirectoryLock:
-    """A lock on a state directory that dies with its process; made with mode 0700 when missing."""
+    """A lock on a state directory that dies with its process; made with mode 0700 when missing.
 
-    def __init__(self, directory: Path) -> None:
+    `called` is what the directory is to people, and `option` what chooses another one.
+    """
+
+    def __init__(
+        self, directory: Path, called: str = "state directory", option: str = "state_dir"
+    ) -> None:
+        subject = (
+            f"{called} {str(directory)!r}" if "\0" in str(directory) else f"{called} {directory}"
+        )
         try:
             import fcntl  # here, so that clients run where there is none
         except ModuleNotFoundError:
             raise StorageUnavailable(
-                f"state directory {directory}: a journal needs file locks of a POSIX system; keep "
-                "it on Linux"
+                f"{subject}: a journal needs file locks of a POSIX system; keep it on Linux"
             ) from None
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except ValueError as error:
+            raise ConfigError(f"{subject}: {error}; choose another {option}") from error
         except (FileExistsError, NotADirectoryError) as error:
             raise StorageUnavailable(
-                f"state directory {directory}: it is, or lies in, a file; choose another state_dir"
+                f"{subject}: it is, or lies in, a file; choose another {option}"
             ) from error
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StorageFull(f"{subject}: the disk is full; make room") from error
             raise StorageUnavailable(
-                f"state directory {directory}: {error.strerror}; choose a state_dir where this "
-                "user may write"
+                f"{subject}: {error.strerror}; choose a {option} where this user may write"
             ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,15 +48,15 @@ class DirectoryLock:
             holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
             os.close(self._file)
             raise StorageLocked(
-                f"state directory {directory} is in use by process {holder or 'unknown'}; "
-                "stop it or choose another state_dir"
+                f"{subject} is in use by process {holder or 'unknown'}; stop it or choose another "
+                f"{option}"
             ) from error
         try:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
         except OSError as error:
             os.close(self._file)
-            raise StorageFull(f"state directory {directory}: {error.strerror}") from error
+            raise StorageFull(f"{subject}: {error.strerror}; make room") from error
 
     def release(self) -> None:
         """Let another process in; idempotent."""

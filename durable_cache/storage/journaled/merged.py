@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from durable_cache.model.key_expression import KeyExpression, parse_update
+from durable_cache.model.key_expression import KeyExpression, is_verbatim, parse_update
 from durable_cache.model.newest import is_update, newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Identity, Sample, SampleBatch, SourceId, Stream, key_bytes
@@ -21,8 +21,7 @@ from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.storage.contract import Page, Storage
 from durable_cache.storage.journaled.backlog import Backlog
-
-__all__ = ["MergedReading"]
+from durable_cache.storage.sized_pages import pages
 
 _Placed = dict[Cursor, Sample]
 _NEAR_NTP64 = 1 << 30
@@ -32,7 +31,8 @@ class MergedReading:
     """Reads of a storage whose newest samples wait in a backlog; any thread.
 
     `updates` returns the wildcard updates that concern a selection, all of them: a backend finds
-    them only under their own expressions.
+    them only under their own expressions. `streams_of` returns the streams of a numbering: what is
+    stored behind a verbatim chunk no wildcard names, so it is read key by key.
     """
 
     def __init__(
@@ -40,10 +40,12 @@ class MergedReading:
         backend: Storage,
         backlog: Backlog,
         updates: Callable[[Selection], Sequence[Sample]],
+        streams_of: Callable[[SourceId, int], Sequence[Stream]] = lambda *_: (),
     ) -> None:
         self._backend = backend
         self._backlog = backlog
         self._updates = updates
+        self._streams_of = streams_of
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page as `Storage.read` does, of backend and backlog together."""
@@ -165,26 +167,16 @@ class MergedReading:
         if is_update(key):
             return
         of_key = replace(selection, key_expr=KeyExpression(key))
-        cursor: Cursor | None = None
-        while True:
-            page = self._backend.read(of_key, selection.newest or 1, cursor)
-            yield from (sample for sample in page.samples if sample.key == key)
-            cursor = page.cursor
-            if cursor is None:
-                return
+        for page in pages(self._backend.read, of_key, selection.newest or 1):
+            yield from (sample for sample in page if sample.key == key)
 
     def updates_of(self, stream: Stream, runs: RangeSet) -> list[Sample]:
         """Read a wildcard update's stream back from the backend."""
         found: list[Sample] = []
         for first, last in runs:
             selection = replace(_only(stream), sns=SnBounds(first, last))
-            cursor: Cursor | None = None
-            while True:
-                page = self._backend.read(selection, 1000, cursor)
-                found += (sample for sample in page.samples if sample.key == stream.key)
-                cursor = page.cursor
-                if cursor is None:
-                    break
+            for page in pages(self._backend.read, selection, 1000):
+                found += (sample for sample in page if sample.key == stream.key)
         return found
 
     def find(self, samples: Sequence[Sample]) -> list[tuple[Sample, Sample | None]]:
@@ -192,17 +184,23 @@ class MergedReading:
         found: dict[Identity, Sample] = {}
         groups: dict[tuple[SourceId, int], list[int]] = {}
         unnumbered: dict[Stream, list[int]] = {}
+        verbatim: dict[Stream, list[int]] = {}
         for sample in samples:
             if is_unnumbered(sample.source):  # one timestamp's id may stamp very many keys
                 unnumbered.setdefault(sample.stream, []).append(sample.sn)
+            elif is_verbatim(sample.key):
+                verbatim.setdefault(sample.stream, []).append(sample.sn)
             else:
                 groups.setdefault((sample.source, sample.epoch), []).append(sample.sn)
         for (source, epoch), sns in groups.items():
             for first, last in RangeSet.of(sns):
-                for stored in self.range_of(source, epoch, first, last):
-                    found[stored.identity] = stored
-        for stream, sns in unnumbered.items():
-            for first, last in _near(sns):
+                run = Selection(zid=source.zid, eid=source.eid, epoch=epoch)
+                for page in self.pages(replace(run, sns=SnBounds(first, last)), 1000):
+                    found.update((stored.identity, stored) for stored in page)
+        alone = {stream: _near(sns) for stream, sns in unnumbered.items()}
+        alone.update((stream, [*RangeSet.of(sns)]) for stream, sns in verbatim.items())
+        for stream, runs in alone.items():
+            for first, last in runs:
                 selection = replace(_only(stream), sns=SnBounds(first, last))
                 for page in self.pages(selection, 1000):
                     found.update((stored.identity, stored) for stored in page)
@@ -210,21 +208,31 @@ class MergedReading:
 
     def range_of(self, source: SourceId, epoch: int, first: int, last: int) -> Iterator[Sample]:
         """Yield what is stored of a source's numbers, every key."""
-        selection = Selection(
-            zid=source.zid, eid=source.eid, epoch=epoch, sns=SnBounds(first, last)
-        )
-        for page in self.pages(selection, 1000):
-            yield from page
+        for key in ("**", *self._verbatim(source, epoch)):
+            selection = Selection(KeyExpression(key), *source, epoch, SnBounds(first, last))
+            for page in self.pages(selection, 1000):
+                yield from (sample for sample in page if key in ("**", sample.key))
+
+    def read_run(self, source: SourceId, epoch: int, limit: int, cursor: Cursor | None) -> Page:
+        """Return a page of a numbering; those of verbatim keys come behind all others."""
+        verbatim = self._verbatim(source, epoch)
+        at = None if cursor is None else cursor[0]
+        key = next((key for key in verbatim if key_bytes(key) == at), None)
+        selection = Selection(KeyExpression(key or "**"), *source, epoch)
+        page = self.read(selection, limit, cursor)
+        if page.cursor is None:
+            for following in verbatim[0 if key is None else verbatim.index(key) + 1 :]:
+                return Page(page.samples, (key_bytes(following), 0, 0, 0, -1))
+        return page
+
+    def _verbatim(self, source: SourceId, epoch: int) -> list[str]:
+        """Return the keys of a numbering that no wildcard names, in order."""
+        keys = {stream.key for stream in self._streams_of(source, epoch)}
+        return sorted(filter(is_verbatim, keys), key=key_bytes)
 
     def pages(self, selection: Selection, limit: int) -> Iterator[SampleBatch]:
         """Yield everything a selection names, so many samples at once."""
-        cursor: Cursor | None = None
-        while True:
-            page = self.read(selection, limit, cursor)
-            yield page.samples
-            cursor = page.cursor
-            if cursor is None:
-                return
+        return pages(self.read, selection, limit)
 
 
 def _only(stream: Stream) -> Selection:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Pace", "RetryPause"]
-
 _FIRST_PAUSE_SECONDS = 0.1
 
 _APPEND_SECONDS = 2.5

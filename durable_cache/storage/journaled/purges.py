@@ -19,8 +19,6 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.journal import Entry
 
-__all__ = ["Keeper", "Purges"]
-
 _KIND = "purge"
 _NOTHING = SampleBatch()
 _LATEST_MAX = 10_000

@@ -25,6 +25,7 @@ from durable_cache.errors import (
     StorageError,
     StorageUnavailable,
 )
+from durable_cache.model.key_expression import EVERY_KEY
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
@@ -40,7 +41,7 @@ from durable_cache.storage.contract import (
     Retention,
     Storage,
 )
-from durable_cache.storage.journaled.absences import HeldStream, absences
+from durable_cache.storage.journaled.absences import HeldStream, absences, gives_all, united
 from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.belonging import (
     backend_finding,
@@ -54,8 +55,6 @@ from durable_cache.storage.journaled.merged import MergedReading
 from durable_cache.storage.journaled.pace import Pace, RetryPause
 from durable_cache.storage.journaled.purges import Purges
 from durable_cache.storage.shared.wildcards import WildcardUpdates
-
-__all__ = ["JournalOptions", "JournaledStorage"]
 
 _log = logging.getLogger(__name__)
 _STREAMS_COMPARED_MAX = 4096
@@ -128,7 +127,9 @@ class JournaledStorage:
         """Samples that were refused before they were acknowledged."""
         self.drained_samples = 0
         self.on_purged: list[Callable[[Sequence[Floor]], None]] = []
-        """Called with the floors of a purge once it holds, by the thread that purges or drains."""
+        """Called with the floors of a purge once it holds, by the thread that purges or drains.
+
+        Where one raises StorageError, all are called again before the backend removes anything."""
         self._pace = Pace(self.options.drain_samples_max)
         self.level = min(level, storage.capabilities.durability)
         self.journal = journal
@@ -169,7 +170,7 @@ class JournaledStorage:
                 self._purge_again()
             self.backlog = Backlog(self.options.tail_bytes_max, self._entries_after)
             self.backlog.last_id = journal.span()[1]
-        self._merged = MergedReading(self.backend, self.backlog, self.concerning)
+        self._merged = MergedReading(self.backend, self.backlog, self.concerning, self.streams_of)
         try:
             self._compare()
         except StorageUnavailable as error:
@@ -395,10 +396,6 @@ class JournaledStorage:
                 by_epoch[skip.epoch].skipped.add(skip.first, skip.last)
         return tuple(by_epoch.values()), aliases
 
-    def backlog_runs(self) -> dict[Stream, RangeSet]:
-        """Return what is committed and not drained yet, per stream."""
-        return self.backlog.runs(Selection())
-
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
         """Return a page as `Storage.read` does, of the backend and the backlog together.
 
@@ -436,14 +433,24 @@ class JournaledStorage:
         """Yield what is stored of a source's numbers, every key."""
         return self._merged.range_of(source, epoch, first, last)
 
+    def read_run(self, source: SourceId, epoch: int, limit: int, cursor: Cursor | None) -> Page:
+        """Return a page of a numbering, every key, as `read` does."""
+        return self._merged.read_run(source, epoch, limit, cursor)
+
     def pages(self, selection: Selection, limit: int) -> Iterator[SampleBatch]:
         """Yield everything a selection names, so many samples at once."""
         return self._merged.pages(selection, limit)
 
-    def absences(self, selection: Selection, samples_max: int | None = None) -> tuple[Absence, ...]:
+    def absences(
+        self,
+        selection: Selection,
+        samples_max: int | None = None,
+        given: SampleBatch = SampleBatch(),  # noqa: B008  # immutable
+    ) -> tuple[Absence, ...]:
         """Return which numbers that a selection asks for are known here and not in its answer.
 
-        Only where it asks for numbers of one source; `samples_max` is the history shown per key.
+        Only where it asks for numbers of one source; `samples_max` is the history shown per key,
+        `given` its answer, where that is at hand.
         Bounded work: of a source on very many keys only one key's question is answered.
         """
         if not selection.asks_numbers or selection.eid == UNNUMBERED_EID:
@@ -451,7 +458,9 @@ class JournaledStorage:
         source = SourceId(selection.zid or "", selection.eid or 0)
         # What is on its way is looked at before the index each time: never in neither of both.
         states, aliases = self.load(source)
-        every = Selection(zid=source.zid, eid=source.eid, sns=selection.sns)
+        if gives_all(selection, states, aliases, given):
+            return ()
+        every = Selection(EVERY_KEY, *source, sns=selection.sns)
         recent = [HeldStream(*pair) for pair in self.backlog.runs(every).items()]
         infos = self.index.infos_of_source(source, _STREAMS_COMPARED_MAX)
         if infos is None and selection.key_expr.is_key:
@@ -461,23 +470,20 @@ class JournaledStorage:
         streams = None
         if infos is not None:
             stored = [HeldStream(i.stream, i.held, max(i.floor, i.purged)) for i in infos]
-            streams = _united([*stored, *recent])
+            streams = united([*stored, *recent])
         return absences(selection, states, aliases, streams, samples_max)
 
-    def history_floor(self, streams: Sequence[Stream], samples_max: int) -> dict[Stream, int]:
-        """Return the sn below which each stream is beyond its newest `samples_max` samples.
-
-        Retention removes in its own time; a reader of the queue does not see what must go.
-        """
+    def held(self, streams: Sequence[Stream]) -> dict[Stream, RangeSet]:
+        """Return which numbers of streams are stored, what is on its way among them."""
         pending: dict[Stream, RangeSet] = {}
         if self.backlog.samples:
             sources = {stream.source for stream in streams}
             zid, eid = next(iter(sources)) if len(sources) == 1 else (None, None)
-            pending = self.backlog.runs(Selection(zid=zid, eid=eid), frozenset(streams))
+            pending = self.backlog.runs(Selection(EVERY_KEY, zid, eid), frozenset(streams))
         infos = self.index.infos(streams)
         for stream in streams:
             infos[stream].held.update(pending.get(stream, _NOTHING))
-        return {stream: info.held.nth_last(samples_max) or 0 for stream, info in infos.items()}
+        return {stream: info.held for stream, info in infos.items()}
 
     def trim(self, retention: Retention, now_ns: int) -> Sequence[Floor]:
         """Apply retention to the backend and remember the floors."""
@@ -500,7 +506,9 @@ class JournaledStorage:
                 below: dict[Stream, int] = {}
                 for stream, sn in floors:
                     below[stream] = max(sn, below.get(stream, 0))
-                waiting = self.backlog.matching(Selection()) if self.backlog.samples else ()
+                waiting = (
+                    self.backlog.matching(Selection(EVERY_KEY)) if self.backlog.samples else ()
+                )
                 # Looked at before the purge is begun, which takes them from what is read back.
                 gone = [sample for sample in waiting if sample.sn < below.get(sample.stream, 0)]
                 with self._commit_lock:
@@ -518,10 +526,10 @@ class JournaledStorage:
         if untold := self._purges.untold():
             # Their numbers stay known, so that a repeat that comes late is told to be one.
             self.index.trimmed(untold, purged=True, unrecorded=self._purges.unrecorded())
-            self._purges.told(untold)
             self.wildcards.removed(untold)
             for listener in self.on_purged:
                 listener(untold)
+            self._purges.told(untold)
         pending = self._purges.pending()
         removed = self.backend.purge(pending)
         self._purges.done(pending, self.index.drained())
@@ -534,7 +542,7 @@ class JournaledStorage:
     def streams_of(self, source: SourceId, epoch: int) -> list[Stream]:
         """Return the streams of a numbering of which anything is stored, the backlog included."""
         # What is on its way is looked at before the index: in neither of both never.
-        recent = self.backlog.runs(Selection(zid=source.zid, eid=source.eid, epoch=epoch))
+        recent = self.backlog.runs(Selection(EVERY_KEY, *source, epoch))
         stored = (info.stream for info in self.index.infos_of(source, epoch))
         return [*dict.fromkeys((*recent, *stored))]
 
@@ -576,16 +584,6 @@ class JournaledStorage:
         self.backend.close()
         if self._directory_lock is not None:
             self._directory_lock.release()
-
-
-def _united(streams: Sequence[HeldStream]) -> list[HeldStream]:
-    """Return each stream once, with all that is held of it."""
-    found: dict[Stream, HeldStream] = {}
-    for held in streams:
-        known = found.setdefault(held.stream, held)
-        if known is not held:
-            known.held.update(held.held)
-    return [*found.values()]
 
 
 def _as_asked(options: JournalOptions, storage: Storage) -> JournalOptions:

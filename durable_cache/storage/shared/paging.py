@@ -11,8 +11,6 @@ from durable_cache.model.sample import Sample, SampleBatch, Stream
 from durable_cache.model.selection import Cursor, Order, Selection
 from durable_cache.storage.contract import Held, Page
 
-__all__ = ["held_of", "page_of"]
-
 
 def page_of(
     samples: Iterable[Sample], selection: Selection, limit: int, cursor: Cursor | None

@@ -8,8 +8,6 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, Skip, SourceId
 from durable_cache.storage.contract import source_order
 
-__all__ = ["SkipSet"]
-
 
 class SkipSet:
     """Skips per source and epoch, disjoint and maximal; mutable, owned by one thread.

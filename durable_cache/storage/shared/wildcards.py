@@ -27,8 +27,6 @@ from durable_cache.model.sample import (
 from durable_cache.model.selection import Cursor, Order, Selection
 from durable_cache.storage.contract import Floor, Page
 
-__all__ = ["WildcardUpdates", "read_values"]
-
 ReadBack = Callable[[Stream, RangeSet], Sequence[Sample]]
 _Read = Callable[[Selection, int, Cursor | None], Page]
 
@@ -140,7 +138,7 @@ class WildcardUpdates:
 
         Nothing is taken yet: an update counts when it is durable.
         """
-        if not any(map(is_update, {sample.key for sample in batch.samples})):
+        if not any(map(is_update, batch.keys)):
             return batch
         with self._lock:
             trial, expected = self._table.copy(), self._expected()
@@ -154,6 +152,8 @@ class WildcardUpdates:
 
     def add(self, batch: SampleBatch) -> None:
         """Take the updates of what was committed."""
+        if not any(map(is_update, batch.keys)):
+            return
         samples = batch.samples
         for stream, places in batch.places.items():
             if is_update(stream.key):

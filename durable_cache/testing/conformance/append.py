@@ -10,8 +10,6 @@ from durable_cache.storage.contract import AppendResult, Storage
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all, runs_of
 from durable_cache.testing.samples import SOURCE, batch, run, sample
 
-__all__ = ["AppendTests"]
-
 
 class AppendTests(StorageHooks):
     """Clauses of `Storage.append`."""

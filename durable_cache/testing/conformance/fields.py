@@ -12,8 +12,6 @@ from durable_cache.storage.contract import Storage
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all, runs_of
 from durable_cache.testing.samples import HOSTILE_KEYS, batch, filled, sample
 
-__all__ = ["FieldTests"]
-
 NTP64S = [0, 1, 2, 0xFFFFFFFF, 1 << 32, (1 << 32) + 1, 0x65A5_A5A5_1234_5677, (1 << 63) - 1]
 NTP64S += [1 << 63, (1 << 63) + 1, (1 << 64) - 2, (1 << 64) - 1]
 ENCODINGS = ["", "zenoh/bytes", "text/plain;utf-8", "application/json;a;b", "x" * 300, "é;\x00'"]

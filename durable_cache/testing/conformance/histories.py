@@ -18,8 +18,6 @@ from durable_cache.testing.conformance.hooks import (
     read_all,
 )
 
-__all__ = ["HistoryTests"]
-
 KEYS = ["a", "a/b", "a/'x'", "b/\U0001f980", "b/\uff5e", "c/%_"]
 SOURCES = [SourceId("f", 2), SourceId("f", 10), SourceId("10", 1)]
 EPOCHS = [0, 7]

@@ -14,8 +14,6 @@ from durable_cache.model.sample import Sample
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.storage.contract import Durability, Floor, Held, Storage
 
-__all__ = ["StorageHooks", "read_all", "runs_of"]
-
 PAGES_MAX = 100_000
 EVERYTHING = Selection()
 

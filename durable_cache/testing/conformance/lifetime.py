@@ -26,8 +26,6 @@ from durable_cache.testing.conformance.hooks import StorageHooks, read_all, runs
 from durable_cache.testing.conformance.victim import BATCH_SAMPLES, batch_of
 from durable_cache.testing.samples import HOSTILE_KEYS, SOURCE, batch, filled, run, sample
 
-__all__ = ["LifetimeTests"]
-
 BATCHES_BEFORE_KILL = 3
 CHILD_EXIT_SECONDS = 60
 

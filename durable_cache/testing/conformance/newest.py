@@ -20,8 +20,6 @@ from durable_cache.storage.shared.wildcards import read_values
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all
 from durable_cache.testing.samples import batch, sample, stamp
 
-__all__ = ["NEWEST_CASES", "NewestCase", "NewestTests", "values"]
-
 LOW, HIGH = SourceId("9", 1), SourceId("10", 1)
 """By number, not by text."""
 PUT, DELETE = Kind.PUT, Kind.DELETE

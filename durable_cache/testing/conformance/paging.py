@@ -12,8 +12,6 @@ from durable_cache.storage.contract import Storage
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all
 from durable_cache.testing.samples import HOSTILE_KEYS, batch, run, sample
 
-__all__ = ["PagingTests"]
-
 JOIN_SECONDS = 60
 
 

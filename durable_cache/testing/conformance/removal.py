@@ -17,8 +17,6 @@ from durable_cache.testing.conformance.hooks import (
 )
 from durable_cache.testing.samples import SOURCE, START_NS, batch, run, sample
 
-__all__ = ["RemovalTests"]
-
 A = ("suite/a", "4f2a:7", 1)
 B = ("suite/b", "4f2a:7", 1)
 SECOND_NS = 1_000_000_000

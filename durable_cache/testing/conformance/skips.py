@@ -11,8 +11,6 @@ from durable_cache.storage.contract import Floor, Storage
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all, runs_of
 from durable_cache.testing.samples import SOURCE, batch, run, sample
 
-__all__ = ["SkipTests"]
-
 NOTHING = SampleBatch()
 
 

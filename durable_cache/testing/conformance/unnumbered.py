@@ -10,8 +10,6 @@ from durable_cache.storage.contract import AppendResult, Floor, Retention, Stora
 from durable_cache.testing.conformance.hooks import StorageHooks, read_all
 from durable_cache.testing.samples import START_NS, batch, sample
 
-__all__ = ["UnnumberedTests"]
-
 _BEGAN = 1_790_000_000 << 32
 _SECOND = 1 << 32
 

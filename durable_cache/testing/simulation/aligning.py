@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
     from durable_cache.testing.simulation.composition import Composition
 
-__all__ = ["ALIGNER", "CacheToken", "SimAligning"]
-
 ALIGNER = AlignerOptions(
     secret=b"simulation",
     block=1,
@@ -173,7 +171,8 @@ class SimAligning:
         """Hear that retention, or an operator, removed what is below, durably."""
         pairs = tuple((self._store.canonical(floor.stream), floor.sn) for floor in floors)
         if pairs:
-            self._stored(Purged(pairs) if purged else Trimmed(pairs))
+            until = self._store.purge_times(stream for stream, _ in pairs) if purged else ()
+            self._stored(Purged(pairs, until) if purged else Trimmed(pairs))
 
     def forgotten(self, streams: Sequence[Stream]) -> None:
         """Hear that streams are stored under another epoch only."""
@@ -254,8 +253,8 @@ class SimAligning:
                     self._publish(payload)
                 case Offer():
                     self._job(partial(self._offer, output))
-                case RaisePurge(_, floors):
-                    self._job(partial(self._purge, floors))
+                case RaisePurge():
+                    self._job(partial(self._purge, output))
                 case ReportRefusal(peer, reason):
                     world.fail(f"{self._cache.name} does not align with {peer}: {reason}")
                 case ComparisonEnded():
@@ -332,14 +331,14 @@ class SimAligning:
         if self._store.conflicts > before and told:
             cache.world.fail(f"{cache.name} finds other content at a peer")
 
-    def _purge(self, floors: tuple[tuple[Stream, int], ...]) -> None:
+    def _purge(self, raised: RaisePurge) -> None:
         self._cache.world.occur("purge pulled")
-        every = [
-            Floor(stream._replace(epoch=epoch), sn)
-            for stream, sn in floors
-            for epoch in self.epochs.stored_epochs(stream.source, stream.epoch)
-        ]
-        self._cache.purge(every)
+        try:
+            floors = self._store.to_purge(raised)
+        except DurableCacheError:
+            return  # it is heard of again
+        if floors:
+            self._cache.purge(floors, told=True)
 
     def _rename(self, source: SourceId) -> None:
         try:

@@ -9,8 +9,6 @@ from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.storage.contract import Durability, Retention
 from durable_cache.storage.journaled.storage import JournalOptions
 
-__all__ = ["CachePlan"]
-
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, Stream
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import ReportMiss, SendAck
 from durable_cache.testing.simulation.caches import SimCache
 from durable_cache.testing.simulation.promises import Finding, available
@@ -17,8 +18,6 @@ from durable_cache.testing.simulation.publishers import OwnPublisher
 from durable_cache.testing.simulation.questions import Question, holds
 from durable_cache.testing.simulation.truth import Numbering, Publication
 from durable_cache.testing.simulation.world import SECOND_NS
-
-__all__ = ["CachePromise"]
 
 _PAGE_SAMPLES = 64
 
@@ -110,9 +109,12 @@ class CachePromise:
         if cache.process is None or (cache.journal.losses and cache.index.losses):
             return
         floors: dict[Stream, int] = {}
-        for floor in cache.purged:
+        named = [floor for floor in cache.told_purges if floor.stream.epoch != EPOCH_UNKNOWN]
+        for floor in cache.purged + named:
             stream = cache.process.core.epochs.canonical_stream(floor.stream)
             floors[stream] = max(floor.sn, floors.get(stream, 0))
+        for floor in cache.told_purges:  # of no run that has got a name here
+            floors[floor.stream] = max(floor.sn, floors.get(floor.stream, 0))
         for publication, epoch in found.items():
             sample = publication.sample
             if self._is_excused(publication.numbering):
@@ -130,12 +132,8 @@ class CachePromise:
             if cache_id not in cache.cache_ids:
                 continue
             for sn in sorted(sns):
-                publication = numbering.published.get(sn)
-                if publication is None:
-                    self._fail(f"acknowledged {Finding(numbering, sn)}")
-                elif not (
-                    publication in found or publication in cache.gone or cache.hides(publication)
-                ):
+                one = numbering.published[sn]
+                if not (one in found or one in cache.gone or cache.hides(one)):
                     self._fail(f"lost {Finding(numbering, sn)}")
 
     def check_aligned(self, other: CachePromise) -> None:

@@ -76,6 +76,8 @@ class SimCache(Listener):
         """What went with a medium that lied, was lost or came back older."""
         self._losses = 0
         self.purged: list[Floor] = []
+        self.told_purges: list[Floor] = []
+        """What other caches purged; without an epoch it is of the run that they call so."""
         """What an operator was told is gone for good."""
         self._named_runs: set[str] = set()
         """The incarnations whose tokens it saw."""
@@ -170,7 +172,7 @@ class SimCache(Listener):
         samples = [s for held in self.backend.state.streams.values() for s in held.values()]
         for entry in self._process.journal.waiting():
             samples += entry.batch.samples
-        floors = {floor.stream: floor.sn for floor in sorted(self.purged)}
+        floors = {floor.stream: floor.sn for floor in sorted(self.purged + self.told_purges)}
         for sample in samples:
             publication = self.truth.of(sample)
             if publication is None:
@@ -378,15 +380,16 @@ class SimCache(Listener):
         if self._process.trim(self.plan.retention):
             self.world.occur("retention removes")
 
-    def purge(self, floors: list[Floor]) -> None:
-        """Let an operator remove what is below."""
-        self.tell(lambda: self._purge(floors))
+    def purge(self, floors: list[Floor], *, told: bool = False) -> None:
+        """Let an operator remove what is below, here or where `told` at another cache."""
+        self.tell(lambda: self._purge(floors, told))
 
-    def _purge(self, floors: list[Floor]) -> None:
+    def _purge(self, floors: list[Floor], told: bool) -> None:
         self.removes(floors)
         before = set(self.held_ns)
         if self._process.purge(floors):
-            self.purged += floors
+            purged = self.told_purges if told else self.purged
+            purged += floors
             self.lost(before)
 
     def removes(self, floors: Iterable[Floor]) -> None:
@@ -492,8 +495,11 @@ class SimCache(Listener):
             self.reads_troubled_ns = self.world.now_ns
             raise
         more = cursor is not None
+        given = found if len(found) == len(waiting) and question.after is None else ()
         try:
-            absent = process.store.absences(question.selection, self.plan.retention.samples_max)
+            absent = process.store.absences(
+                question.selection, self.plan.retention.samples_max, SampleBatch(given)
+            )
             sources = {sample.source for sample in found}
             sources |= set() if question.source is None else {question.source}
             names = process.index.incarnations(sources)

@@ -53,7 +53,7 @@ from durable_cache.runtime.effects import (
     ReportEpochs,
     Started,
 )
-from durable_cache.runtime.reading import NamedReading
+from durable_cache.runtime.reading import NamedReading, newest_of_streams
 from durable_cache.storage.contract import Floor, Page, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.aligning import SimAligning
@@ -62,8 +62,6 @@ from durable_cache.testing.simulation.publishers import Heartbeat, PublisherToke
 
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
-
-__all__ = ["Composition"]
 
 RemovedT = TypeVar("RemovedT")
 _FRESH_FRAMES = 3
@@ -320,17 +318,10 @@ class Composition:
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
         """Read as an answer to a query does."""
-        reading = NamedReading(self.store, self.core.epochs, self._read_kept)
-        return reading.read(selection, limit, cursor)
-
-    def _read_kept(self, selection: Selection, limit: int, cursor: Cursor | None) -> Page:
-        page = self.store.read(selection, limit, cursor)
+        epochs = self.core.epochs
+        page = NamedReading(self.store, epochs, self.store.read).read(selection, limit, cursor)
         samples_max = self._cache.plan.retention.samples_max
-        if samples_max is None:
-            return page
-        floors = self.store.history_floor([*page.samples.by_stream], samples_max)
-        kept = [sample for sample in page.samples if sample.sn >= floors[sample.stream]]
-        return Page(SampleBatch(kept), page.cursor)
+        return newest_of_streams(self.store, epochs, page, samples_max)
 
     def save(self) -> None:
         """Leave the index to the next process, as its file does."""

@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 from durable_cache.errors import StorageUnavailable
-from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.key_expression import EVERY_KEY, KeyExpression
+from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import EngineOptions
 from durable_cache.protocol.subscriber.events import DeliveryOptions
@@ -21,6 +22,7 @@ from durable_cache.testing.simulation.network import Conditions, Network
 from durable_cache.testing.simulation.promises import SubscriberPromise
 from durable_cache.testing.simulation.publisher_promises import PublisherPromise
 from durable_cache.testing.simulation.publishers import (
+    BACK_SECONDS_UNNAMED,
     ForeignPublisher,
     OwnPublisher,
     PublisherPlan,
@@ -29,8 +31,6 @@ from durable_cache.testing.simulation.publishers import (
 from durable_cache.testing.simulation.subscribers import SimSubscriber, SubscriberPlan
 from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
-
-__all__ = ["History", "run_history"]
 
 _SETTLE_SECONDS = 45.0
 _REVEAL_SECONDS = 30.0
@@ -44,9 +44,6 @@ it lacks must be there after ten of them."""
 _QUIET_SECONDS = 20.0
 _SPILL = 0.3
 _BACK_SECONDS = 60.0
-_BACK_SECONDS_FOREIGN = 0.09
-"""A publisher whose timestamps go back further looks as if it had restarted, where it is foreign or
-its token is not seen yet."""
 _ENGINE = EngineOptions(
     window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
 )
@@ -157,7 +154,7 @@ class History:
         if foreign and "pinned foreign" in self.without:
             pinned = False  # what its restart loses or reorders first hides that it restarted
         at_once = self._aside.random() < 0.3 and "at once" not in self.without
-        back_seconds = _BACK_SECONDS_FOREIGN if foreign or at_once else _BACK_SECONDS
+        back_seconds = BACK_SECONDS_UNNAMED if foreign else _BACK_SECONDS
         plan = PublisherPlan(
             f"pub{at}",
             f"{at + 1:x}f",
@@ -361,7 +358,8 @@ class History:
         self._burst()
         self.world.run(0.15)
         try:
-            runs = {} if cache.process is None else cache.process.store.backlog_runs()
+            backlog = None if cache.process is None else cache.process.store.backlog
+            runs = {} if backlog is None else backlog.runs(Selection(EVERY_KEY))
         except StorageUnavailable:  # its journal cannot be read: the operator is told so
             return
         for stream, held in runs.items():

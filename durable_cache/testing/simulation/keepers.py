@@ -23,8 +23,6 @@ from durable_cache.protocol.subscriber.positions import join_positions
 from durable_cache.testing.simulation.network import Network, Node, Token
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["DOMAIN", "Receipt", "SimKeeper", "Writer"]
-
 DOMAIN = "default"
 _COMMIT_SECONDS, _READ_SECONDS, _ALIGN_SECONDS, _AGAIN_SECONDS = 0.05, 0.3, 1.0, 1.0
 _At = tuple[SourceId, int]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-__all__ = ["KINDS", "expected"]
-
 _MEDIA = ("journal", "index", "backend")
 KINDS: Mapping[str, str] = {
     "alignment begins anew": "small inbox",

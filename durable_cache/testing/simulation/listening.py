@@ -19,8 +19,6 @@ from durable_cache.testing.simulation.publishers import PublisherToken
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["Listening"]
-
 
 class Listening:
     """One life of a listener in one mode, with the real engine."""

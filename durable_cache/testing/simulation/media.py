@@ -35,17 +35,6 @@ from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.simulation.world import Crash, World
 
-__all__ = [
-    "FAULTS",
-    "BackendState",
-    "JournalState",
-    "IndexMedium",
-    "Medium",
-    "SimBackend",
-    "SimIndex",
-    "SimJournal",
-]
-
 StateT = TypeVar("StateT")
 _UNSYNCED_MAX = 64
 FAULTS = ("unavailable", "full", "unknown", "unreadable", "unreadable")
@@ -393,7 +382,7 @@ class SimIndex(StreamIndex):
         value = self._get(name)
         if value is None:
             value = self._names.pop(0)
-            with self._transaction() as database:
+            with self.transaction() as database:
                 set_meta(database, name, value)
         return value
 
@@ -403,13 +392,13 @@ class SimIndex(StreamIndex):
             self._medium.leave(self._db)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         medium = self._medium
         if medium is not None:
             medium.begin(lambda: self._open().serialize())
         self._read = None
         try:
-            with super()._transaction() as database:
+            with super().transaction() as database:
                 yield database
         finally:
             self._read = {}

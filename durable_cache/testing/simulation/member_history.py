@@ -23,8 +23,6 @@ from durable_cache.testing.simulation.seeded import SeededHistory
 from durable_cache.testing.simulation.truth import Numbering
 from durable_cache.testing.simulation.world import START_NS
 
-__all__ = ["MEMBER_KINDS", "MemberHistory"]
-
 MEMBER_KINDS = frozenset(
     {
         "a handler raises",

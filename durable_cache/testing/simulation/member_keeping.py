@@ -31,8 +31,6 @@ from durable_cache.testing.simulation.keepers import DOMAIN, Receipt, SimKeeper,
 from durable_cache.testing.simulation.network import Network, Node, Outcome
 from durable_cache.testing.simulation.world import SECOND_NS, Crash, World
 
-__all__ = ["CONSUMER", "KEY_EXPR", "KeepingNode", "Kept", "MemberOptions", "Thread"]
-
 T = TypeVar("T")
 Thread = Generator[float, None, T]
 """What a thread does; it yields how many seconds it waits."""

@@ -34,8 +34,6 @@ from durable_cache.testing.simulation.members import SimMember
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["MemberPromise"]
-
 
 class _Written(NamedTuple):
     """A position that left: when, how it is stamped, what it says is confirmed."""

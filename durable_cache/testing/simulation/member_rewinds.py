@@ -33,8 +33,6 @@ from durable_cache.testing.simulation.world import SECOND_NS, World
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.member_promises import MemberPromise
 
-__all__ = ["Points", "Rewinds", "Rewound", "SimOperator", "chosen_points"]
-
 Points = Mapping[SourceId, Point] | None
 _Rows = Mapping[SourceId, Sequence[Publication]]
 _ASKING_SECONDS, _RESET_SECONDS = 0.5, 10.0

@@ -98,7 +98,7 @@ class SimMember(KeepingNode):
         self._reach: set[str] = set()
         self._shown: tuple[View, Token] | None = None
         self._asked = self._begun = self.leaving = False
-        self._fenced = self._writing = self._hurried = False
+        self._fenced = self._writing = self._hurried = self._handling = False
         self._batches = 0
         self._stop_ns = self._retry_ns = self._refused = 0
         self._cursors: dict[SourceId, int] = {}
@@ -164,9 +164,15 @@ class SimMember(KeepingNode):
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is to be written, handed over or begun."""
+        """Whether nothing is to be processed, written, handed over or begun."""
         moves = self._positions.changed or self._writing or self.in_hand or self._inbox
+        moves = moves or self._handling or any(map(self._is_behind, self._promise.rows))
         return not moves and self._agreed and self.sharing.has_begun
+
+    def _is_behind(self, source: SourceId) -> bool:
+        """Tell whether something of a source is to be processed here."""
+        published = len(self._promise.rows[source])
+        return self.owns(source) and self._cursors.get(source, 0) < published
 
     # The deliver thread
 
@@ -366,7 +372,9 @@ class SimMember(KeepingNode):
             if at != self._cursors.get(source, 0) or not self.sharing.owns(source):
                 continue
             self._cursors[source] = at + 1
+            self._handling = True
             yield from self._process(publication)
+            self._handling = False
 
     def _process(self, publication: Publication) -> Thread[None]:
         sample = publication.sample

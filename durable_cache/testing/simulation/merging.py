@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
     from durable_cache.testing.simulation.composition import Composition
 
-__all__ = ["SimCorrector", "SimMerging"]
-
 _KIND = "split_brain"
 _PEERS_MAX = 64
 _RETRY_SECONDS = 5.0

@@ -23,8 +23,6 @@ from durable_cache.testing.simulation.retrying import SimRetrying
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.world import START_NS, World
 
-__all__ = ["MODES", "MODE_KINDS", "ModeHistory"]
-
 MODES = (
     Mode.of("unreliable"),
     Mode.of("at-most-once"),

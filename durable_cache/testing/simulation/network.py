@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 from durable_cache.errors import DurableCacheError
 from durable_cache.testing.simulation.world import SECOND_NS, Crash, World
 
-__all__ = ["Conditions", "Network", "Node", "Outcome", "Token"]
-
 PartT = TypeVar("PartT")
 
 

@@ -27,8 +27,6 @@ from durable_cache.testing.simulation.publishers import PublisherToken
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
 
-__all__ = ["PassingPipe", "PassingPromise"]
-
 _LISTED_NS = 500_000_000
 """How long after a start tokens may be those that were there before."""
 _HELD_UP_NS = 2 * SECOND_NS

@@ -27,8 +27,6 @@ from durable_cache.testing.simulation.pipe_promises import ATTEMPTS_MAX, PipePro
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["Consuming", "Frames", "Kept", "SimConsumer", "SimTarget"]
-
 _COMMIT_SECONDS, _ANSWER_SECONDS = 0.3, 1.5
 _POLL_SECONDS, _WRITE_SECONDS = 0.1, 0.3
 _ATTEMPT_SECONDS, _LETTER_SECONDS, _BURIED_DIES = 0.2, 1.0, 0.2

@@ -28,8 +28,6 @@ from durable_cache.testing.simulation.seeded import SeededHistory
 from durable_cache.testing.simulation.truth import Numbering, Publication
 from durable_cache.testing.simulation.world import START_NS
 
-__all__ = ["PIPE_KINDS", "PipeHistory"]
-
 PIPE_KINDS = frozenset(
     {
         "a handler raises",

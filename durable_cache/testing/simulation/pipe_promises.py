@@ -23,8 +23,6 @@ from durable_cache.testing.simulation.world import World
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.pipe_ends import Kept, SimConsumer, SimTarget
 
-__all__ = ["ATTEMPTS_MAX", "PipePromise"]
-
 ATTEMPTS_MAX = 3
 """How often a handler is called before a sample becomes a dead letter."""
 

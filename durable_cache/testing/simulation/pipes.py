@@ -46,8 +46,6 @@ from durable_cache.testing.simulation.pipe_promises import PipePromise
 from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["SimPipe"]
-
 _TAKE_SECONDS, _TICK_SECONDS, _WRITE_SECONDS, _ASK_SECONDS = 0.05, 0.1, 0.3, 1.0
 _BATCH = 20
 _CLAIM_FAILS, _EARLY = 0.2, 0.1

@@ -9,7 +9,7 @@ could be read, for as long as a gap is waited for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.model.key_expression import KeyExpression
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from durable_cache.testing.simulation.network import Network
     from durable_cache.testing.simulation.publishers import PublisherToken
     from durable_cache.testing.simulation.subscribers import SimSubscriber
-
-__all__ = ["Finding", "SubscriberPromise", "available"]
-
 
 _FRESH_NS = 3 << 33
 """A numbering whose time frame is longer ago when its token is seen may have begun before."""
@@ -255,7 +252,9 @@ class SubscriberPromise:
 
         Of two runs that declared one epoch the later is called by another (ADR 0107): while the
         earlier is the newest it was given, the epoch is that one's. What it was given of a run
-        bears the epoch that the run goes by: under another epoch none of that is reported.
+        bears the epoch that the run goes by: under another epoch none of that is reported. Nor is
+        any number of a run that published none yet, where an earlier run declared the same. Of two
+        runs that declared one epoch it alone knows which it calls by that, before it gave any.
         """
         newest = self._newest.get(source)
         numbering = self._named.get((source, epoch))
@@ -267,24 +266,46 @@ class SubscriberPromise:
             return None  # of the run that it is given first under 0, or of one before
         if numbering is None:
             later = reversed(self._truth.numberings[source])
-            called = (one for one in later if _is_called(one, epoch) and one not in otherwise)
-            numbering = next(called, None)
-        return numbering or self._named_since(source, epoch)
+            called = [one for one in later if _is_called(one, epoch) and one not in otherwise]
+            meant = self._meant(source, epoch)
+            first = [meant] if meant in called else [one for one in called if one.published]
+            numbering = next(iter([*first, *called]), None)
+        return numbering or self._named_beside(source, epoch, otherwise)
 
-    def _named_since(self, source: SourceId, epoch: int) -> Numbering | None:
-        """Return the run that it came to know of after the newest it was given, if it names one.
+    def _named_beside(
+        self, source: SourceId, epoch: int, otherwise: Collection[Numbering]
+    ) -> Numbering | None:
+        """Return the run before or after the newest it was given that it names, if it does.
 
         Two runs that began within one time frame are called by that and by the next number, and so
-        is one whose publisher's clock was set back (ADR 0107).
+        is one whose publisher's clock was set back (ADR 0107). One that it hears of after its
+        successor, which has that time frame's number here, goes by an earlier one (ADR 0266): of
+        several such it alone knows which it means.
         """
+        meant = self._meant(source, epoch)
+        if meant is not None and meant not in otherwise:
+            return meant
         newest = self._newest.get(source)
         if newest is None:
             return None
-        called = (name for (_, name), run in self._named.items() if run is newest)
+        called = {name for (_, name), run in self._named.items() if run is newest}
+        if called and 0 < epoch < min(called) and newest.incarnation:
+            before = reversed(self._truth.numberings[source][: newest.at])
+            return next((run for run in before if run not in otherwise), None)
         if epoch <= max(called, default=0):
             return None
         later = self._truth.numberings[source][newest.at + 1 :]
-        return next((run for run in later if self._heard.knows(run)), None)
+        heard = next((run for run in later if self._heard.knows(run)), None)
+        if heard is not None or newest.incarnation:
+            return heard
+        # Nobody names its runs: it is not the one that goes by another epoch (ADR 0263).
+        before = reversed(self._truth.numberings[source][: newest.at])
+        return next((run for run in before if run not in otherwise), None)
+
+    def _meant(self, source: SourceId, epoch: int) -> Numbering | None:
+        """Return the run that it names, where it knows one by an epoch."""
+        name = "" if self._subscriber is None else self._subscriber.name_of(source, epoch)
+        return self._truth.incarnations.get(name)
 
     def _shown_by(self, numbering: Numbering) -> list[SimCache]:
         """Return the caches that can show which run they mean by what they say of its numbers.

@@ -14,8 +14,6 @@ from durable_cache.testing.simulation.promises import Finding
 from durable_cache.testing.simulation.publishers import OwnPublisher
 from durable_cache.testing.simulation.truth import Publication
 
-__all__ = ["PublisherPromise"]
-
 
 class PublisherPromise:
     """What one publisher was told of its samples."""

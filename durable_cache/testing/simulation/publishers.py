@@ -38,19 +38,13 @@ from durable_cache.protocol.wire import Ack, decode_packed, encode_packed
 from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
 from durable_cache.testing.simulation.questions import Question, holds
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
-from durable_cache.testing.simulation.world import World
+from durable_cache.testing.simulation.world import SECOND_NS, World
 
-__all__ = [
-    "Answerers",
-    "ForeignPublisher",
-    "Heartbeat",
-    "Listener",
-    "OwnPublisher",
-    "PublisherPlan",
-    "PublisherToken",
-    "SimPublisher",
-]
-
+BACK_SECONDS_UNNAMED = 0.09
+"""A publisher whose timestamps go back further looks as if it had restarted, where it is foreign or
+its token is not seen yet."""
+_TOKEN_NS = SECOND_NS
+"""How long after a run began its samples may be faster than its token."""
 _LONG_AGO_NS = 5000 << 33
 """Half a day: a numbering near its wrap is older."""
 _ANSWER_SAMPLES = 64
@@ -205,6 +199,9 @@ class SimPublisher(Node):
         now = ntp64_from_ns(self._moment.unix_ns)
         self._newest_ntp64 = max(self._newest_ntp64 + 1, now)
         back = self.plan.times_back_seconds
+        began_ns = self.since_ns if self.numbering is None else self.numbering.began_ns
+        if self.world.now_ns < max(self.since_ns, began_ns) + _TOKEN_NS:
+            back = min(back, BACK_SECONDS_UNNAMED)
         if back and self.world.random.random() < 0.3:
             self.world.occur("timestamp goes back")
             return self._newest_ntp64 - round(self.world.random.random() * back * (1 << 32))
@@ -370,7 +367,7 @@ class OwnPublisher(SimPublisher):
                 hear(standing, publication)
 
     def acknowledged(self, ack: Ack) -> None:
-        """Hear an acknowledgement."""
+        """Hear an acknowledgement; of what was not put yet it counts for nothing."""
         self._tell(AckReceived(ack))
         numbering = self.truth.incarnations.get(ack.incarnation)
         if numbering is None and self.numbering is not None and ack.source == self.source:
@@ -378,7 +375,7 @@ class OwnPublisher(SimPublisher):
         if numbering is not None:
             known = self.acked.setdefault((numbering, ack.cache_id), set())
             for first, last in ack.runs:
-                known.update(range(first, last + 1))
+                known.update(sn for sn in numbering.published if first <= sn <= last)
 
     def answer(self, question: Question) -> Iterator[bytes]:
         engine, selection = self._engine, question.selection

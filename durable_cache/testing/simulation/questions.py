@@ -13,8 +13,6 @@ from durable_cache.model.selection import Order, Selection, SnBounds, TimeBounds
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.wire import PackedAnswer, decode_packed
 
-__all__ = ["Heard", "Question", "holds"]
-
 
 def holds(key_expr: KeyExpression, key: str) -> bool:
     """Tell whether what is published on `key`, a wildcard update too, concerns an expression."""

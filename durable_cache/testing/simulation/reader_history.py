@@ -41,8 +41,6 @@ from durable_cache.testing.simulation.truth import Numbering, Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
 from durable_cache.testing.simulation.writers import SimWriter
 
-__all__ = ["READER_KINDS", "ReaderHistory"]
-
 READER_KINDS = frozenset(
     {
         "cache killed",

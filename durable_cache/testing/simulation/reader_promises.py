@@ -19,8 +19,6 @@ from durable_cache.protocol.reader.statuses import LostReason
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["ReaderPromise"]
-
 _Place = tuple[SourceId, int, int, str]
 """As reports name a sample: live ones of all runs have epoch 0."""
 _UNBOUNDED = 1 << 62

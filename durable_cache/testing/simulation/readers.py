@@ -33,8 +33,6 @@ from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import World
 from durable_cache.testing.simulation.writers import Disposing
 
-__all__ = ["ALL_STATES", "SimReader"]
-
 ALL_STATES = (
     SampleState.READ | SampleState.NOT_READ,
     ViewState.NEW | ViewState.NOT_NEW,

@@ -19,8 +19,6 @@ from durable_cache.testing.simulation.network import Network, Node
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
 
-__all__ = ["SimRetrying"]
-
 _LOOK_SECONDS = 0.05
 _SOURCES_MAX = 100
 

@@ -13,8 +13,6 @@ from durable_cache.testing.simulation.network import Conditions, Network
 from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
 
-__all__ = ["SeededHistory"]
-
 _AFTER_SECONDS = 3.0
 """In which what is late comes after all, and must change nothing."""
 _PAUSES_SECONDS = (0.01, 0.1, 0.5, 2.0)

@@ -14,8 +14,6 @@ from durable_cache.testing.simulation.spool_promises import SpoolPromise
 from durable_cache.testing.simulation.spools import SimSpooler
 from durable_cache.testing.simulation.truth import Publication
 
-__all__ = ["SPOOL_KINDS", "SpoolHistory"]
-
 SPOOL_KINDS = frozenset(
     {
         "a numbering goes on",
@@ -88,7 +86,7 @@ class SpoolHistory(SeededHistory):
             ((10, self._put), (3, self._kill), (3, self._kill_cache), (3, self._part)),
         )
         self._heal()
-        self._wait(lambda: self.promise.all_over, _SETTLE_SECONDS)
+        self._wait(lambda: self.promise.all_over(self.publisher.unacknowledged), _SETTLE_SECONDS)
         self.promise.check(self.publisher.unacknowledged)
         return self.world.wrong
 

@@ -14,8 +14,6 @@ from durable_cache.testing.simulation.pipe_ends import SimTarget
 from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["SpoolPromise"]
-
 
 class SpoolPromise:
     """What was put, and what has become of it."""
@@ -87,10 +85,13 @@ class SpoolPromise:
                 self._world.occur("receipt done")
                 self._done.add(publication)
 
-    @property
-    def all_over(self) -> bool:
-        """Tell whether everything that can be held is, and whoever waited was told."""
-        return not any(self._waits())
+    def all_over(self, unacknowledged: int) -> bool:
+        """Tell whether everything that can be held is, and whoever waited was told.
+
+        A process that goes on with what was left asks again for receipts that the one before it
+        had: `unacknowledged` says for how many it waits.
+        """
+        return unacknowledged <= self._never_come and not any(self._waits())
 
     def check(self, unacknowledged: int) -> None:
         """Compare at the end, when all is healed and quiet."""
@@ -98,13 +99,18 @@ class SpoolPromise:
             held = len(self._holders(publication))
             told = "told" if publication in self._done else "not told"
             self._world.fail(f"{_said(publication)} is held {held} times, {told}")
-        stuck = sum(self._is_refused(one) for one in (*self._kept, *self._raised))
+        stuck = self._never_come
         if unacknowledged > stuck:
             self._world.fail(f"waits for {unacknowledged} receipts, of which {stuck} never come")
         for target in self.targets:
             numbers = [(one.numbering, one.sample.sn) for one in target.held]
             if len(numbers) != len(set(numbers)):
                 self._world.fail(f"{target.name} holds two samples under one number")
+
+    @property
+    def _never_come(self) -> int:
+        """How many receipts no cache will ever give."""
+        return sum(self._is_refused(one) for one in (*self._kept, *self._raised))
 
     def _waits(self) -> Iterable[Publication]:
         """Yield what must come to an end still."""

@@ -48,8 +48,6 @@ from durable_cache.testing.simulation.world import Crash, World
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.spool_promises import SpoolPromise
 
-__all__ = ["SimSpool", "SimSpooler"]
-
 _TICK_SECONDS, _EPOCHS_SECONDS = 0.1, 0.3
 _NO_ROOM, _RAISES_KEPT, _SEND_FAILS, _CRASHES, _UNKNOWN_EPOCHS = 0.03, 0.03, 0.1, 0.03, 0.2
 _COMES_BACK = 0.3
@@ -191,7 +189,7 @@ class SimSpooler(Node):
                         self._engine.handle(SendFailed())
                         return
                     kept = True
-                case Send(sample):
+                case Send(sample=sample):
                     assert kept, "it is sent before it is kept"
                     self._send(sample)
                 case Full():

@@ -44,8 +44,6 @@ from durable_cache.testing.simulation.publishers import Heartbeat, Listener, Pub
 from durable_cache.testing.simulation.questions import Heard, Question
 from durable_cache.testing.simulation.world import World
 
-__all__ = ["SimSubscriber", "SubscriberPlan"]
-
 _WAKE_SECONDS_MIN = 0.02
 
 
@@ -80,7 +78,7 @@ class SimSubscriber(Listener):
     ) -> None:
         super().__init__(world, network, plan.name)
         self.plan, self.key_expr, self.promise = plan, plan.key_expr, promise
-        wanted, newest = plan.history is not None, bool(plan.history)
+        wanted, newest = plan.history is not None, plan.history or 0
         self._engine = SubscriberEngine(plan.delivery, history=wanted, newest=newest)
         self._inbox: list[Sample] = []
         self._overrun: dict[SourceId, Sample] = {}
@@ -93,6 +91,10 @@ class SimSubscriber(Listener):
         """The caches that were in reach at some time."""
         self._too_large: dict[tuple[SourceId, int], RangeSet] = {}
         """Numbers of which an answer said that they are too large, as they were asked for."""
+
+    def name_of(self, source: SourceId, epoch: int) -> str:
+        """Return the name of the run that it calls by an epoch; empty where it knows none."""
+        return self._engine.run_names.known((source, epoch))
 
     def start(self) -> None:
         """Declare it."""

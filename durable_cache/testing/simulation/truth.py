@@ -15,8 +15,6 @@ from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.testing.simulation.questions import holds
 from durable_cache.testing.simulation.untold import Untold
 
-__all__ = ["Numbering", "Publication", "Truth"]
-
 
 @dataclass(slots=True, eq=False)
 class Numbering:

@@ -23,8 +23,6 @@ from durable_cache.protocol.restarts import RESTART_NTP64
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.truth import Numbering, Publication
 
-__all__ = ["Heard", "Untold"]
-
 _EVERYBODY = ""
 
 

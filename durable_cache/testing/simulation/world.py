@@ -10,8 +10,6 @@ from typing import Protocol
 
 from durable_cache.model.clock import Moment
 
-__all__ = ["SECOND_NS", "START_NS", "Crash", "World"]
-
 SECOND_NS = 1_000_000_000
 START_NS = 1_800_000_000 * SECOND_NS
 _WRONG_MAX = 20

@@ -11,8 +11,6 @@ from durable_cache.testing.simulation.publishers import Answerers, OwnPublisher,
 from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
 
-__all__ = ["Disposing", "SimWriter"]
-
 _TOKEN_SECONDS = 0.25
 """By then everybody in reach saw its token: what overtakes one is another history's trouble."""
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import signal
-from threading import Event
 
 import zenoh
 
@@ -14,9 +13,7 @@ def main() -> None:
     parser.add_argument("-l", "--listen", action="append", default=[])
     parser.add_argument("--no-multicast-scouting", action="store_true")
     chosen = parser.parse_args()
-    stopped = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     config = zenoh.Config()
     config.insert_json5("mode", '"router"')
     config.insert_json5("listen/endpoints", json.dumps(chosen.listen or ["tcp/0.0.0.0:7447"]))
@@ -24,7 +21,7 @@ def main() -> None:
     if chosen.no_multicast_scouting:
         config.insert_json5("scouting/multicast/enabled", "false")
     with zenoh.open(config):
-        stopped.wait()
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""A process in the foreground stops at the first signal, whenever it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROUNDS = 40
+ASKED = f"""
+import os, signal, threading, time
+from durable_cache.service.stopping import Stop
+
+for round in range({ROUNDS}):
+    stop = Stop()
+    threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while not stop.wait(0.0):  # nearly always at the beginning or the end of a wait
+        pass
+    print(round)
+"""
+TWICE = """
+import signal
+from durable_cache.service.stopping import Stop
+
+stop = Stop()
+signal.raise_signal(signal.SIGTERM)
+assert stop.wait(0.0) and stop.wait(60.0)
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_signal_at_the_edge_of_a_wait_is_no_deadlock() -> None:
+    ended = _run(ASKED)
+    assert ended.stdout.split() == [str(number) for number in range(ROUNDS)], ended.stderr
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    assert _run(TWICE).returncode == 128 + signal.SIGINT
+
+
+def _processes_that_name(path: Path) -> list[int]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(path).encode() in each.read_bytes():
+                found.append(int(each.parent.name))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def test_a_terminated_demonstration_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "durable_cache", "demo"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not _processes_that_name(tmp_path):
+            assert demo.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(30) == 128 + signal.SIGTERM
+        assert not _processes_that_name(tmp_path)
+        assert not list(tmp_path.iterdir())
+    finally:
+        demo.kill()
+        demo.wait()
+        for process in _processes_that_name(tmp_path):
+            os.kill(process, signal.SIGKILL)

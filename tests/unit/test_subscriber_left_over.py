@@ -1,0 +1,180 @@
+"""Whose the last numbers of a run are that come behind the token of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.subscriber.events import (
+    Answer,
+    AnswerPart,
+    Fetched,
+    HeartbeatReceived,
+)
+from durable_cache.protocol.wire import AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
+
+
+def received(one: Sample, reader: Reader) -> Sample:
+    """Return a sample as it comes to a reader now."""
+    return msgspec.structs.replace(one, received_ns=reader.now.unix_ns)
+
+
+def test_the_last_of_a_run_that_nobody_has_is_no_number_of_the_next() -> None:
+    """It came behind the next run's token, and no answer names its run."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(3))
+    reader.answer(sample(2, EPOCH), names=names)
+    reader.live(sample(0, at=9))
+    for _ in range(60):
+        reader.wait(1)
+        if reader.fetches:
+            reader.answer(names=names)
+    assert reader.story == [0, 1, 2, 0, (3, 3)]
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [0, 1, 2, 0, (3, 3), 1]
+
+
+@pytest.mark.parametrize(
+    ("stamped_at", "of_the_next"),
+    [(0.003, False), (-60, False), (5, True)],
+    ids=["with the last", "before the next run", "later"],
+)
+def test_what_was_missed_at_the_end_of_a_run_is_no_number_of_the_next(
+    stamped_at: float, of_the_next: bool
+) -> None:
+    """A slow program: the token is looked at first, and the number is told by then (100330)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    late = received(sample(3, at=stamped_at), reader)
+    reader.handle(HeartbeatReceived(SOURCE, 3, reader.now))
+    reader.answer(absent=(absent(2, 3, AbsenceReason.TRIMMED, EPOCH),), names=names)
+    reader.declared(FRESH, "0000000b")
+    reader.live(late)
+    for sn in (None, 0, 1, 2, 3):
+        if sn is not None:
+            reader.live(sample(sn, at=9 + sn / 10))
+        for _ in range(60):
+            if reader.fetches:
+                reader.answer(names=names)
+            reader.wait(1)
+    told = [(0, 2), 3] if of_the_next else [0, 1, 2, 3]
+    assert reader.story == [0, 1, (2, 3), *told]
+
+
+def test_the_first_that_comes_long_after_its_token_is_of_its_run_though_nobody_has_it() -> None:
+    """The publisher's clock was set back: it publishes as if it had not restarted (seed 7682)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, "0000000b")
+    reader.wait(8)
+    reader.live(received(sample(2), reader))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    assert reader.story == [0, (0, 1), 2]
+
+
+def test_a_number_that_came_behind_the_next_token_fills_the_hole_that_it_lies_in() -> None:
+    """A slow program: the token is looked at first, and nobody has the sample (seed 7767)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1), sample(3))
+    late = received(sample(2), reader)
+    reader.wait(1)
+    reader.answer(names=names)
+    reader.declared(FRESH, "0000000b")
+    reader.live(late)
+    reader.live(sample(0, at=9))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, 3, 0]
+    reader.live(sample(1, at=9.1))
+    assert reader.story == [0, 1, 2, 3, 0, 1]
+
+
+def test_a_number_of_a_run_that_began_fills_no_hole_of_the_one_before() -> None:
+    """By its time it does not lie between those that are held of that."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(2))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(0, at=0.01), sample(1, at=0.011))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    assert reader.story == [0, (1, 1), 2, 0, 1]
+
+
+def test_what_was_published_between_two_runs_is_the_last_of_the_first() -> None:
+    """A slow program looked at the token first; a second lay between the last two (300697)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    late = received(sample(3, at=1), reader)
+    reader.declared(FRESH, "0000000b")
+    reader.live(late)
+    for sn in range(3):
+        reader.live(sample(sn, at=9 + sn / 10))
+        for _ in range(60):
+            if reader.fetches:
+                reader.answer(names=names)
+            reader.wait(1)
+    assert reader.story == [0, 1, 0, (2, 3), 1, 2]
+
+
+def test_what_one_answerer_calls_otherwise_stays_where_another_has_it() -> None:
+    """One cache took the first of a run for the rest of the one before (seed 40004)."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    reader.declared(FRESH, "0000000b")
+    begun = [sample(sn, at=9 + sn / 10) for sn in range(4)]
+    reader.live(begun[0])
+    reader.answer(names=names)
+    reader.live(begun[3])
+    errs = AnswerPart([sample(sn, EPOCH, at=9 + sn / 10) for sn in (2, 3)], (), names)
+    right = AnswerPart([sample(sn, FRESH, at=9 + sn / 10) for sn in (1, 2, 3)], (), names)
+    fetch = reader.fetches.pop(0)
+    reader.handle(Fetched(fetch.fetch_id, Answer((errs, right), 2), reader.now))
+    assert reader.story == [0, 1, 0, 1, 2, 3]
+
+
+def test_an_answer_that_names_much_that_is_held_is_looked_through_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, names_of = [], AnswerPart.names
+
+    def names(part: AnswerPart) -> Mapping[tuple[SourceId, int], str]:
+        looks.append(part)
+        return names_of(part)
+
+    monkeypatch.setattr(AnswerPart, "names", names)
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, "0000000b")
+    reader.live(*[sample(sn) for sn in range(2, 300)])
+    named = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader.answer(*[sample(sn, EPOCH) for sn in range(1, 300)], names=named)
+    assert reader.story == [*range(300)]
+    assert len(looks) < 30
