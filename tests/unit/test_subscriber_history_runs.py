@@ -186,6 +186,18 @@ def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> No
     assert reader.story == [0, 1, 2, 0, 1]
 
 
+def test_a_token_left_over_beside_that_of_the_run_that_history_brought_begins_none() -> None:
+    reader = Reader(history=True)
+    names = (Incarnation(SOURCE, FRESH, "bbbbbbbb"),)
+    reader.page([sample(sn, FRESH) for sn in range(3)], names=names)
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.seconds = 1
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(3), sample(4))
+    assert reader.story == [0, 1, 2, 3, 4]
+    assert not reader.fetches
+
+
 def test_a_token_with_an_earlier_clock_begins_a_run_where_the_one_before_has_gone() -> None:
     """Soon after the start, too: it is listed beside no other any more."""
     reader = Reader()

@@ -61,6 +61,26 @@ def test_what_the_run_before_held_is_nothing_of_the_next_though_all_of_it_came_a
     ]
 
 
+def test_what_a_cache_has_of_the_run_before_is_nothing_of_the_next_where_no_number_shows_it() -> (
+    None
+):
+    """The number that came of the next was another key's in the run before: nothing contradicts."""
+    other_key = (absent(1, 1, AbsenceReason.OTHER_KEY),)
+    before, begun = [sample(0), sample(2)], [sample(0, 77, at=9), sample(1, 77, at=9.1)]
+    reader = Reader()
+    reader.live(*before)
+    reader.answer(absent=other_key)
+    reader.live(sample(1, at=9.1))
+    reader.answer()
+    assert reader.wanted == [(0, 1)]
+    reader.answer(sample(0), absent=other_key)
+    assert reader.story == [0, 2]
+    reader.wait(1)
+    reader.answer(*begun)
+    assert reader.story == [0, 2, 0, 1]
+    assert [one.ntp64 for one in reader.delivered_samples[2:]] == [one.ntp64 for one in begun]
+
+
 def test_a_name_that_two_observers_made_up_for_two_runs_makes_them_none_the_more_one() -> None:
     """Caches call the run between these two as it would be called that came to us."""
     reader = Reader()
@@ -256,6 +276,16 @@ def test_what_came_before_a_wrap_is_no_number_far_ahead() -> None:
     assert reader.fetches == []
 
 
+def test_the_last_numbers_before_a_wrap_go_before_it_though_the_first_behind_it_was_faster() -> (
+    None
+):
+    reader, last = Reader(), SOURCE_SN_MODULUS - 1
+    reader.live(sample(last - 2, at=1.0), sample(0, at=1.3))
+    reader.live(sample(last, at=1.2), sample(last - 1, at=1.1))
+    assert reader.story == [last - 2, last - 1, last, 0]
+    assert reader.engine.duplicates == 0
+
+
 def test_the_rest_of_a_run_is_taken_though_its_threads_overlap_with_what_follows_the_wrap() -> None:
     reader = Reader()
     last = SOURCE_SN_MODULUS - 1
@@ -374,6 +404,25 @@ def test_the_last_of_a_run_that_waits_behind_a_hole_of_the_next_is_put_right() -
     assert reader.story == [0, 0, (1, 3)], "of the run before"
     reader.live(sample(1, at=9.1))
     assert reader.story == [0, 0, (1, 3), 1]
+
+
+def test_a_number_far_ahead_is_none_of_the_run_that_ended_though_that_came_as_far() -> None:
+    """Much of the run that is delivered was lost on its way; a cache has it."""
+    names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+    reader = Reader(DeliveryOptions(window_size_samples=10))
+    reader.declared(EPOCH, "0000000a")
+    reader.live(*(sample(sn) for sn in range(100)))
+    reader.declared(FRESH, "0000000b")
+    begun = [sample(sn, at=9 + sn / 10) for sn in range(110)]
+    reader.live(begun[0])
+    reader.answer(names=names)
+    reader.live(*begun[95:])
+    named = [msgspec.structs.replace(one, epoch=FRESH) for one in begun]
+    while reader.fetches:
+        first, last = reader.fetches[0].first, reader.fetches[0].last
+        reader.answer(*named[first : None if last is None else last + 1], names=names)
+    assert reader.story == [*range(100), *range(110)]
+    assert reader.engine.missed == 0
 
 
 # What times showed before a token was here

@@ -240,9 +240,6 @@ class SubscriberEngine:
             followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
         numbering = followed.numbering_of(sample, self._options)
         numbering.used = True
-        if numbering is followed.ended:
-            self._too_late(numbering, sample)
-            return
         if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
             return  # of this run, the one before or the next: an answer names it
         if numbering.begins_with(sample, self._options):

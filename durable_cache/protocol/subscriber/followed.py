@@ -207,7 +207,7 @@ class Followed:
         Another incarnation is another numbering, whatever the clock: where the epoch is taken, also
         by a run that history knows by its name, it is called by the next one. `fresh`: it began in
         our sight; `maybe_stale`: the token may be left over from a run that ended before the one
-        that is followed, if that has a token too.
+        that is followed.
         """
         epoch, incarnation = token.epoch, token.incarnation
         if incarnation and incarnation in self.seen:
@@ -228,7 +228,7 @@ class Followed:
         if newest is not None and epoch <= highest:
             if not incarnation:
                 return False
-            if maybe_stale and newest.declared:
+            if maybe_stale:
                 self.remember(incarnation, epoch)
                 return False
             named = highest + 1
@@ -451,7 +451,7 @@ class Followed:
         last of the run before waits with the newest until an answer names its run (`put_right`).
         """
         newest = self.numberings[-1]
-        before = self.numberings[-2] if len(self.numberings) > 1 else self.ended
+        before = self.numberings[-2] if len(self.numberings) > 1 else None
         if before is None or before.next_sn is None:
             return newest
         window = options.window_size_samples
