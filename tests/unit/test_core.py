@@ -24,7 +24,7 @@ from durable_cache.protocol.cache.events import (
 from durable_cache.protocol.cache.questions import SourcesFound
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CacheCore, CoreOptions
-from durable_cache.runtime.effects import Answered, Arrived, Ask, Effect
+from durable_cache.runtime.effects import Answered, Arrived, Ask, Effect, Inquired
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -354,6 +354,20 @@ def test_a_run_whose_token_comes_late_has_one_place_for_each_key() -> None:
     cache.take([sample(ONE, sn, key=f"k/{sn % 2}") for sn in range(4, 8)])
     assert cache.core.streams_refused == 0
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 7)])}
+
+
+def test_a_run_that_others_called_otherwise_has_one_place_for_each_key_once_that_shows() -> None:
+    cache = DrivenCache(options=CoreOptions(resources_limit=2))
+    for sns, epoch in (((3, 4, 5), EPOCH), ((5, 6), EPOCH + 2)):
+        given = [msgspec.structs.replace(sample(ONE, sn), epoch=epoch) for sn in sns]
+        cache.take(given, Origin.ALIGNED)
+    (inquiry,) = cache.inquiries()
+    shown = [msgspec.structs.replace(sample(ONE, sn), epoch=EPOCH + 2) for sn in (3, 4, 5)]
+    cache.take(shown, Origin.ALIGNED)
+    cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.take([msgspec.structs.replace(sample(ONE, 7, key="other"), epoch=EPOCH)], Origin.ALIGNED)
+    assert cache.core.streams_refused == 0
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(3, 7)])}
 
 
 # H1, H4, H10: one source costs no other
