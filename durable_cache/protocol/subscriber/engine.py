@@ -474,9 +474,9 @@ class SubscriberEngine:
 
     def _waits(self, source: SourceId, now: Moment) -> bool:
         """Tell whether a token waits for history; else what came before it goes before it."""
-        if self.reads_history and not self._sources.is_live(source):
-            return self._held.follows_crowd(source, self._crowd)
-        for sample in self._crowd.leave(source) if self._sources.is_live(source) else ():
+        if not self._sources.is_live(source):
+            return self.reads_history and self._held.follows_crowd(source, self._crowd)
+        for sample in self._crowd.leave(source):
             self._live(sample, now)
         return False
 

@@ -53,14 +53,8 @@ class Reading:
         followed it.
         """
         first = 0 if run.resumed else run.first_sn or 0
-        return cls(
-            first,
-            run.next_sn or 0,
-            run.newest_ntp64,
-            run.began,
-            late=True,
-            handed_over=True,
-        )
+        stood = first, run.next_sn or 0, run.newest_ntp64, run.began
+        return cls(*stood, late=True, handed_over=True)
 
     def take_over(self, other: Reading) -> None:
         """Be as far as both are that turned out to be of one run."""
