@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.subscriber.events import (
@@ -130,6 +131,18 @@ def test_so_it_does_where_a_heartbeat_told_of_a_higher_number() -> None:
     reader.wait(1)
     reader.answer(sample(6))
     assert reader.story == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("told", [5, 6])
+def test_it_takes_the_place_of_no_number_of_the_run_before(told: int) -> None:
+    """What that one misses is answered before anything else of the next comes."""
+    reader = Reader()
+    reader.live(sample(0), sample(5))
+    reader.handle(HeartbeatReceived(SOURCE, told, reader.now))
+    reader.live(sample(3, at=9.3))
+    before = [sample(sn) for sn in range(told + 1)]
+    reader.answer(*before[1:5])
+    assert reader.delivered_samples == before[:6]
 
 
 def test_and_where_the_highest_that_was_held_is_let_go() -> None:
