@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
-from durable_cache.service.cli import main
+from durable_cache.service.start import main
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

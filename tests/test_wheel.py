@@ -82,7 +82,7 @@ def test_the_entry_points_lead_to_the_backends_and_the_command(wheel: Path) -> N
         text = archive.read(name).decode()
     for backend in ("memory", "sql", "influxdb", "delta"):
         assert f"\n{backend} = durable_cache" in text
-    assert "durable-cache = durable_cache.service.cli:main" in text
+    assert "durable-cache = durable_cache.service.start:main" in text
 
 
 def test_a_fresh_environment_runs_what_was_installed(wheel: Path, tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
-from durable_cache.service.cli import main
+from durable_cache.service.start import main
 
 __all__: list[str] = []
 
-sys.exit(main())
+main()

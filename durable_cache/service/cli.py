@@ -23,7 +23,7 @@ from durable_cache.errors import (
 )
 from durable_cache.service.masking import mask_text
 from durable_cache.service.output import say
-from durable_cache.service.stopping import Terminated, unwinding_on_sigterm
+from durable_cache.service.stopping import Terminated, unwinding_on_signals
 from durable_cache.service.verbs import VERBS
 from durable_cache.service.verbs.parsing import Parser, nearest
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_standard_files()
     _write_all_letters()
     try:
-        with unwinding_on_sigterm():
+        with unwinding_on_signals():
             code = _run(given)
             sys.stdout.flush()
     except Terminated:

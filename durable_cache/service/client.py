@@ -27,6 +27,8 @@ _SN_OF_NOBODY = SN_MAX
 
 _REPLY_BYTES_MAX = 256 << 20
 _SCOUTING_OFF = {"multicast": {"enabled": False}}
+_ZENOH_TIMEOUT = "Timeout"
+"""What Zenoh replies itself for those who did not."""
 _HERE = "tcp/127.0.0.1:7447"
 """Where `durable-cache serve` and zenohd listen by default: networks without multicast exist."""
 
@@ -151,8 +153,18 @@ def admin_values(
             replier = answer.sample.key.split("/")[1]
             found.append((replier, cast("object", json.loads(answer.sample.payload))))
     if errors:
-        raise DurableCacheError("; ".join(sorted(set(errors))))
+        reasons = {why_silent(reason, timeout_seconds) for reason in errors}
+        raise DurableCacheError("; ".join(sorted(reasons)))
     return found
+
+
+def why_silent(reason: str, timeout_seconds: float) -> str:
+    """Return in words why somebody who is there did not answer."""
+    if reason != _ZENOH_TIMEOUT:
+        return reason
+    return (
+        f"no answer within {timeout_seconds:g} s; it is stopped, too busy, or its link was just cut"
+    )
 
 
 def _value(text: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
 
 _FORCED = 128
+_IMPORTING = "<frozen importlib._bootstrap"
+_PUT_OFF_SECONDS = 0.01
+"""Shorter than a person notices, longer than it takes to start the thread that waits for it."""
 
 
 class Stop:
@@ -47,24 +50,55 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came: what Ctrl-C ends, it ends in the same way."""
 
 
-@contextmanager
-def unwinding_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` in the main thread, so that what was begun is taken back.
+_DEFAULTS: Mapping[signal.Signals, tuple[object, ...]] = {
+    signal.SIGINT: (signal.SIG_DFL, signal.default_int_handler),
+    signal.SIGTERM: (signal.SIG_DFL,),
+}
+"""What stands for a signal that nobody handles."""
 
-    By itself it ends a process at once: half a file, a hidden cursor and the processes of a
-    demonstration stay behind. A second one does that. A handler of somebody else stays.
+
+@contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """Let SIGINT raise `KeyboardInterrupt` and SIGTERM `Terminated` in the main thread, so that
+    what was begun is taken back; one that comes during an import is put off to its end.
+
+    By themselves they end a process at once: half a file, a hidden cursor and the processes of a
+    demonstration stay behind. A second SIGTERM does that. A handler of somebody else stays.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    put_off: list[int] = []
 
-    def terminate(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        raise Terminated
+    def unwind(number: int, frame: FrameType | None) -> None:
+        # Compiled modules that call Python while they are set up do not bear an exception there:
+        # msgspec goes on with what it has not got, and dies of a segmentation fault later.
+        if _is_importing(frame):
+            put_off.append(number)
+            later = threading.Timer(_PUT_OFF_SECONDS, os.kill, (os.getpid(), number))
+            later.daemon = True
+            later.start()
+            return
+        put_off.clear()
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)
+            raise Terminated
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, terminate)
+    taken = [number for number, kept in _DEFAULTS.items() if signal.getsignal(number) in kept]
+    before = {number: signal.signal(number, unwind) for number in taken}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if put_off:  # whatever the verb has come to meanwhile
+            raise Terminated if signal.SIGTERM in put_off else KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            return True
+        frame = frame.f_back
+    return False

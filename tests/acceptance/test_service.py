@@ -300,6 +300,28 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         assert run("loss", *to_it, *wrong).returncode == 2
 
 
+def test_a_subscriber_that_is_stopped_costs_the_others_tables_nothing(
+    start: Start, served: Served, run: Run
+) -> None:
+    to_it = ("--connect", served.endpoint)
+    with publisher(served.endpoint, "lab/a") as out:
+        running = start("query", "lab/**", "--follow", *to_it)
+        stopped = start("query", "lab/**", "--follow", *to_it)
+        assert out.put(b"x").wait(20)
+        running.wait_for("lab/a")
+        stopped.wait_for("lab/a")
+        stopped.send(signal.SIGSTOP)
+        shown = run("loss", *to_it, "--json")
+        stopped.send(signal.SIGCONT)
+    assert shown.returncode == 1
+    assert "not every table is shown: a subscriber: no answer within 5 s; it is" in shown.stderr
+    assert {row["mode"] for row in json.loads(shown.stdout)} >= {"exactly-once"}
+    assert "no sample was lost" not in shown.stderr
+    for process in (running, stopped):
+        process.send(signal.SIGINT)
+        assert process.end() == 130
+
+
 def test_purging_shows_first_and_removes_for_good(served: Served, run: Run) -> None:
     publish(served.endpoint, "lab/a", [b"x"] * 6)
     common = ("purge", "lab", "--key-expr", "lab/**", "--below", "4", "--connect", served.endpoint)

@@ -84,17 +84,22 @@ def _loss(arguments: argparse.Namespace) -> int:
             return _skips(session, storage, arguments)
         if arguments.watch:
             return _watch(session, storage, arguments)
-        found = _tables(session, storage)
+        found, silent = _tables(session, storage)
         if arguments.subjects:
-            return _subjects(found, arguments)
-        rows = _rows(found, arguments.limit, people=arguments.format != "json")
-    write_rows(rows, _COLUMNS, arguments.format)
-    if not any(row.lost for table in found for row in table.rows):
-        say("no sample was lost")
-    return 0
+            _show_subjects(found, arguments, is_whole=not silent)
+        else:
+            rows = _rows(found, arguments.limit, people=arguments.format != "json")
+            write_rows(rows, _COLUMNS, arguments.format)
+            if not (silent or any(row.lost for table in found for row in table.rows)):
+                say("no sample was lost")
+    for reason in silent:
+        say(f"not every table is shown: {reason}")
+    return 1 if silent else 0
 
 
-def _subjects(found: Sequence[LossTable], arguments: argparse.Namespace) -> int:
+def _show_subjects(
+    found: Sequence[LossTable], arguments: argparse.Namespace, *, is_whole: bool
+) -> None:
     """Show what each subscriber counted of publishers that count each key by itself."""
     from durable_cache.protocol.subjects import SubjectCounts
 
@@ -105,9 +110,8 @@ def _subjects(found: Sequence[LossTable], arguments: argparse.Namespace) -> int:
     ]
     rows = rows[: arguments.limit]
     write_rows(rows, _SUBJECTS, arguments.format)
-    if not rows:
+    if is_whole and not rows:
         say("no subscriber saw a subject sequence")
-    return 0
 
 
 def storage_name(name: str) -> str:
@@ -147,29 +151,39 @@ def _skips(session: Session, storage: str, arguments: argparse.Namespace) -> int
 
 def _watch(session: Session, storage: str, arguments: argparse.Namespace) -> int:
     rounds, as_json = 0, arguments.format == "json"
+    told: Sequence[str] = ()
     while True:
-        rows = _rows(_tables(session, storage), arguments.limit, people=not as_json)
+        found, silent = _tables(session, storage)
+        rows = _rows(found, arguments.limit, people=not as_json)
         write_anew(rows, _COLUMNS, as_json=as_json)
+        if silent != told:
+            told = silent
+            say(
+                "; ".join(f"not every table is shown: {reason}" for reason in silent)
+                or "every table is shown again"
+            )
         rounds += 1
         if rounds == arguments.rounds:
             return 0
         time.sleep(arguments.interval)
 
 
-def _tables(session: Session, storage: str) -> list[LossTable]:
-    """Ask all subscribers and caches; sources of caches get the names that publishers show."""
+def _tables(session: Session, storage: str) -> tuple[list[LossTable], Sequence[str]]:
+    """Ask all subscribers and caches, and return why tables of some are missing, too.
+
+    Sources of caches get the names that publishers show.
+    """
     from durable_cache.endpoints.session import tokens_now
     from durable_cache.endpoints.subscriber.tables import ask_tables
     from durable_cache.protocol.advisories import LOSS_TABLES, USER_TOKENS, parse_any_user_token
     from durable_cache.protocol.losses import decode_rows
-    from durable_cache.service.client import admin_values
+    from durable_cache.service.client import admin_values, why_silent
 
     answered, errors = ask_tables(session, LOSS_TABLES, timeout_seconds=_ASK_SECONDS)
-    if errors:
-        raise DurableCacheError(errors[0])
+    silent = [f"a subscriber: {why_silent(reason, _ASK_SECONDS)}" for reason in errors]
     found = [*answered]
     services = admin_values(session, "status", {"events": "0"})
-    if not services and not found:
+    if not (services or found or silent):
         raise DurableCacheError(
             "no durable-cache service or subscriber answers; is --connect right?"
         )
@@ -181,7 +195,7 @@ def _tables(session: Session, storage: str) -> list[LossTable]:
         found.append(table.at(f"{table.name}@{zid[:8]}"))
     tokens = tokens_now(session, USER_TOKENS, _ASK_SECONDS)
     names: dict[SourceId, str] = dict(filter(None, map(parse_any_user_token, tokens)))
-    return [table.naming(names) for table in found]
+    return [table.naming(names) for table in found], silent
 
 
 def _rows(tables: Sequence[LossTable], rows_max: int, *, people: bool) -> list[Row]:
