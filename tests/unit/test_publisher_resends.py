@@ -15,6 +15,7 @@ from durable_cache.protocol.publisher.events import (
     EngineOptions,
     Finished,
     Full,
+    HandedOver,
     Hurry,
     Output,
     Put,
@@ -281,3 +282,31 @@ def test_more_caches_than_are_remembered() -> None:
         driven.engine.handle(CacheAppeared(f"c{at}"))
     driven.put(1)
     assert len(driven.wait(1)) == 2
+
+
+def told_by(driven: Driven, first: int, last: int) -> list[HandedOver]:
+    """Return what subscribers are told when a cache holds these numbers."""
+    engine = driven.engine
+    ack = Ack("c1", DISK, SOURCE, engine.epoch, ((first, last),), engine.incarnation)
+    outputs = engine.handle(AckReceived(ack))
+    return [output for output in outputs if isinstance(output, HandedOver)]
+
+
+def test_what_was_put_while_no_cache_was_in_reach_is_told_once_a_cache_holds_the_last() -> None:
+    driven = Driven(unacknowledged_max=9)
+    driven.put(3)
+    driven.engine.handle(CacheAppeared("c1"))
+    driven.put(1)
+    assert not told_by(driven, 0, 1)
+    assert told_by(driven, 2, 2) == [HandedOver(SOURCE, 2, 0)]
+    assert not told_by(driven, 3, 3)
+
+
+def test_what_no_cache_is_known_to_hold_is_not_told() -> None:
+    driven = Driven(unacknowledged_seconds_max=30.0, unacknowledged_max=9)
+    driven.put(2)
+    driven.wait(20)
+    driven.put(1)
+    driven.wait(11)
+    assert not any(isinstance(output, HandedOver) for output in driven.outputs)
+    assert told_by(driven, 0, 2) == [HandedOver(SOURCE, 2, 2)]

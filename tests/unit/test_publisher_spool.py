@@ -137,7 +137,7 @@ def test_who_follows_the_other_source_is_told_its_last_number_once_all_is_held()
         return [*engine.handle(AckReceived(Ack("c1", DISK, OTHER, FRAME - 7, runs, OLD)))]
 
     assert [type(output) for output in acknowledge((3, 4))] == [Finished]
-    assert acknowledge((3, 5))[1:] == [HandedOver(OTHER, 5)]
+    assert acknowledge((3, 5))[1:] == [HandedOver(OTHER, 5, 3)]
     assert acknowledge((3, 5)) == []
 
 

@@ -8,6 +8,7 @@ from durable_cache.protocol.subscriber.events import (
     AnswerersGone,
     DeliveryOptions,
     FetchFailed,
+    HeartbeatReceived,
     TokenGone,
 )
 from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
@@ -382,3 +383,53 @@ def test_what_caches_removed_meanwhile_of_a_run_that_is_read_after_a_cut_is_miss
     gone = Absence(OTHER, EPOCH, 4, 4, AbsenceReason.TRIMMED)
     reader.answer(absent=(gone,), names=names)
     assert reader.story == [3, (4, 4), 5]
+
+
+def back(reader: Reader) -> None:
+    """See a cache again whose token was away."""
+    reader.handle(AnswererAppeared(reader.now, gone_ns=BEGAN_NS))
+
+
+def test_a_run_that_is_seen_and_not_heard_is_asked_for_when_a_cache_is_in_reach_again() -> None:
+    reader = Reader()
+    reader.declared(FRESH, NAME)
+    reader.wait(0)
+    assert not reader.fetches
+    back(reader)
+    reader.wait(0)
+    assert reader.wanted == [(0, 999)]
+    reader.answer(sample(0, FRESH), sample(1, FRESH), names=(Incarnation(SOURCE, FRESH, NAME),))
+    assert reader.story == [0, 1]
+
+
+def test_a_run_that_is_seen_just_after_a_cache_is_in_reach_again_is_asked_for() -> None:
+    reader = Reader()
+    back(reader)
+    reader.declared(FRESH, NAME)
+    reader.wait(0)
+    assert reader.wanted == [(0, 999)]
+    reader.answer()
+    reader.wait(5)
+    reader.fetches.clear()
+    reader.declared(FRESH, NAME, OTHER)
+    reader.wait(0)
+    assert not reader.fetches
+
+
+def test_where_no_cache_was_away_nothing_is_asked_of_a_run_that_is_not_heard() -> None:
+    reader = Reader()
+    reader.declared(FRESH, NAME)
+    appeared(reader)
+    assert not reader.fetches
+
+
+def test_who_never_heard_a_source_begins_where_its_publisher_says_caches_alone_heard_it() -> None:
+    reader = Reader()
+    reader.handle(HeartbeatReceived(SOURCE, 4, reader.now))
+    assert not reader.fetches
+    reader.handle(HeartbeatReceived(SOURCE, 4, reader.now, 3))
+    assert reader.wanted == [(3, 4)]
+    reader.answer(sample(3, FRESH), sample(4, FRESH))
+    assert reader.story == [3, 4]
+    reader.handle(HeartbeatReceived(SOURCE, 4, reader.now, 0))
+    assert not reader.fetches

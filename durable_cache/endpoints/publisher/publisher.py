@@ -479,8 +479,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 case Resend():
                     timeout = self._options.resend_timeout_seconds
                     resend(self._session, self._options.domain, output, timeout, self._resent)
-                case HandedOver(source, last_sn):
-                    beat(self._session, str(self.key_expr), source, last_sn)
+                case HandedOver(source, last_sn, first_sn):
+                    beat(self._session, str(self.key_expr), source, last_sn, first_sn)
                 case Send() | Keep() | Full():
                     raise LocalProtocolError("nothing is being put")
                 case _:

@@ -167,13 +167,19 @@ def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscribe
     return hear_polled(session, key_expr)
 
 
-def take_heartbeats(watch: ZenohSubscriber) -> Sequence[tuple[SourceId, int]]:
-    """Return each heartbeat since the last call as (source, last source_sn), at once."""
+def take_heartbeats(watch: ZenohSubscriber) -> Sequence[tuple[SourceId, int, int | None]]:
+    """Return each heartbeat since the last call as (source, last source_sn, first), at once.
+
+    The first is None but where a publisher of ours says what subscribers may not have heard.
+    """
     return [beat for one in _polled(watch) if (beat := _heartbeat(one)) is not None]
 
 
-def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int] | None:
-    """Read a heartbeat, 4 little-endian bytes on a native publisher's token key."""
+def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int, int | None] | None:
+    """Read a heartbeat, 4 little-endian bytes on a native publisher's token key.
+
+    Ours may have 4 more, as an attachment, which native subscribers do not look at.
+    """
     payload = sample.payload
     if len(payload) != 4 or sample.kind != PUT:
         return None
@@ -182,17 +188,25 @@ def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int] | None:
         source = SourceId.parse(":".join(parts[:2]))
     except ValueError:
         return None
-    return source, int.from_bytes(payload.to_bytes(), "little")
+    last = int.from_bytes(payload.to_bytes(), "little")
+    attached = sample.attachment
+    first = None
+    if attached is not None and len(attached) == 4:
+        first = int.from_bytes(attached.to_bytes(), "little")
+    return source, last, first if first is None or first <= last else None
 
 
-def beat(session: Session, key_expr: str, source: SourceId, last_sn: int) -> None:
+def beat(
+    session: Session, key_expr: str, source: SourceId, last_sn: int, first_sn: int | None = None
+) -> None:
     """Say which number a source published last, as a native publisher's heartbeat does.
 
-    Lost where the network is away.
+    `first_sn` is where begins what subscribers may not have heard. Lost where the network is away.
     """
     key = f"{key_expr}/@adv/pub/{source.zid}/{source.eid}/_/_"
     try:
-        put_own(session, key, last_sn.to_bytes(4, "little"))
+        first = None if first_sn is None else first_sn.to_bytes(4, "little")
+        put_own(session, key, last_sn.to_bytes(4, "little"), first)
     except ZError:
         return
 
@@ -208,7 +222,7 @@ def declare_heartbeats(
     def beat(sample: zenoh.Sample) -> None:
         heard = _heartbeat(sample)
         if heard is not None:
-            callback(*heard)
+            callback(*heard[:2])
 
     channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
     subscriber = session.declare_subscriber(key_expr, channel)
@@ -363,9 +377,15 @@ def put_plain(session: Session, key: str, payload: bytes | None, encoding: str) 
         session.put(key, payload, encoding=encoding)
 
 
-def put_own(session: Session, key: str, payload: bytes) -> None:
+def put_own(session: Session, key: str, payload: bytes, attachment: bytes | None = None) -> None:
     """Publish a message of ours."""
-    session.put(key, payload, encoding="application/octet-stream", congestion_control=CONGESTION[1])
+    session.put(
+        key,
+        payload,
+        encoding="application/octet-stream",
+        congestion_control=CONGESTION[1],
+        attachment=attachment,
+    )
 
 
 def hear_polled(session: Session, key_expr: str) -> ZenohSubscriber:

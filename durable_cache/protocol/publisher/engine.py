@@ -274,6 +274,8 @@ class PublisherEngine:
                 break
             standing = waiting.standing
             standing.unknown = True
+            if not standing.caches:
+                numbering.is_not_held(standing.sn)
             unknown.append(standing)
             self._settle(numbering, standing.sn)
             self._release(numbering, standing.sn)
@@ -309,6 +311,8 @@ class PublisherEngine:
                 self.unacknowledged += 1
                 if self._history is not None and left.source == self._source:
                     self._history.hold(send)
+            if left.samples:
+                numbering.may_be_unheard(left.samples[0].sn, left.samples[-1].sn)
             if at == len(self._left) and left.source == self._source:
                 self._fresh, self._numbering = self._numbering, numbering
             elif numbering.open:
@@ -387,6 +391,8 @@ class PublisherEngine:
             now.unix_ns,
             standing,
         )
+        if standing is not None and not len(self._resending):
+            numbering.may_be_unheard(sn, sn)
         # Behind `wait_for` nothing is called: Ctrl-C raises where all of this is done, or none.
         if standing is not None:
             self.unacknowledged_bytes += numbering.wait_for(standing, send, now.monotonic_ns)
@@ -535,15 +541,16 @@ class PublisherEngine:
         self.unacknowledged -= 1
 
     def _hand_over(self, numbering: Numbering) -> list[Output]:
-        """Tell what a resend brought; let an earlier numbering go once nothing of it waits."""
-        resent = numbering.take_resent()
+        """Tell what caches got behind subscribers' backs; let a run go of which nothing waits."""
+        unheard = numbering.take_unheard()
+        last = None if unheard is None else unheard.last
         if not numbering.open and numbering in self._former:
             self._former.remove(numbering)
-            resent = numbering.next_sn - 1
+            last = numbering.next_sn - 1
         earlier = numbering.source == self._source and numbering is not self._numbering
-        if resent is None or earlier:  # a number of an earlier run would be taken for one of this
+        if last is None or earlier:  # a number of an earlier run would be taken for one of this
             return []
-        return [HandedOver(numbering.source, resent)]
+        return [HandedOver(numbering.source, last, None if unheard is None else unheard.first)]
 
     def _is_enough(self, levels: Iterable[int]) -> bool:
         """Tell whether caches at these levels are as many as wanted, at the level wanted."""

@@ -358,14 +358,17 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A cache holds what it was sent once more: tell who follows the source how far that reaches.
+    """A cache holds what subscribers may not have heard: tell them how far that reaches.
 
-    Subscribers see no resend, and what caches lacked they may lack, too (ADR 0185). Needs no
-    answer: who does not hear it finds the rest behind the next number, or in the history.
+    They see no resend, and what was put while no cache was in reach they may lack, too (ADR 0185,
+    0284). Needs no answer: who does not hear it finds the rest behind the next number, or in the
+    history.
     """
 
     source: SourceId
     last_sn: int
+    first_sn: int | None = None
+    """Where it begins; None where that is not known."""
 
 
 Output = AskEpochs | Declare | Keep | Send | Resend | Full | Finished | HandedOver

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from durable_cache.model.ranges import RangeSet
+from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.publisher.events import Send, Standing
 
@@ -39,8 +39,9 @@ class Numbering:
         """What each cache acknowledged at which level: only what is new in an ack is looked at."""
         self.refused: dict[str, RangeSet] = {}
         """What each cache will never take."""
-        self.resent: int | None = None
-        """The highest number sent once more of which subscribers were not told yet."""
+        self.unheard: SnRange | None = None
+        """The first and the last number that subscribers may not have heard and were not told of:
+        sent once more, or put while no cache was in reach."""
 
     def wait_for(self, standing: Standing, send: Send, since_ns: int) -> int:
         """Await acknowledgements of a sample; returns its size."""
@@ -59,14 +60,29 @@ class Numbering:
         """Return what waits for longest."""
         return next(iter(self.open.values()), None)
 
-    def take_resent(self) -> int | None:
-        """Return the highest number sent once more, once, as soon as some cache holds it."""
-        resent = self.resent
-        waiting = None if resent is None else self.open.get(resent)
-        if waiting is not None and not waiting.standing.caches:
+    def may_be_unheard(self, first: int, last: int) -> None:
+        """Subscribers may not have heard these numbers."""
+        before = self.unheard or SnRange(first, last)
+        self.unheard = SnRange(min(first, before.first), max(last, before.last))
+
+    def is_not_held(self, sn: int) -> None:
+        """Tell subscribers nothing of the oldest number that waits: no cache may ever hold it."""
+        if self.unheard is not None and sn >= self.unheard.first:
+            last = self.unheard.last
+            self.unheard = SnRange(sn + 1, last) if sn < last else None
+
+    def take_unheard(self) -> SnRange | None:
+        """Return what subscribers may not have heard, once, as soon as some cache holds its last.
+
+        A number that was not sent after all is not among it.
+        """
+        unheard = self.unheard
+        waiting = None if unheard is None else self.open.get(unheard.last)
+        if unheard is None or (waiting is not None and not waiting.standing.caches):
             return None
-        self.resent = None
-        return resent
+        self.unheard = None
+        last = min(unheard.last, self.next_sn - 1)
+        return SnRange(unheard.first, last) if unheard.first <= last else None
 
     def has(self, cache_id: str, sn: int) -> bool:
         """Tell whether a number waits no more, or not for that cache."""

@@ -141,7 +141,7 @@ class Resending:
         resend_id = next(self._ids)
         cache.under_way = (resend_id, numbering)
         cache.oldest = (numbering, samples[0].sn)
-        numbering.resent = max(samples[-1].sn, numbering.resent or 0)
+        numbering.may_be_unheard(samples[0].sn, samples[-1].sn)
         return Resend(
             resend_id,
             cache_id,

@@ -68,19 +68,19 @@ class Answerers:
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask what nobody answered before; of one that was out of reach, what it alone holds."""
         now_ns = event.now.monotonic_ns
-        self._tails.answerer_appeared(now_ns)
-        if self._recovery and self._history.is_whole and self._was_away(event):
+        self._tails.answerer_appeared(now_ns, was_away=_was_away(event))
+        if self._recovery and self._history.is_whole and _was_away(event):
+            self._note_cut(event)
             self._due_ns = [now_ns, now_ns + self._wait_ns]
             self.tick(now_ns)
         self._history.ask_again(now_ns)
 
-    def _was_away(self, event: AnswererAppeared) -> bool:
-        """Remember how far back what it alone holds may go; False where it was in reach always."""
+    def _note_cut(self, event: AnswererAppeared) -> None:
+        """Remember how far back what it alone holds may go."""
         self._strange |= event.strange
         if event.gone_ns is not None:
             cut_ns = max(0, event.gone_ns - _UNNOTICED_NS)
             self._cut_ns = cut_ns if self._cut_ns is None else min(cut_ns, self._cut_ns)
-        return event.strange or event.gone_ns is not None
 
     def wake_times(self) -> list[int]:
         """Return when to ask next, if at all."""
@@ -112,6 +112,11 @@ class Answerers:
                 self._tails.doubt_all(now_ns)
         if not self._due_ns:
             self._strange, self._cut_ns = False, None
+
+
+def _was_away(event: AnswererAppeared) -> bool:
+    """Tell whether one that answers was out of reach until now."""
+    return event.strange or event.gone_ns is not None
 
 
 def _standings_of(followed: Followed) -> Iterator[Standing]:

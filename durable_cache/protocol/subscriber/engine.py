@@ -460,6 +460,7 @@ class SubscriberEngine:
         begins = followed.declare(event, names, options, fresh=fresh, maybe_stale=stale)
         followed.saw_token(event.incarnation, now.unix_ns)
         if begins:
+            self._tails.began(source, now.monotonic_ns)
             self._sources.steady.pop(source, None)
             if not self._history.active:
                 self._history.ask_again(now.monotonic_ns)
@@ -490,6 +491,9 @@ class SubscriberEngine:
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
+        first = event.first_sn
+        if first is not None and self._options.recovery and not self.reads_history:
+            self._sources.begin_with(event.source, first)
         followed = self._sources.known(event.source)
         if followed is None or not followed.numberings:
             return

@@ -187,11 +187,13 @@ class AnswerersGone:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
-    """A foreign publisher says what its last number is, as it stands on the wire."""
+    """A publisher says what the last number of a source is, as it stands on the wire."""
 
     source: SourceId
     source_sn: int
     now: Moment
+    first_sn: int | None = None
+    """From here on subscribers may not have heard it, and caches hold it; None where unsaid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,16 @@ class Sources:
             self._places[source] = rested
         return followed
 
+    def begin_with(self, source: SourceId, first: int) -> None:
+        """Follow from a number on what was not heard of its publisher (ADR 0284)."""
+        followed = self.follow(source)
+        if followed is None:
+            return
+        if not followed.numberings:
+            followed.numberings.append(Numbering(source, EPOCH_UNKNOWN))
+        if followed.numberings[-1].next_sn is None:
+            followed.numberings[-1].begin(first)
+
     def every(self) -> Iterator[Followed]:
         """Yield every source that is known: copies of those that rest."""
         yield from self.followed.values()

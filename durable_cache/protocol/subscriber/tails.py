@@ -11,6 +11,9 @@ was asked for all that follows its last number:
 - when `token_wait_seconds` passed without it, for then the publisher ended;
 - when a cache appears, for before nobody may have been there to answer.
 
+So is a run that began within our sight, by its token, and of which nothing came when a cache is in
+reach again: it may have begun while the link was cut, and have fallen silent (ADR 0284).
+
 What answers while the token is away may be a cache on this side of a cut, that lacks the tail as
 well. So where nothing follows by such an answer, the source is remembered: it is asked for once
 more when its token is there again, or a cache is.
@@ -25,7 +28,7 @@ tells; for those there are periodic queries (RFC, "periodic queries"), which are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -38,6 +41,7 @@ from durable_cache.protocol.subscriber.events import (
     Fetched,
     FetchFailed,
 )
+from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.places import Sources
 
@@ -95,6 +99,8 @@ class Tails:
         self._away: dict[SourceId, None] = {}
         """Sources of which nothing follows by what was answered while their token was away."""
         self._under_way = 0
+        self._parted_until_ns = 0
+        """Runs that begin until then may have begun behind a link that was cut."""
 
     def gone(self, source: SourceId, now_ns: int) -> None:
         """Doubt a source, for its token went."""
@@ -119,11 +125,20 @@ class Tails:
             doubt.ended.clear()
             self._ask_at(source, now_ns)
 
+    def began(self, source: SourceId, now_ns: int) -> None:
+        """Doubt a source whose run begins here just when a link healed: of it nothing may come."""
+        followed = self._sources.known(source)
+        if now_ns < self._parted_until_ns and followed is not None and _is_unheard(followed):
+            self._doubt([source], now_ns)
+
     def doubt_all(self, now_ns: int) -> None:
         """Ask for every source that is known: of any the last numbers may have passed by."""
+        self._doubt([followed.source for followed in self._sources.every()], now_ns)
+
+    def _doubt(self, sources: Iterable[SourceId], now_ns: int) -> None:
         pause_ns = round(self._options.retry_seconds * _SECOND_NS)
         sure_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
-        for source in [followed.source for followed in self._sources.every()]:
+        for source in sources:
             doubt = self._doubts.get(source)
             if doubt is None:
                 doubt = _Doubt(now_ns, pause_ns, sure_ns=sure_ns, away=False)
@@ -133,8 +148,16 @@ class Tails:
         while len(self._doubts) > self._options.places_max:
             self._drop(next(iter(self._doubts)))
 
-    def answerer_appeared(self, now_ns: int) -> None:
-        """Ask for all that are in doubt, for a cache is there."""
+    def answerer_appeared(self, now_ns: int, *, was_away: bool) -> None:
+        """Ask for all that are in doubt, for a cache is there.
+
+        Where it `was_away`, a run may have begun behind the link that was cut, all of which is ours
+        and of which nothing came: it is in doubt, too (ADR 0284).
+        """
+        if was_away and self._options.recovery:
+            self._parted_until_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+            unheard = [one.source for one in self._sources.every() if _is_unheard(one)]
+            self._doubt(unheard, now_ns)
         for source, doubt in self._doubts.items():
             if doubt.away:
                 doubt.ended.clear()
@@ -224,3 +247,9 @@ class Tails:
         self._away.pop(source, None)
         if self._doubts.pop(source).asked is not None:
             self._under_way -= 1
+
+
+def _is_unheard(followed: Followed) -> bool:
+    """Tell whether all of the newest run is ours, by its token, and nothing of it came."""
+    newest = followed.numberings[-1] if followed.numberings else None
+    return newest is not None and newest.declared and newest.next_sn == 0 and newest.top < 0
