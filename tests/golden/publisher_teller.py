@@ -20,6 +20,7 @@ from durable_cache.protocol.publisher.events import (
     Event,
     Finished,
     Full,
+    HandedOver,
     Output,
     Put,
     Send,
@@ -159,6 +160,8 @@ class PublisherTeller(Teller):
                 return f"send {told([sample])}"
             case Full(unacknowledged):
                 return f"not taken: {unacknowledged} wait for acknowledgements"
+            case HandedOver(_, last, first):
+                return f"tells subscribers of {'' if first is None else first}..{last}"
             case Finished(standings):
                 return "; ".join(f"done {text}" for text in self._standings(standings))
 
