@@ -396,7 +396,9 @@ def test_a_run_that_is_seen_and_not_heard_is_asked_for_when_a_cache_is_in_reach_
     reader.wait(0)
     assert not reader.fetches
     back(reader)
-    reader.wait(0)
+    reader.wait(0.4)
+    assert not reader.fetches
+    reader.wait(0.6)
     assert reader.wanted == [(0, 999)]
     reader.answer(sample(0, FRESH), sample(1, FRESH), names=(Incarnation(SOURCE, FRESH, NAME),))
     assert reader.story == [0, 1]
@@ -406,13 +408,13 @@ def test_a_run_that_is_seen_just_after_a_cache_is_in_reach_again_is_asked_for() 
     reader = Reader()
     back(reader)
     reader.declared(FRESH, NAME)
-    reader.wait(0)
+    reader.wait(1)
     assert reader.wanted == [(0, 999)]
     reader.answer()
     reader.wait(5)
     reader.fetches.clear()
     reader.declared(FRESH, NAME, OTHER)
-    reader.wait(0)
+    reader.wait(1)
     assert not reader.fetches
 
 
@@ -420,6 +422,7 @@ def test_where_no_cache_was_away_nothing_is_asked_of_a_run_that_is_not_heard() -
     reader = Reader()
     reader.declared(FRESH, NAME)
     appeared(reader)
+    reader.wait(1)
     assert not reader.fetches
 
 

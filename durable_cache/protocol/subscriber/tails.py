@@ -99,6 +99,7 @@ class Tails:
         self._away: dict[SourceId, None] = {}
         """Sources of which nothing follows by what was answered while their token was away."""
         self._under_way = 0
+        self._wait_ns = round(options.token_wait_seconds * _SECOND_NS)
         self._parted_until_ns = 0
         """Runs that begin until then may have begun behind a link that was cut."""
 
@@ -129,13 +130,13 @@ class Tails:
         """Doubt a source whose run begins here just when a link healed: of it nothing may come."""
         followed = self._sources.known(source)
         if now_ns < self._parted_until_ns and followed is not None and _is_unheard(followed):
-            self._doubt([source], now_ns)
+            self._doubt([source], now_ns, self._wait_ns)
 
     def doubt_all(self, now_ns: int) -> None:
         """Ask for every source that is known: of any the last numbers may have passed by."""
         self._doubt([followed.source for followed in self._sources.every()], now_ns)
 
-    def _doubt(self, sources: Iterable[SourceId], now_ns: int) -> None:
+    def _doubt(self, sources: Iterable[SourceId], now_ns: int, wait_ns: int = 0) -> None:
         pause_ns = round(self._options.retry_seconds * _SECOND_NS)
         sure_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
         for source in sources:
@@ -144,7 +145,7 @@ class Tails:
                 doubt = _Doubt(now_ns, pause_ns, sure_ns=sure_ns, away=False)
                 self._doubts[source] = doubt
             doubt.ended.clear()
-            self._ask_at(source, now_ns)
+            self._ask_at(source, now_ns + wait_ns)
         while len(self._doubts) > self._options.places_max:
             self._drop(next(iter(self._doubts)))
 
@@ -155,9 +156,9 @@ class Tails:
         and of which nothing came: it is in doubt, too (ADR 0284).
         """
         if was_away and self._options.recovery:
-            self._parted_until_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+            self._parted_until_ns = now_ns + self._wait_ns
             unheard = [one.source for one in self._sources.every() if _is_unheard(one)]
-            self._doubt(unheard, now_ns)
+            self._doubt(unheard, now_ns, self._wait_ns)
         for source, doubt in self._doubts.items():
             if doubt.away:
                 doubt.ended.clear()
