@@ -396,9 +396,7 @@ def test_a_run_that_is_seen_and_not_heard_is_asked_for_when_a_cache_is_in_reach_
     reader.wait(0)
     assert not reader.fetches
     back(reader)
-    reader.wait(0.4)
-    assert not reader.fetches
-    reader.wait(0.6)
+    reader.wait(0)
     assert reader.wanted == [(0, 999)]
     reader.answer(sample(0, FRESH), sample(1, FRESH), names=(Incarnation(SOURCE, FRESH, NAME),))
     assert reader.story == [0, 1]

@@ -155,14 +155,14 @@ class Tails:
         Where it `was_away`, a run may have begun behind the link that was cut, all of which is ours
         and of which nothing came: it is in doubt, too (ADR 0284).
         """
-        for source, doubt in self._doubts.items():
-            if doubt.away:
-                doubt.ended.clear()
-            self._ask_at(source, now_ns)
         if was_away and self._options.recovery:
             self._parted_until_ns = now_ns + self._wait_ns
             unheard = [one.source for one in self._sources.every() if _is_unheard(one)]
             self._doubt(unheard, now_ns, self._wait_ns)
+        for source, doubt in self._doubts.items():
+            if doubt.away:
+                doubt.ended.clear()
+            self._ask_at(source, now_ns)
 
     def wake_times(self) -> list[int]:
         """Return when the first is to be asked for, if one is."""
