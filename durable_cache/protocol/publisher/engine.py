@@ -391,7 +391,7 @@ class PublisherEngine:
             now.unix_ns,
             standing,
         )
-        if standing is not None and not len(self._resending):
+        if standing is not None and not self.caches_in_reach:
             numbering.may_be_unheard(sn, sn)
         # Behind `wait_for` nothing is called: Ctrl-C raises where all of this is done, or none.
         if standing is not None:

@@ -67,9 +67,9 @@ class Answerers:
 
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask what nobody answered before; of one that was out of reach, what it alone holds."""
-        now_ns = event.now.monotonic_ns
-        self._tails.answerer_appeared(now_ns, was_away=_was_away(event))
-        if self._recovery and self._history.is_whole and _was_away(event):
+        now_ns, was_away = event.now.monotonic_ns, event.strange or event.gone_ns is not None
+        self._tails.answerer_appeared(now_ns, was_away=was_away)
+        if self._recovery and self._history.is_whole and was_away:
             self._note_cut(event)
             self._due_ns = [now_ns, now_ns + self._wait_ns]
             self.tick(now_ns)
@@ -112,11 +112,6 @@ class Answerers:
                 self._tails.doubt_all(now_ns)
         if not self._due_ns:
             self._strange, self._cut_ns = False, None
-
-
-def _was_away(event: AnswererAppeared) -> bool:
-    """Tell whether one that answers was out of reach until now."""
-    return event.strange or event.gone_ns is not None
 
 
 def _standings_of(followed: Followed) -> Iterator[Standing]:

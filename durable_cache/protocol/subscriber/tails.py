@@ -113,7 +113,7 @@ class Tails:
         self._doubts[source] = doubt
         doubt.since_ns, doubt.away = now_ns, True
         doubt.ended.clear()
-        self._ask_at(source, now_ns + round(self._options.token_wait_seconds * _SECOND_NS))
+        self._ask_at(source, now_ns + self._wait_ns)
         while len(self._doubts) > self._options.places_max:
             self._drop(next(iter(self._doubts)))
 
@@ -122,7 +122,7 @@ class Tails:
         doubt = self._doubts.get(source)
         if doubt is not None:
             doubt.away = False
-            doubt.sure_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+            doubt.sure_ns = now_ns + self._wait_ns
             doubt.ended.clear()
             self._ask_at(source, now_ns)
 
@@ -138,7 +138,7 @@ class Tails:
 
     def _doubt(self, sources: Iterable[SourceId], now_ns: int, wait_ns: int = 0) -> None:
         pause_ns = round(self._options.retry_seconds * _SECOND_NS)
-        sure_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+        sure_ns = now_ns + self._wait_ns
         for source in sources:
             doubt = self._doubts.get(source)
             if doubt is None:
@@ -158,7 +158,7 @@ class Tails:
         if was_away and self._options.recovery:
             self._parted_until_ns = now_ns + self._wait_ns
             unheard = [one.source for one in self._sources.every() if _is_unheard(one)]
-            self._doubt(unheard, now_ns, self._wait_ns)
+            self._doubt(unheard, now_ns)
         for source, doubt in self._doubts.items():
             if doubt.away:
                 doubt.ended.clear()
