@@ -17,6 +17,8 @@ from durable_cache.protocol.subscriber.events import (
 from durable_cache.protocol.wire import AbsenceReason, Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
 
+NAMES = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))
+
 
 def received(one: Sample, reader: Reader) -> Sample:
     """Return a sample as it comes to a reader now."""
@@ -178,3 +180,73 @@ def test_an_answer_that_names_much_that_is_held_is_looked_through_once(
     reader.answer(*[sample(sn, EPOCH) for sn in range(1, 300)], names=named)
     assert reader.story == [*range(300)]
     assert len(looks) < 30
+
+
+def left_over(reader: Reader, numbers: int = 1) -> None:
+    """Let the last of a run come behind the token of the next one; no answer names its run."""
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    late = [received(sample(sn), reader) for sn in range(1, 1 + numbers)]
+    reader.declared(FRESH, "0000000b")
+    reader.live(*late)
+    for _ in range(5):
+        if reader.fetches:
+            reader.answer(names=NAMES)
+        reader.wait(1)
+
+
+def test_the_last_of_a_run_gives_way_to_the_numbers_of_the_next_one() -> None:
+    """They come seconds later, also where the first of them closes the gap before it (1015)."""
+    reader = Reader()
+    left_over(reader, 2)
+    reader.live(received(sample(0, at=9), reader))
+    reader.live(received(sample(1, at=9.1), reader))
+    assert reader.story == [0, (1, 2), 0, 1]
+
+
+def test_it_gives_way_also_where_they_overtake_each_other_and_a_clock_was_set_back() -> None:
+    reader = Reader()
+    left_over(reader)
+    begun = [received(sample(sn, at=sn / 10 - 60), reader) for sn in range(2)]
+    reader.live(*reversed(begun))
+    assert reader.story == [0, (1, 1), 0, 1]
+
+
+def test_it_gives_way_to_what_an_answer_names() -> None:
+    reader = Reader()
+    left_over(reader)
+    begun = [sample(sn, FRESH, at=9 + sn / 10) for sn in range(3)]
+    reader.live(received(sample(2, at=9.2), reader))
+    while reader.fetches:
+        reader.answer(*begun, names=NAMES)
+    assert reader.story == [0, (1, 1), 0, 1, 2]
+
+
+def test_what_came_with_the_token_of_its_run_gives_way_to_no_repeat() -> None:
+    """The first of a run was slow; what came before it goes on where the run before ended not."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0))
+    reader.declared(FRESH, "0000000b")
+    begun = [received(sample(sn, at=9 + sn / 10), reader) for sn in range(3)]
+    reader.live(*begun[1:])
+    for _ in range(5):
+        if reader.fetches:
+            reader.answer(names=NAMES)
+        reader.wait(1)
+    reader.live(received(begun[0], reader), received(begun[1], reader))
+    assert reader.story == [0, 0, 1, 2]
+
+
+def test_what_overtook_the_first_of_its_run_is_of_it() -> None:
+    """The publisher restarted within a second, and goes on with the numbers of the run before."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0, at=0.1))
+    reader.declared(FRESH, "0000000b")
+    reader.live(received(sample(1, at=0.3), reader))
+    while reader.fetches:
+        reader.answer(names=NAMES)
+    reader.wait(0.05)
+    reader.live(received(sample(0, at=0.2), reader))
+    assert reader.story == [0, 0, 1]

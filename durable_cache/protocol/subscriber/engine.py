@@ -242,6 +242,7 @@ class SubscriberEngine:
         numbering.used = True
         if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
             return  # of this run, the one before or the next: an answer names it
+        followed.let_go_left_over(numbering, sample, self._options, self._outputs)
         if numbering.begins_with(sample, self._options):
             numbering.begin(sample.sn)
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
@@ -417,8 +418,7 @@ class SubscriberEngine:
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
         alone = sum(n.declared_epoch == numbering.declared_epoch for n in followed.numberings) == 1
         until = followed.until_ntp64(numbering)
-        owns = partial(numbering.owns, alone=alone, until_ntp64=until)
-        taken = 0
+        owns, taken = partial(numbering.owns, alone=alone, until_ntp64=until), 0
         parts = [of_run(numbering, followed.numberings, part) for part in answer.parts]
         for part, ours in zip(answer.parts, parts, strict=True):
             names = part.names()
@@ -426,6 +426,7 @@ class SubscriberEngine:
             followed.put_right(part, answer.parts, samples_max, self._outputs)
             for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
+                    followed.let_go_unnamed(numbering, sample, names, self._options, self._outputs)
                     self._hold(numbering, sample, asked=True)
                     taken += 1
                     if len(numbering.pending) >= samples_max:

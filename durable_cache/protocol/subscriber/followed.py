@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
@@ -154,6 +155,64 @@ class Followed:
                 return
             head.let_go(sample)
             ended.report_late(sample, outputs)
+
+    def let_go_left_over(
+        self, begun: Numbering, sample: Sample, options: DeliveryOptions, outputs: Outputs
+    ) -> None:
+        """Let go of what waits under the token of a run, for a live sample shows it is of another.
+
+        Numbers come in order, but for what overtakes within the time that a token is waited for.
+        What came so much before one at or below it, and goes on where the run before ended, is of
+        that (ADR 0289).
+        """
+        if not begun.pending or not begun.incarnation or sample.sn > begun.top:
+            return
+        before, wait_seconds = self._before(begun), options.token_wait_seconds
+        if before is None:
+            return
+        until_ns = begun.declared_ns + round(wait_seconds * 1e9)
+        early_ns = sample.received_ns - round(wait_seconds * 1e9)
+        first = takewhile(lambda held: held.received_ns <= until_ns, begun.pending.values())
+        for held in sorted(first, key=lambda held: held.sn):
+            overtook = held.sn >= sample.sn and held.received_ns < early_ns
+            may_be = overtook and came_with_token(held, begun, wait_seconds)
+            if may_be and is_left_over(held, before, begun, options.window_size_samples):
+                self._put_back(held, begun, before, options, outputs)
+
+    def let_go_unnamed(
+        self,
+        begun: Numbering,
+        given: Sample,
+        names: Mapping[tuple[SourceId, int], str],
+        options: DeliveryOptions,
+        outputs: Outputs,
+    ) -> None:
+        """Let go of what waits under a number of which an answer gives another, as of this run."""
+        name, held = names.get((self.source, given.epoch)), begun.pending.get(given.sn)
+        if held is None or not name or name != begun.incarnation:
+            return
+        before = self._before(begun)
+        if before is not None and not (held.epoch or held.stamped or is_one(held, given)):
+            self._put_back(held, begun, before, options, outputs)
+
+    def _before(self, numbering: Numbering) -> Numbering | None:
+        at = self.numberings.index(numbering)
+        return self.numberings[at - 1] if at else self.ended
+
+    def _put_back(
+        self,
+        one: Sample,
+        begun: Numbering,
+        before: Numbering,
+        options: DeliveryOptions,
+        outputs: Outputs,
+    ) -> None:
+        """Give what waits in a run to the one before; where that is over, it comes too late."""
+        begun.let_go(one)
+        if before is self.ended:
+            before.report_late(one, outputs)
+        else:
+            before.hold(one, options.pending_samples_max)
 
     def look_for_end(
         self, head: Numbering, options: DeliveryOptions, outputs: Outputs, now_ns: int
