@@ -27,8 +27,11 @@ def has_wrapped(sn: int, top: int, span: int) -> bool:
 
 
 def precedes_wrap(sn: int, top: int, span: int) -> bool:
-    """Tell whether `sn`, far above `top`, is of before the u32 counter began again at 0."""
-    return sn - top > SOURCE_SN_MODULUS // 2 and -span <= sn_distance(sn, top) < 0
+    """Tell whether `sn`, far above `top`, is of before the u32 counter began again at 0.
+
+    `top` is -1 where nothing came since: the last number is of before then, too.
+    """
+    return sn - top > SOURCE_SN_MODULUS // 2 and -span <= sn_distance(sn, max(top, 0)) < 0
 
 
 def is_later(sample: Sample, newest_ntp64: int) -> bool:

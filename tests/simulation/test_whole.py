@@ -25,9 +25,11 @@ SHARE_MIN = 5.0
 """In percent of the histories."""
 RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 """What takes two caches that hear different parts of a foreign publisher's restart."""
-NOT_YET = ("at once",)
-"""Kinds of trouble whose findings are not all mended; where some seeds show it, a test fails."""
-OPEN = (pytest.param("at once", id="a run whose first samples overtake its token"),)
+NOT_YET = (
+    pytest.param(1418, id="a cache that has nothing hears what follows a wrap before its token"),
+    pytest.param(1891, id="two caches call two runs of a foreign publisher by one epoch"),
+)
+"""Seeds that show what is not mended yet."""
 
 
 @dataclass
@@ -61,17 +63,17 @@ class Played:
         return "\n".join([head, *rows])
 
 
-def play(seeds: Iterable[int], without: tuple[str, ...] = NOT_YET) -> Played:
+def play(seeds: Iterable[int]) -> Played:
     """Play the histories of some seeds; say how to play those again that went wrong."""
     logging.disable(logging.CRITICAL)  # caches say what their broken media did to them
     try:
         played = Played()
         for seed in seeds:
-            history = History(seed, without=without)
+            history = History(seed)
             wrong = history.run()
             if wrong:
-                again = f"--seed {seed} --without '{','.join(without)}'"
-                played.wrong[f"python -m durable_cache.testing.simulation {again}"] = wrong[:3]
+                again = f"python -m durable_cache.testing.simulation --seed {seed}"
+                played.wrong[again] = wrong[:3]
             played.events.append(history.world.events)
             played.occurred.update(dict.fromkeys(history.world.occurred, 1))
         return played
@@ -98,7 +100,8 @@ def test_histories_keep_the_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SMOKE, FIRST, EACH))
 def test_two_thousand_histories_keep_the_promise(first: int) -> None:
-    played = play(range(first, first + EACH))
+    open_seeds = {seed.values[0] for seed in NOT_YET}
+    played = play(seed for seed in range(first, first + EACH) if seed not in open_seeds)
     assert played.wrong == {}
     assert set(played.occurred) <= set(KINDS)
 
@@ -118,8 +121,8 @@ def test_histories_are_eventful(the_first: Played, capsys: pytest.CaptureFixture
 @pytest.mark.nightly
 def test_each_kind_of_fault_and_event_is_no_rarity(the_first: Played) -> None:
     assert set(the_first.occurred) <= set(KINDS)
-    assert expected(NOT_YET) <= set(the_first.occurred)
-    kinds = expected(NOT_YET) - RARE
+    assert expected() <= set(the_first.occurred)
+    kinds = expected() - RARE
     assert {
         kind: the_first.shares[kind] for kind in kinds if the_first.shares[kind] < SHARE_MIN
     } == {}
@@ -134,7 +137,7 @@ def test_nightly_histories_keep_the_promise(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_seed_is_one_history_of_the_whole() -> None:
-    one, two = History(7, without=NOT_YET), History(7, without=NOT_YET)
+    one, two = History(7), History(7)
     assert one.run() == two.run()
     assert one.world.events == two.world.events > 0
     assert one.world.occurred == two.world.occurred
@@ -142,7 +145,6 @@ def test_a_seed_is_one_history_of_the_whole() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.xfail(strict=True, reason="found by the simulator and not mended yet")
-@pytest.mark.parametrize("kind", OPEN)
-def test_what_is_not_mended_yet(kind: str) -> None:
-    without = tuple(other for other in NOT_YET if other != kind)
-    assert play(range(200), without).wrong == {}
+@pytest.mark.parametrize("seed", NOT_YET)
+def test_what_is_not_mended_yet(seed: int) -> None:
+    assert play([seed]).wrong == {}

@@ -242,6 +242,17 @@ def test_what_caches_removed_is_missed_where_it_was_published_since_we_came(
     assert reader.story == story
 
 
+def test_what_one_cache_removed_before_we_came_comes_from_another_that_was_slow() -> None:
+    """Not everybody answered: what the one that did removed, another may have (seed 233)."""
+    reader = Reader(history=True)
+    reader.page([sample(0, 5, at=-9), sample(3, 5, at=-6)])
+    reader.answer(absent=(absent(1, 2, AbsenceReason.TRIMMED, 5),), whole=False)
+    assert reader.story == []
+    reader.wait(1)
+    reader.answer(sample(1, 5, at=-8), sample(2, 5, at=-7))
+    assert reader.story == [0, 1, 2, 3]
+
+
 def test_holes_of_history_are_asked_for_behind_a_cut() -> None:
     reader = Reader(history=True)
     reader.page([sample(0, 5), sample(3, 5)])

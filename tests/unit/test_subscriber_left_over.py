@@ -13,6 +13,7 @@ from durable_cache.protocol.subscriber.events import (
     AnswerPart,
     Fetched,
     HeartbeatReceived,
+    TokenGone,
 )
 from durable_cache.protocol.wire import AbsenceReason, Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
@@ -250,3 +251,21 @@ def test_what_overtook_the_first_of_its_run_is_of_it() -> None:
     reader.wait(0.05)
     reader.live(received(sample(0, at=0.2), reader))
     assert reader.story == [0, 0, 1]
+
+
+def test_what_a_cache_has_under_two_names_is_of_the_later_run() -> None:
+    """It was faster than its token; the cache took it for the last of the run before (457)."""
+    names = (Incarnation(SOURCE, FRESH, "0000000a"), Incarnation(SOURCE, FRESH + 1, "0000000b"))
+    reader = Reader()
+    reader.declared(FRESH, "0000000a")
+    reader.handle(TokenGone(SOURCE, "0000000a", reader.now))
+    begun = [sample(sn, FRESH + 1, at=9 + sn / 10) for sn in range(3)]
+    reader.live(received(sample(2, at=9.2), reader))
+    reader.declared(FRESH + 1, "0000000b")
+    reader.live(*[received(sample(sn, at=9 + sn / 10), reader) for sn in range(2)])
+    for _ in range(60):
+        while reader.fetches:
+            reader.answer(sample(2, FRESH, at=9.2), *begun, names=names)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2]
+    assert {one.epoch for one in reader.delivered_samples} == {FRESH + 1}

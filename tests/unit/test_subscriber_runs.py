@@ -289,6 +289,27 @@ def test_what_came_before_a_wrap_is_no_number_far_ahead() -> None:
     assert reader.fetches == []
 
 
+def test_the_last_number_before_a_wrap_is_none_of_the_run_behind_it_of_which_nothing_came() -> None:
+    """Its token is looked at first, and of the run before nothing was heard (seed 1160)."""
+    reader = Reader()
+    reader.declared(FRESH, incarnation_after("0000000a"))
+    reader.live(sample(SOURCE_SN_MODULUS - 1, at=0.9), sample(0, at=1.0))
+    assert reader.story == [0]
+    assert reader.fetches == []
+
+
+def test_a_heartbeat_of_before_a_wrap_says_nothing_of_the_run_behind_it() -> None:
+    """What was published since overtook it; a cache has the number, of the run before (1139)."""
+    reader, last = Reader(), SOURCE_SN_MODULUS - 1
+    reader.live(sample(last - 1, at=1.0), sample(last, at=1.1), sample(0, at=1.2))
+    while reader.fetches:
+        reader.answer()
+    reader.handle(HeartbeatReceived(SOURCE, last - 1, reader.now))
+    assert reader.wanted == []
+    reader.live(sample(1, at=1.3))
+    assert reader.story == [last - 1, last, 0, 1]
+
+
 def test_the_last_numbers_before_a_wrap_go_before_it_though_the_first_behind_it_was_faster() -> (
     None
 ):

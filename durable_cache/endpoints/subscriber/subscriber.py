@@ -414,6 +414,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._handle(event)
         now_ns, wake_ns = time.monotonic_ns(), self._wake_ns()
         if wake_ns <= now_ns:
+            # The program's code takes its time: what waits for a token may have it by now.
+            for said in self._take_said(looks_around=False):
+                self._handle(said)
             self._handle(TimePassed(moment_now()))
             self._losing.publish(now_ns)
             wake_ns = self._wake_ns()

@@ -492,9 +492,8 @@ class SubscriberEngine:
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
-        first = event.first_sn
-        if first is not None and self._options.recovery and not self.reads_history:
-            self._sources.begin_with(event.source, first)
+        if self._options.recovery and not self.reads_history:
+            self._sources.begin_with(event.source, event.first_sn)
         followed = self._sources.known(event.source)
         if followed is None or not followed.numberings:
             return
@@ -505,11 +504,12 @@ class SubscriberEngine:
         followed.live = True
         if self._awaiting.keeps_number(followed, event.source_sn, event.now.monotonic_ns):
             return
-        ahead = event.source_sn - numbering.reached
-        if 0 < ahead <= self._options.window_size_samples:
+        ahead, window = event.source_sn - numbering.reached, self._options.window_size_samples
+        overtaken = precedes_wrap(event.source_sn, numbering.reached, window)
+        if 0 < ahead <= window:
             numbering.top = event.source_sn
             self._settle(followed, event.now)
-        elif ahead > 0 and numbering.fetch is None and self._options.recovery:
+        elif ahead > 0 and not overtaken and numbering.fetch is None and self._options.recovery:
             self._ask(numbering, event.source_sn, event.source_sn)  # an answer confirms it
 
     # History

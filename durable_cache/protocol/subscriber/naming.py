@@ -135,6 +135,28 @@ def of_run(numbering: Numbering, others: Iterable[Numbering], part: AnswerPart) 
     )
 
 
+def by_last_name(part: AnswerPart) -> AnswerPart:
+    """Return a part with each sample once, where an answerer gives it as of two runs.
+
+    Such a cache took what was faster than its token for the last of the run before, and has it from
+    others by its name since. It is of the later run (ADR 0278).
+    """
+    named = {(source, epoch) for source, epoch, _ in part.incarnations}
+    if len(named) == len({source for source, _ in named}):
+        return part
+    last: dict[tuple[SourceId, str, int, int], int] = {}
+    for one in part.samples:
+        if (one.source, one.epoch) in named and not one.stamped:
+            copy = one.source, one.key, one.sn, one.ntp64
+            last[copy] = max(one.epoch, last.get(copy, 0))
+
+    def is_last(one: Sample) -> bool:
+        known = last.get((one.source, one.key, one.sn, one.ntp64), one.epoch)
+        return one.epoch == known or (one.source, one.epoch) not in named
+
+    return replace(part, samples=[*filter(is_last, part.samples)])
+
+
 def _called_as_held(numbering: Numbering, part: AnswerPart) -> set[int]:
     """Return by which epochs samples come that are held in a run."""
     return {

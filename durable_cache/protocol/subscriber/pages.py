@@ -142,8 +142,9 @@ class Group:
                 if absence.reason is AbsenceReason.TRIMMED:
                     is_loss = self.is_ours(absence.first, came_ns)
                 known = (absence.source, absence.epoch) in called
-                if not known or (is_loss and not heard):
-                    continue
+                explains = heard or absence.reason is AbsenceReason.OTHER_KEY
+                if not known or not explains:
+                    continue  # another may have what one removed or gave up
                 for gone in self.missing.clip(absence.first, absence.last):
                     self.missing.remove(gone.first, gone.last)
                     self.end = max(self.end, gone.last) if self.to_end else self.end

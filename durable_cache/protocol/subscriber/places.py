@@ -202,10 +202,10 @@ class Sources:
             self._places[source] = rested
         return followed
 
-    def begin_with(self, source: SourceId, first: int) -> None:
-        """Follow from a number on what was not heard of its publisher (ADR 0284)."""
-        followed = self.follow(source)
-        if followed is None:
+    def begin_with(self, source: SourceId, first: int | None) -> None:
+        """Follow from a number on, if one is told, what was not heard of its publisher (0284)."""
+        followed = None if first is None else self.follow(source)
+        if first is None or followed is None:
             return
         if not followed.numberings:
             followed.numberings.append(Numbering(source, EPOCH_UNKNOWN))

@@ -15,6 +15,7 @@ import msgspec
 from durable_cache.model.sample import Sample
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.subscriber.events import Answer
+from durable_cache.protocol.subscriber.naming import by_last_name
 
 
 class TooLarge(Sample, frozen=True, array_like=True, gc=False):
@@ -39,12 +40,12 @@ def in_place(samples: Sequence[Sample], oversized: Iterable[Sample]) -> list[Sam
 
 
 def whole_answer(answer: Answer) -> Answer:
-    """Return an answer whose parts have what is too large among their samples."""
-    parts = tuple(
+    """Return an answer whose parts have what is too large among their samples, and each once."""
+    parts = (
         replace(part, samples=[*part.samples, *_marked(part.oversized)], oversized=())
         for part in answer.parts
     )
-    return replace(answer, parts=parts)
+    return replace(answer, parts=tuple(map(by_last_name, parts)))
 
 
 def _marked(samples: Iterable[Sample]) -> list[TooLarge]:

@@ -72,6 +72,8 @@ class SimCache(Listener):
         """Which numbering it calls by an epoch, as what it stores shows."""
         self.removed: set[Publication] = set()
         """What retention or a purge took away."""
+        self.floors: list[tuple[Numbering, str, int]] = []
+        """Of a run's key, below which number it did."""
         self.gone: set[Publication] = set()
         """What went with a medium that lied, was lost or came back older."""
         self._losses = 0
@@ -399,6 +401,8 @@ class SimCache(Listener):
         """
         for (key, source, epoch), sn in floors:
             numbering = self.named.get((source, epoch))
+            if numbering is not None:
+                self.floors.append((numbering, key, sn))
             self.removed |= {
                 one
                 for one in self.held_ns

@@ -35,8 +35,8 @@ from durable_cache.testing.simulation.world import SECOND_NS, World
 _SETTLE_SECONDS = 45.0
 _REVEAL_SECONDS = 30.0
 _SKEWED_SECONDS = 65.0
-"""Caches judge what a peer whose clock is ahead announced once their own clocks are there: up to
-twelve slots of time."""
+"""Caches judge what a peer or a publisher whose clock is ahead announced once their own clocks are
+there: up to twelve slots of time."""
 _LITTLE_ROOM = 5
 _LITTLE_ROOM_SECONDS = 350.0
 """A cache with little room takes that many samples of each comparison, which come 35 s apart: what
@@ -230,7 +230,7 @@ class History:
             for key in publisher.plan.keys:
                 publisher.put(2, key)
         self.world.run(_REVEAL_SECONDS)
-        if len({cache.skew_ns for cache in self.caches}) > 1:
+        if len({node.skew_ns for node in (*self.caches, *self.publishers)}) > 1:
             self.world.run(_SKEWED_SECONDS)
         if any(cache.plan.given_samples_max == _LITTLE_ROOM for cache in self.caches):
             self.world.run(_LITTLE_ROOM_SECONDS)

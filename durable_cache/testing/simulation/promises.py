@@ -501,6 +501,8 @@ def _removed_up_to(publication: Publication, cache: SimCache, key_expr: KeyExpre
     return any(
         one.numbering is numbering and one.sample.sn >= sn and holds(key_expr, one.sample.key)
         for one in cache.removed
+    ) or any(
+        one is numbering and floor > sn and holds(key_expr, key) for one, key, floor in cache.floors
     )
 
 

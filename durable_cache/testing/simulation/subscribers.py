@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import assert_never
 
 import msgspec
@@ -13,6 +14,7 @@ from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.standings import FROM_THE_BEGINNING, Standings, decode_beginning
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
@@ -45,6 +47,8 @@ from durable_cache.testing.simulation.questions import Heard, Question
 from durable_cache.testing.simulation.world import World
 
 _WAKE_SECONDS_MIN = 0.02
+_LOOK_SECONDS_MAX = 0.1
+"""How long what tokens say is not looked at while nothing else comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,14 @@ class SubscriberPlan:
         return len(sample.payload) > self.payload_bytes_max
 
 
+class _Said(IntEnum):
+    """Who says what a subscriber looks at between two events."""
+
+    PUBLISHERS = 0
+    CACHES = 1
+    HEARTBEATS = 2
+
+
 class SimSubscriber(Listener):
     """One subscriber; it runs once, from `start` to the end or to `died`."""
 
@@ -83,7 +95,9 @@ class SimSubscriber(Listener):
         self._inbox: list[Sample] = []
         self._overrun: dict[SourceId, Sample] = {}
         self._waiting: deque[Callable[[], Event]] = deque()
-        self._taking = self._working = False
+        self._said: list[deque[Callable[[], Event]]] = [deque() for _ in _Said]
+        """What tokens and heartbeats say, in the order in which a subscriber looks at them."""
+        self._taking = self._working = self._looking = False
         self._wake_ns: int | None = None
         self._in_reach: set[Token] = set()
         """The tokens of caches."""
@@ -149,20 +163,17 @@ class SimSubscriber(Listener):
                 strange = token.owner not in self._met
                 gone_ns = self._met.get(token.owner)
                 self._met[token.owner] = None
-                self._handle_soon(lambda: AnswererAppeared(self._now, strange, gone_ns))
+                self._say(_Said.CACHES, lambda: AnswererAppeared(self._now, strange, gone_ns))
             elif self._in_reach == {token}:
-                self._handle_soon(lambda: AnswerersGone(self._now))
+                self._say(_Said.CACHES, lambda: AnswerersGone(self._now))
             if not alive:
                 self._in_reach.discard(token)
                 self._met[token.owner] = self._now.unix_ns
         elif isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
             if alive:
                 self.follows(value.source, value.run)
-            if self._inbox and not self._overrun:
-                self._take()  # what came before the token is handed in before it
-            if alive:
                 self.promise.saw(value)
-            self._handle_soon(lambda: self._told(value, alive=alive))
+            self._say(_Said.PUBLISHERS, lambda: self._told(value, alive=alive))
 
     def _told(self, token: PublisherToken, *, alive: bool) -> Event:
         source, incarnation = token.source, token.incarnation
@@ -172,7 +183,25 @@ class SimSubscriber(Listener):
 
     def beaten(self, beat: Heartbeat) -> None:
         self.promise.hears_of(beat.numbering, beat.sn)
-        self._handle_soon(lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
+        self._say(_Said.HEARTBEATS, lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
+
+    def _say(self, said: _Said, event: Callable[[], Event]) -> None:
+        """Take note of what is looked at before the next event, or soon where none comes."""
+        self._said[said].append(event)
+        if not self._looking:
+            self._looking = True
+            self.later(self.world.random.random() * _LOOK_SECONDS_MAX, self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if not self._working:
+            self._look_around()
+            self._schedule_wake()
+
+    def _look_around(self) -> None:
+        for said in self._said:
+            while said:
+                self._handle(said.popleft()())
 
     def _handle_soon(self, event: Callable[[], Event]) -> None:
         self._waiting.append(event)
@@ -182,6 +211,7 @@ class SimSubscriber(Listener):
 
     def _work(self) -> None:
         self._working = False
+        self._look_around()  # tokens come first, also before what came before them
         if self._waiting:
             self._handle(self._waiting.popleft()())
         if self._waiting or self._overrun:
@@ -214,6 +244,7 @@ class SimSubscriber(Listener):
         if self._wake_ns != wake_ns:
             return  # something earlier came in between
         self._wake_ns = None
+        self._look_around()
         self._handle(TimePassed(self._now))
         self._schedule_wake()
 
@@ -342,7 +373,12 @@ def _sorted_out(
 
 
 def _oversized(answer: Answer, fetch: Fetch) -> RangeSet:
-    """Return the numbers that are too large of the run that was asked for, as caches call it."""
+    """Return the numbers that are too large of the run that was asked for, as caches call it.
+
+    None where it has no epoch: an earlier run has none, either.
+    """
+    if fetch.epoch == EPOCH_UNKNOWN:
+        return RangeSet()
     every = (sample for part in answer.parts for sample in part.oversized)
     asked = fetch.source, fetch.epoch
     return RangeSet.of(sample.sn for sample in every if (sample.source, sample.epoch) == asked)

@@ -101,6 +101,11 @@ class Truth:
         )
         return publication if same else None
 
+    def was_published_without_a_name(self, source: SourceId, sn: int) -> bool:
+        """Tell whether a foreign publisher published a number, in whichever of its runs."""
+        runs = self.numberings.get(source, ())
+        return any(sn in run.published for run in runs if not run.incarnation)
+
     def wanted(self, numbering: Numbering, key_expr: KeyExpression) -> list[Publication]:
         """Return what of a numbering is on a key expression, by number."""
         return [
