@@ -95,3 +95,26 @@ def test_what_a_successor_hands_on_of_a_publisher_that_was_never_linked_is_heard
             publisher.flush(20)
             wait_until(lambda: len(delivered) == 3, 10, what="what was handed on")
             assert [sample.sn for sample in delivered] == [*range(3)]
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_the_first_that_an_older_publisher_puts_while_a_subscriber_is_cut_off_is_heard(
+    network: LocalNetwork, proxy: TcpProxy, history: bool
+) -> None:
+    """It began before the subscriber, and put nothing until then."""
+    with (
+        declare_reliability_cache(network.client(), "a/**"),
+        declare_reliable_publisher(
+            network.client(), "a/b", acknowledgements=1, level="memory"
+        ) as publisher,
+    ):
+        wait_until(lambda: publisher.matched, what="a match")
+        behind = Behind(network, proxy, history=history)
+        wait_until(lambda: behind.subscriber.history_complete, what="all history")
+        proxy.cut()
+        for _ in range(3):
+            assert publisher.put(b"while cut").wait(10)
+        proxy.heal()
+        wait_until(lambda: len(behind.delivered) == 3, 10, what="what it put")
+        assert behind.sns() == [*range(3)]
+        behind.subscriber.close()

@@ -9,6 +9,7 @@ from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
     FetchFailed,
     HeartbeatReceived,
+    TimePassed,
     TokenGone,
 )
 from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
@@ -434,3 +435,51 @@ def test_who_never_heard_a_source_begins_where_its_publisher_says_caches_alone_h
     assert reader.story == [3, 4]
     reader.handle(HeartbeatReceived(SOURCE, 4, reader.now, 0))
     assert not reader.fetches
+
+
+NAMED = (Incarnation(SOURCE, EPOCH, NAME),)
+
+
+def idle(*, whole: bool = True, options: DeliveryOptions | None = None) -> Reader:
+    """Return one that came after a publisher of which nobody had anything."""
+    reader = Reader(options, history=True)
+    reader.declared(EPOCH, NAME)
+    reader.page([], names=NAMED, whole=whole)
+    return reader
+
+
+def test_what_an_idle_publisher_put_meanwhile_is_asked_for_when_its_token_is_back() -> None:
+    """All of its run is asked for: at which number that begins which is ours nobody knows."""
+    reader = idle()
+    gone(reader)
+    reader.declared(EPOCH, NAME)
+    reader.wait(0)
+    assert reader.wanted == [(0, 999)]
+    reader.answer(sample(5, EPOCH), sample(6, EPOCH), names=NAMED)
+    assert reader.story == [5, 6]
+    reader.live(sample(7))
+    assert reader.story == [5, 6, 7]
+
+
+def test_it_is_asked_for_periodically_where_no_token_tells() -> None:
+    reader = idle(options=DeliveryOptions(periodic_queries_seconds=3))
+    while not reader.fetches and reader.seconds < 10:
+        reader.seconds += 1
+        reader.handle(TimePassed(reader.now))
+    assert reader.wanted == [(0, None)]
+    reader.answer(sample(5, EPOCH), names=NAMED)
+    assert reader.story == [5]
+
+
+def test_where_history_was_not_read_whole_it_is_asked_for_with_that() -> None:
+    """A cache that was not heard may have all that was put before we came."""
+    reader = idle(whole=False)
+    while reader.engine.reads_history:
+        if reader.asked:
+            reader.page([], names=NAMED, whole=False)
+        reader.wait(1)
+    gone(reader)
+    reader.declared(EPOCH, NAME)
+    for _ in range(3):
+        reader.wait(1)
+    assert reader.wanted == []

@@ -85,7 +85,7 @@ class SubscriberEngine:
         rest = self._outputs, self._held, self._sources, self._unnumbered
         self._history = History(self._options, self._ids, *rest, wanted=history, newest=newest)
         self.run_names = self._history.names  # by which epochs named runs go here
-        self._tails = Tails(self._options, self._sources, self._ask)
+        self._tails = Tails(self._options, self._sources, self._history, self._ask)
         reads = self._history, self._tails
         self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
         self._crowd, self._answerers_known = Crowd(self._options), False

@@ -11,7 +11,8 @@ was asked for all that follows its last number:
 - when `token_wait_seconds` passed without it, for then the publisher ended;
 - when a cache appears, for before nobody may have been there to answer.
 
-So is a run that began within our sight, by its token, and of which nothing came when a cache is in
+So is a run that is ours, by its token or as nobody had anything of it when all history was read
+(ADR 0298), and of which nothing came when a cache is in
 reach again: it may have begun while the link was cut, and have fallen silent (ADR 0284).
 
 What answers while the token is away may be a cache on this side of a cut, that lacks the tail as
@@ -32,6 +33,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from typing import TYPE_CHECKING
 
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.subscriber.asking import asked_from
@@ -44,6 +46,9 @@ from durable_cache.protocol.subscriber.events import (
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.places import Sources
+
+if TYPE_CHECKING:
+    from durable_cache.protocol.subscriber.history import History
 
 _SECOND_NS = 1_000_000_000
 _SPAN = 1000
@@ -87,10 +92,11 @@ class Tails:
         self,
         options: DeliveryOptions,
         sources: Sources,
+        history: History,
         ask: Callable[[Numbering, int, int | None], Fetch],
     ) -> None:
         self._options = options
-        self._sources = sources
+        self._sources, self._history = sources, history
         self._ask = ask
         self._doubts: dict[SourceId, _Doubt] = {}
         self._queue: list[tuple[int, int, SourceId]] = []
@@ -129,7 +135,7 @@ class Tails:
     def began(self, source: SourceId, now_ns: int) -> None:
         """Doubt a source whose run begins here just when a link healed: of it nothing may come."""
         followed = self._sources.known(source)
-        if now_ns < self._parted_until_ns and followed is not None and _is_unheard(followed):
+        if now_ns < self._parted_until_ns and followed is not None and self._is_unheard(followed):
             self._doubt([source], now_ns, self._wait_ns)
 
     def doubt_all(self, now_ns: int) -> None:
@@ -157,7 +163,7 @@ class Tails:
         """
         if was_away and self._options.recovery:
             self._parted_until_ns = now_ns + self._wait_ns
-            unheard = [one.source for one in self._sources.every() if _is_unheard(one)]
+            unheard = [one.source for one in self._sources.every() if self._is_unheard(one)]
             self._doubt(unheard, now_ns)
         for source, doubt in self._doubts.items():
             if doubt.away:
@@ -184,7 +190,7 @@ class Tails:
         """Ask for the tail of a source, unless something else is asked of it now."""
         doubt, followed = self._doubts[source], self._sources.known(source)
         runs = () if followed is None else followed.polled()
-        begun = (run for run in runs if run.next_sn is not None and run not in doubt.ended)
+        begun = (run for run in runs if self._is_ours(run) and run not in doubt.ended)
         numbering = next(begun, None)
         if numbering is None and doubt.away and doubt.ended:
             doubt.due_ns = None
@@ -208,13 +214,15 @@ class Tails:
     def _poll(self, numbering: Numbering, period_seconds: float, now_ns: int) -> None:
         if numbering.fetch is not None or numbering.opened_ns is not None:
             return
-        if now_ns >= numbering.poll_ns > 0 and numbering.next_sn is not None:
-            numbering.fetch = self._ask(numbering, numbering.next_sn, None)
+        if now_ns >= numbering.poll_ns > 0 and self._is_ours(numbering):
+            numbering.fetch = self._ask(numbering, numbering.next_sn or 0, None)
         if now_ns >= numbering.poll_ns:
             numbering.poll_ns = now_ns + round(period_seconds * _SECOND_NS)
 
     def answered(self, numbering: Numbering, event: Fetched | FetchFailed, *, whole: bool) -> None:
         """Take the end of a question about a numbering; `whole`: everybody in reach answered."""
+        if numbering.next_sn is None and numbering.pending:
+            numbering.begin(min(numbering.pending))
         source, now_ns = numbering.source, event.now.monotonic_ns
         doubt = self._doubts.get(source)
         if doubt is None or doubt.asked is not numbering:
@@ -249,8 +257,18 @@ class Tails:
         if self._doubts.pop(source).asked is not None:
             self._under_way -= 1
 
+    def _is_ours(self, numbering: Numbering) -> bool:
+        """Tell whether it is known from where on a run is ours.
 
-def _is_unheard(followed: Followed) -> bool:
-    """Tell whether all of the newest run is ours, by its token, and nothing of it came."""
-    newest = followed.numberings[-1] if followed.numberings else None
-    return newest is not None and newest.declared and newest.next_sn == 0 and newest.top < 0
+        Of one that a token names nobody had anything when all history was read: what anybody has
+        since is ours, though it is not known at which number that begins.
+        """
+        nothing_was = numbering.declared and self._history.is_whole
+        return numbering.next_sn is not None or nothing_was
+
+    def _is_unheard(self, followed: Followed) -> bool:
+        """Tell whether all of the newest run is ours, by its token, and nothing of it came."""
+        newest = followed.numberings[-1] if followed.numberings else None
+        if newest is None or not newest.declared or newest.top >= 0:
+            return False
+        return not newest.next_sn and self._is_ours(newest)

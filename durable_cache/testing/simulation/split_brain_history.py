@@ -220,9 +220,8 @@ class SplitBrainHistory:
         self._check_kept(had, union)
         if self.policy is MergePolicy.IGNORE:
             return self.world.wrong
-        late = {
-            one for one in published - union if any(one in cache.held_ns for cache in self.caches)
-        }
+        came = set[Publication]().union(*((*one.held_ns, *one.removed) for one in self.caches))
+        late = (published - union) & came
         if late and self.policy.decides:  # its master may know of them when it corrects, or not
             self.world.occur("came to no cache before the healing")
             self._check_agreed(None)
