@@ -543,8 +543,7 @@ class SubscriberEngine:
             if reading.late and followed.is_past(epoch):
                 continue
             name = history.names.of((source, epoch))
-            last = self._held.has_begun(source, name)
-            numbering = followed.resume(epoch, name, history.names.called, declared_last=last)
+            numbering = followed.resume(epoch, name, history.names.called)
             numbering.go_on_behind(reading, epoch)
             if source in self._sources.followed:
                 self._settle(followed, now)

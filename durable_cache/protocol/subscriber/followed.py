@@ -81,11 +81,6 @@ class Followed:
         given = head.next_sn > (head.first_sn or 0) and not head.resumed
         return self.live or given
 
-    def may_have_forgotten(self, epoch: int) -> bool:
-        """Tell whether a run is so old that it may have been followed and be forgotten."""
-        full = len(self.seen) == _INCARNATIONS_MAX
-        return full and epoch < min(self.seen.values())
-
     def advance(self, numbering: Numbering, outputs: Outputs, now_ns: int) -> None:
         """Pass on what has its turn in a numbering, if that itself has: no earlier one waits."""
         if numbering is self.head:
@@ -343,20 +338,16 @@ class Followed:
         epoch: int,
         incarnation: str,
         called: Mapping[tuple[SourceId, str], int],
-        *,
-        declared_last: bool = False,
     ) -> Numbering:
         """Follow a numbering whose history was read; what was declared since comes after it.
 
-        What caches call (`called`) by an earlier epoch was declared before, and is over; and so is
-        everything here where its own token came after these, and waits (`declared_last`).
+        What caches call (`called`) by an earlier epoch was declared before, and is over.
         """
         numbering = Numbering(self.source, epoch, incarnation)
         before = [
             known
             for known in self.numberings
-            if declared_last
-            or (known.next_sn and known.epoch < epoch)
+            if (known.next_sn and known.epoch < epoch)
             or called.get((self.source, known.incarnation), epoch) < epoch
         ]
         later = [known for known in self.numberings if known not in before]

@@ -216,7 +216,7 @@ class Held:
         What it lacked was asked for when its token went, and is reported where nobody has it.
         """
         followed = sources.stands(source)
-        if followed is None or not incarnation or followed.may_have_forgotten(epoch):
+        if followed is None or not incarnation:
             return followed is not None
         runs = (known for known in followed.numberings if known.is_called(epoch, incarnation))
         awaited = any(known.next_sn is None for known in runs)
