@@ -20,7 +20,7 @@ from durable_cache.consumers import (
     read_dead_letters,
     rewind_consumer,
 )
-from durable_cache.endpoints.session import Session
+from durable_cache.endpoints.session import Session, is_matched
 from durable_cache.errors import Closed
 from durable_cache.model.selection import Selection
 from durable_cache.pipes import declare_reliable_pipe
@@ -36,18 +36,18 @@ from tests.kit.signals import at_call
 def test_who_receives_from_a_session_that_is_closed_gets_what_came_and_comes_to_an_end(
     network: LocalNetwork, settings: dict[str, object]
 ) -> None:
-    session = network.client()
+    session, far = network.client(), network.client()
     with (
         declare_reliability_cache(
             network.client(), ("a/**", "@durable/v1/default/consumers/*/**")
         ) as cache,
-        declare_reliable_publisher(network.client(), "a/b") as publisher,
+        declare_reliable_publisher(far, "a/b") as publisher,
     ):
         if "consumer" in settings:
             settings = {**settings, "consumer_options": ConsumerOptions(level="memory")}
         subscriber = declare_reliable_subscriber(session, "a/**", **settings)  # type: ignore[call-overload]
         misses = subscriber.sample_miss_listener()
-        wait_until(lambda: publisher.matched, what="matching")
+        await_known(session, far)  # the publisher is matched by the cache, whoever else there is
         for at in range(3):
             publisher.put(b"%d" % at)
         wait_until(lambda: subscriber.delivered == 3, what="delivery")
@@ -63,6 +63,14 @@ def test_who_receives_from_a_session_that_is_closed_gets_what_came_and_comes_to_
             subscriber.recv()
         assert list(misses) == []
         subscriber.close()
+
+
+def await_known(session: Session, far: Session) -> None:
+    """Wait until another session knows what one has declared so far: it learns that in order."""
+    subscriber, publisher = session.declare_subscriber("known"), far.declare_publisher("known")
+    wait_until(lambda: is_matched(publisher), what="matching")
+    subscriber.undeclare()  # type: ignore[no-untyped-call]
+    publisher.undeclare()  # type: ignore[no-untyped-call]
 
 
 DECLARED: dict[str, Callable[[Session], object]] = {
