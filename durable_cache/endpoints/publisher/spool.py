@@ -56,7 +56,8 @@ class Spool:
             self._lock.release()
             raise
         try:
-            self._recognise({"format": _FORMAT, "domain": domain, "key_expr": key_expr})
+            ours = {"format": _FORMAT, "domain": domain, "key_expr": key_expr}
+            self._recognise({**ours, "sum": _sum(*ours.values())})
             self.spooled = self._read()
         except BaseException:
             self.close()
@@ -83,8 +84,11 @@ class Spool:
         if not found and not self._journal.entries:
             self._journal.keep("spool", ours)
             return
+        total = found.get("sum", "")  # earlier versions wrote none
+        if total and total != _sum(*(found.get(name, "") for name in ours if name != "sum")):
+            raise self._damaged(f"it does not say whose it is; {_REMEDY}")
         for name, wanted in ours.items():
-            if found.get(name) != wanted:
+            if name != "sum" and found.get(name) != wanted:
                 raise ConfigError(
                     f"spool {self._directory} is not this publisher's: its {name} is "
                     f"{found.get(name)!r}, not {wanted!r}; choose another spool_dir"
@@ -200,5 +204,5 @@ class Spool:
             self._lock.release()
 
 
-def _sum(name: str, incarnation: str) -> str:
-    return f"{crc32(f'{name} {incarnation}'.encode()):08x}"
+def _sum(*facts: str) -> str:
+    return f"{crc32(' '.join(facts).encode()):08x}"
