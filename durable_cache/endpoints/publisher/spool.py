@@ -11,6 +11,7 @@ numbering goes on (ADR 0285).
 
 from __future__ import annotations
 
+import sqlite3
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -173,10 +174,15 @@ class Spool:
         try:
             return self._journal.commit(batch)
         except StorageFull as error:
+            waiting = len(self._waiting)
+            if isinstance(error.__cause__, sqlite3.Error):
+                raise StorageFull(
+                    f"spool {self._directory}: the disk is full, {waiting} samples wait for "
+                    "acknowledgements; make room"
+                ) from error
             raise StorageFull(
-                f"spool {self._directory}: no room for a sample, {len(self._waiting)} wait for "
-                f"acknowledgements (spool_bytes_max = {self._bytes_max}); is a cache in reach, "
-                "and room on the disk?"
+                f"spool {self._directory}: no room for a sample, {waiting} wait for "
+                f"acknowledgements (spool_bytes_max = {self._bytes_max}); is a cache in reach?"
             ) from error
 
     def settle(self, standings: Iterable[Standing]) -> None:
