@@ -239,7 +239,8 @@ def test_a_flipped_bit_in_the_database_is_found_or_changes_nothing(
     try:
         with going_on(spool) as publisher:
             assert sorted(numbers(publisher)) == EVERY
-            assert publisher.next_sn == len(EVERY)
+            # Where it is not known which numbering was the last, another one begins.
+            assert publisher.next_sn in (len(EVERY), 0)
     except StorageCorrupt as error:
         told = str(error)
     assert not told or told.startswith(f"spool {spool} is damaged: ")
