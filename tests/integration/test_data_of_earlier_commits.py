@@ -1,8 +1,8 @@
 """Does what an earlier commit wrote open, with everything that was in it?
 
 Each archive was written by that commit's own code: two keys, samples of an epoch that was learned
-later, skips, a purge, a trim, and entries that only the journal has; and a spool of a publisher that
-was closed, went on and was killed.
+later, skips, a purge, a trim, and entries that only the journal has; and the spool of a publisher
+that was closed, went on and was killed.
 """
 
 from __future__ import annotations

@@ -161,6 +161,27 @@ def test_what_says_whose_it_is_and_how_it_counts_has_a_checksum(tmp_path: Path) 
     assert left(tmp_path) == [(ONE, [*range(6)], 6)]
 
 
+def test_a_spool_that_lost_its_end_is_refused(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 3)
+    spool.close()
+    older = (tmp_path / "spool.db").read_bytes()
+    spool = opened(tmp_path)
+    fill(spool, 4, 5)
+    spool.close()
+    (tmp_path / "spool.db").write_bytes(older)
+    with pytest.raises(
+        StorageCorrupt,
+        match=rf"^spool {tmp_path} is damaged: .*ends at entry 4, and entry 6 was .*; delete "
+        rf"{tmp_path}/spool.mark to hand over what is left and begin a new numbering, or move",
+    ):
+        opened(tmp_path)
+    (tmp_path / "spool.mark").unlink()
+    spool = opened(tmp_path)
+    spool.close()
+    assert [(s.next_sn, s.goes_on) for s in spool.spooled] == [(4, False)]
+
+
 def test_a_spool_whose_mark_was_deleted_numbers_anew_until_it_has_begun_again(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +202,25 @@ def test_a_spool_whose_mark_was_deleted_numbers_anew_until_it_has_begun_again(
     spool.begin(TWO, 6, "0000dddd")
     spool.close()
     assert goes_on() == [False, False, True]
+
+
+def test_a_spool_of_an_earlier_version_is_watched_from_its_first_numbering_on(
+    tmp_path: Path,
+) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 3)
+    spool.close()
+    (tmp_path / "spool.mark").unlink()
+    with closing(sqlite3.connect(tmp_path / "spool.db")) as database, database:
+        database.execute("DELETE FROM kept WHERE name = 'mark'")
+    spool = opened(tmp_path)
+    assert spool.spooled[0].goes_on
+    spool.begin(ONE, 5, NAMES[ONE])  # it goes on
+    spool.close()
+    (tmp_path / "spool.mark").unlink()
+    spool = opened(tmp_path)
+    spool.close()
+    assert not spool.spooled[0].goes_on
 
 
 def test_a_full_spool_says_so_and_has_room_again_when_caches_hold_some(tmp_path: Path) -> None:

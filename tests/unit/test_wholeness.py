@@ -16,6 +16,7 @@ from durable_cache.errors import StorageCorrupt
 from durable_cache.storage.journaled.journal import IncompleteJournal, Journal
 from durable_cache.storage.journaled.mark import read_mark
 from durable_cache.storage.journaled.wholeness import missing
+from tests.unit import test_journaled_parts as parts
 from tests.unit.test_journal import batch
 
 ENTRIES = 30
@@ -127,11 +128,52 @@ def test_a_torn_end_without_a_note_is_no_damage(path: Path) -> None:
     assert missing(torn / "journal.db", note._replace(last_id=note.last_id - 1)) == ""
 
 
-def test_an_entry_that_is_gone_from_the_middle_is_damage(path: Path) -> None:
+@pytest.mark.parametrize("gone", [7, ENTRIES])
+def test_an_entry_that_is_gone_is_damage(path: Path, gone: int) -> None:
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("DELETE FROM entries WHERE id = 7")
+        database.execute("DELETE FROM entries WHERE id = ?", (gone,))
     with pytest.raises(StorageCorrupt, match="of its entries 1 to 30 only 29 are there"):
         Journal(path)
+
+
+def test_an_entry_under_another_number_is_damage(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE entries SET id = 94 WHERE id = 30")
+    with pytest.raises(StorageCorrupt, match="of its entries 1 to 30"):
+        Journal(path)
+
+
+def test_a_log_beside_an_empty_database_is_left_alone(path: Path) -> None:
+    path.write_bytes(b"")
+    log = log_of(path).read_bytes()
+    path.with_suffix(".mark").unlink()
+    for _ in range(2):
+        with pytest.raises(StorageCorrupt, match=r"its log journal\.db-wal is not"):
+            Journal(path)
+    assert log_of(path).read_bytes() == log
+
+
+def test_free_pages_that_do_not_fit_are_damage(path: Path) -> None:
+    """Nothing that is read shows it, and what is written next goes over what is there."""
+    with closing(Journal(path)) as journal:
+        journal.trim(20)
+        journal.flush()
+    data = bytearray(path.read_bytes())
+    assert data[36:40] != bytes(4)
+    data[39] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StorageCorrupt, match="reelist"):
+        Journal(path)
+
+
+def test_another_journal_in_its_place_is_known(path: Path, tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "another.db")) as another:
+        for sn in range(2 * ENTRIES):
+            another.commit(batch(sn, 1))
+    log_of(path).unlink()
+    shutil.copy(tmp_path / "another.db", path)
+    with pytest.raises(IncompleteJournal, match="it is another one"):
+        Journal(path, refuses_loss=True)
 
 
 def test_an_older_copy_is_known_and_one_that_cannot_refuse_goes_on(path: Path) -> None:
@@ -191,3 +233,23 @@ def test_facts_out_of_order_and_strange_rows_are_damage(path: Path) -> None:
         database.execute("UPDATE entries SET data = 1.5 WHERE id = 3")
     with pytest.raises(StorageCorrupt, match="entry 3 is no entry"):
         Journal(path)
+
+
+def test_a_journal_that_lost_what_was_not_drained_is_said_once(tmp_path: Path) -> None:
+    backend, copy = parts.Backend(), tmp_path / "copy.db"
+    folder = tmp_path / "state"
+    parts.filled(folder, backend, 2)
+    shutil.copy(folder / "journal.db", copy)
+    with parts.opened(folder, backend) as store:
+        store.commit(parts.batch(parts.ONE, 2))
+        store.commit(parts.batch(parts.ONE, 3))
+    shutil.copy(copy, folder / "journal.db")
+    with parts.opened(folder, backend) as store:
+        (finding,) = store.findings
+        assert "it ends at entry 2, and entry 4 was committed to it: it is damaged" in finding
+        assert parts.sns(store) == [0, 1]
+        store.commit(parts.batch(parts.ONE, 4))
+    with parts.opened(folder, backend) as store:
+        assert not store.findings
+        assert store.drain_all(5)
+        assert parts.sns(store) == [0, 1, 4]

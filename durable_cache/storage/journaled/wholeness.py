@@ -36,7 +36,7 @@ def missing(path: Path, note: Note | None) -> str:
     log = path.with_name(f"{path.name}-wal")
     if _size(path) == 0:
         if _size(log) > 0:  # SQLite deletes it
-            return "it is gone or empty, and its log is not"
+            raise Damage(f"it is gone or empty, and its log {log.name} is not")
         return "" if note is None else f"it is gone or empty, and {_had(note)}"
     try:
         return _read(path, note)
