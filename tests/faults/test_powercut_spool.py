@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,3 +96,59 @@ def test_a_spool_is_whole_after_a_power_cut(tmp_path: Path, early: bool) -> None
             begin = left.next_sn
     assert begin > 200
     assert behind or early, "a mark that nobody wrote back was on the disk"
+
+
+MAKER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_powercut_spool import SOURCE, NAME, numbered, opened
+for at in range({begin}, 10_000):
+    folder = Path({disk!r}) / str(at)
+    folder.mkdir()
+    print(at, flush=True)
+    spool = opened(folder)
+    spool.begin(SOURCE, 5, NAME)
+    spool.append(numbered(0), NAME)
+    if at % 2:
+        spool.close()
+    print("kept", flush=True)
+"""
+
+
+@pytest.mark.skipif(reason_unavailable() is not None, reason=str(reason_unavailable()))
+def test_a_power_cut_while_a_spool_is_made_leaves_none_that_is_refused(tmp_path: Path) -> None:
+    chance = random.Random(13)
+    begin, unfinished = 0, 0
+    with PowerCutDisk(tmp_path, size_mib=256) as disk:
+        for _ in range(CYCLES):
+            script = MAKER.format(
+                tests=str(Path(__file__).parent), disk=str(disk.path), begin=begin
+            )
+            with subprocess.Popen(
+                [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+            ) as maker:
+                assert maker.stdout is not None
+                first = maker.stdout.readline()
+                assert first, "the maker did not start"
+                time.sleep(chance.random() * 0.15)
+                maker.send_signal(signal.SIGSTOP)
+                disk.cut()
+                maker.kill()
+                said = [first, *maker.stdout.readlines()]
+                maker.wait()
+            disk.remount()
+            made = [int(line) for line in said if line.strip().isdigit() and line.endswith("\n")]
+            kept = sum(line == "kept\n" for line in said)
+            for at in made:
+                folder = disk.path / str(at)
+                folder.mkdir(exist_ok=True)
+                spool = opened(folder)
+                if at - begin < kept:
+                    assert spool.spooled[0].samples == (numbered(0),)
+                spool.close()
+            unfinished += kept < len(made)
+            for folder in disk.path.glob("[0-9]*"):
+                shutil.rmtree(folder)
+            begin = made[-1] + 1
+    assert unfinished
