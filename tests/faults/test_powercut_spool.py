@@ -18,7 +18,7 @@ from durable_cache.protocol.publisher.events import Standing
 from durable_cache.storage.journaled.mark import read_mark
 from tests.kit.powercut import PowerCutDisk, reason_unavailable
 
-CYCLES = 12
+CYCLES, MAKING_CYCLES = 12, 40
 SOURCE = SourceId("ab12", 7)
 NAME = "0000aaaa"
 WRITER = """
@@ -121,7 +121,7 @@ def test_a_power_cut_while_a_spool_is_made_leaves_none_that_is_refused(tmp_path:
     chance = random.Random(13)
     begin, unfinished = 0, 0
     with PowerCutDisk(tmp_path, size_mib=256) as disk:
-        for _ in range(CYCLES):
+        for _ in range(MAKING_CYCLES):
             script = MAKER.format(
                 tests=str(Path(__file__).parent), disk=str(disk.path), begin=begin
             )

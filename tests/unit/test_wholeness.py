@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from durable_cache.errors import StorageCorrupt
 from durable_cache.storage.journaled.journal import IncompleteJournal, Journal
-from durable_cache.storage.journaled.mark import read_mark
-from durable_cache.storage.journaled.wholeness import missing
+from durable_cache.storage.journaled.mark import Note, read_mark
+from durable_cache.storage.journaled.wholeness import Damage, missing
 from tests.unit import test_journaled_parts as parts
 from tests.unit.test_journal import batch
 
@@ -151,6 +151,24 @@ def test_a_log_beside_an_empty_database_is_left_alone(path: Path) -> None:
         with pytest.raises(StorageCorrupt, match=r"its log journal\.db-wal is not"):
             Journal(path)
     assert log_of(path).read_bytes() == log
+
+
+def test_a_file_that_was_being_made_when_the_power_went_is_taken_back(tmp_path: Path) -> None:
+    """Its first page is written under a rollback journal; behind its mark there is none."""
+    making, path = tmp_path / "making.db", tmp_path / "journal.db"
+    with closing(sqlite3.connect(making, isolation_level=None)) as database:
+        database.execute("CREATE TABLE one (data BLOB)")
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN")
+        for _ in range(20):
+            database.execute("INSERT INTO one VALUES (zeroblob(10000))")
+        shutil.copy(making, path)
+        shutil.copy(f"{making}-journal", f"{path}-journal")
+    note = Note(1, "0" * 16, 3)
+    with pytest.raises(Damage):
+        missing(path, note)
+    with closing(Journal(path, refuses_loss=True)) as journal:
+        assert journal.commit(batch(0, 1)) == 1
 
 
 def test_free_pages_that_do_not_fit_are_damage(path: Path) -> None:

@@ -43,7 +43,10 @@ def missing(path: Path, note: Note | None) -> str:
     except UnicodeDecodeError as error:  # in SQLite's own words, too
         raise Damage(f"text that is none ({error.reason})") from error
     except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # its tables
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_READONLY_ROLLBACK and note is None:
+            return ""  # the power went while the file was made: SQLite takes that back
+        if code in (sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_ERROR):  # or in its tables
             raise Damage(str(error)) from error
         raise
 
