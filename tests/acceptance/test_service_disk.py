@@ -193,6 +193,26 @@ def test_damaged_files_are_named_and_left_alone(
     assert damaged.read_bytes() == before
 
 
+@pytest.mark.slow
+def test_a_journal_that_was_emptied_beside_its_log_is_named_and_its_log_left(
+    start: Start, run: Run, endpoint: str, tmp_path: Path
+) -> None:
+    first = serve(start, endpoint)
+    publish(endpoint, "a", 10)
+    first.send(signal.SIGKILL)
+    first.process.wait()
+    journal = tmp_path / DATA / "cache" / "journal.db"
+    log = journal.with_name("journal.db-wal")
+    journal.write_bytes(b"")
+    before = log.read_bytes()
+    for _ in range(2):
+        result = run("serve", "--listen", endpoint)
+        assert result.returncode == 1
+        assert f"{journal.relative_to(tmp_path)}: it is gone or empty" in one_line(result)
+        assert "restore it, or move it away" in result.stderr
+        assert log.read_bytes() == before
+
+
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Mount an empty file system on `folder` that nobody can write, not even root."""

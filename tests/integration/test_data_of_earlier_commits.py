@@ -1,7 +1,8 @@
 """Does what an earlier commit wrote open, with everything that was in it?
 
-The archive was written by that commit's own code: two keys, samples of an epoch that was learned
-later, skips, a purge, a trim, and entries that only the journal has.
+Each archive was written by that commit's own code: two keys, samples of an epoch that was learned
+later, skips, a purge, a trim, and entries that only the journal has; and the spool of a publisher
+that was closed, went on and was killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 
+from durable_cache.endpoints.publisher.spool import Spool
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Kind, SourceId, Stream
 from durable_cache.model.selection import Selection
@@ -17,7 +19,8 @@ from durable_cache.protocol.cache.events import Alias
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
 
-ARCHIVE = Path(__file__).parents[1] / "regressions" / "data" / "a7952e0-sqlite.tar.gz"
+DATA = Path(__file__).parents[1] / "regressions" / "data"
+ARCHIVE = DATA / "a7952e0-sqlite.tar.gz"
 SOURCE = SourceId("ab12", 7)
 CACHE_ID = "a6483a63dcecbb7c"
 FIRST = Stream("a/1", SOURCE, 5)
@@ -71,3 +74,15 @@ def test_state_and_history_of_a7952e0_open(tmp_path: Path) -> None:
     with opened(folder) as store:
         assert len(store.findings) == 1
         check(store)
+
+
+def test_a_spool_of_d03b1b2_opens_and_its_numbering_goes_on(tmp_path: Path) -> None:
+    with tarfile.open(DATA / "d03b1b2-spool.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for _ in range(2):
+        spool = Spool(tmp_path / "spool", "default", "a/**", bytes_max=1 << 20)
+        spool.close()
+        (left,) = spool.spooled
+        assert (left.source, left.epoch, left.incarnation) == (SOURCE, 5, "0000aaaa")
+        assert [sample.payload for sample in left.samples] == [b"payload %d" % n for n in range(8)]
+        assert (left.next_sn, left.goes_on) == (8, True)

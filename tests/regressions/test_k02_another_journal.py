@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -93,3 +95,28 @@ def test_an_older_copy_of_the_journal_costs_nothing_that_comes_after(
         left = killed(folder, tmp_path / "killed")
     with opened(network, left, CacheOptions()) as cache:
         assert len(cache.find("a/**")) == 35
+
+
+def test_a_journal_that_lost_its_end_says_so(
+    network: LocalNetwork, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    with opened(network, folder, CacheOptions(journal=SLOWLY)) as cache:
+        publish(network, cache, 10, singly=True)
+        left = killed(folder, tmp_path / "killed")
+    (log,) = left.rglob("journal.db-wal")
+    os.truncate(log, log.stat().st_size - 1)
+    with caplog.at_level(logging.WARNING), opened(network, left, CacheOptions()) as cache:
+        assert len(cache.find("a/**")) == 9
+        (finding,) = cache.status().findings
+        assert re.search(
+            r"journal\.db: it ends at entry 9, and entry 10 was committed to it.*asked of other",
+            finding,
+        )
+        publish(network, cache, 5, singly=True)
+        assert cache.wait_drained(10)
+    assert any("entry 10 was committed" in record.message for record in caplog.records)
+    with opened(network, left, CacheOptions()) as cache:
+        assert len(cache.find("a/**")) == 14
+        assert not cache.status().findings

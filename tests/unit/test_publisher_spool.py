@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from durable_cache.model.sample import Sample, SourceId
@@ -155,6 +157,19 @@ def test_a_run_without_the_spool_ends_the_spools_numbering() -> None:
     assert [run[1:] for run in resent(engine)] == [
         (FRAME - 7, OLD, [3, 4, 5]),
         (FRAME + 3, FRESH, [0]),
+    ]
+
+
+@pytest.mark.parametrize("highest", [0, FRAME - 7, FRAME + 20])
+def test_a_numbering_that_lost_samples_does_not_go_on(highest: int) -> None:
+    """Also where its epoch is that of now, and no cache is there to tell it."""
+    lost = replace(left(SOURCE, FRAME + 9, OLD, 3, 5), goes_on=False)
+    engine, declare = started(lost, highest=highest)
+    assert declare == Declare(max(FRAME + 10, highest + 1), FRESH)
+    assert put(engine).sn == 0
+    assert [run[1:] for run in resent(engine)] == [
+        (FRAME + 9, OLD, [3, 4, 5]),
+        (declare.epoch, FRESH, [0]),
     ]
 
 

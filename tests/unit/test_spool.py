@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,90 @@ def test_a_damaged_spool_is_refused_by_name(tmp_path: Path) -> None:
         opened(tmp_path)
     file.write_bytes(whole)
     opened(tmp_path).close()
+
+
+def test_what_says_whose_it_is_and_how_it_counts_has_a_checksum(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 5)
+    spool.close()
+    for change, said in (
+        ("value = 'e' WHERE name = 'domain'", "does not say whose it is"),
+        ("value = '0000cccc' WHERE kind = 'numbering'", "numbering 'ab12:7/5' fails its check"),
+        ("value = 'nonsense' WHERE kind = 'numbering'", "fails its check|incarnation"),
+        ("name = 'ab12:7/6' WHERE kind = 'numbering'", "fails its check"),
+    ):
+        with closing(sqlite3.connect(tmp_path / "spool.db")) as database:
+            with database:
+                before = database.execute("SELECT * FROM kept").fetchall()
+                assert database.execute(f"UPDATE kept SET {change}").rowcount == 1
+            with pytest.raises(StorageCorrupt, match=f"spool {tmp_path} is damaged: .*({said})"):
+                opened(tmp_path)
+            with database:
+                database.execute("DELETE FROM kept")
+                database.executemany("INSERT INTO kept VALUES (?, ?, ?)", before)
+    assert left(tmp_path) == [(ONE, [*range(6)], 6)]
+
+
+def test_a_spool_that_lost_its_end_is_refused(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 3)
+    spool.close()
+    older = (tmp_path / "spool.db").read_bytes()
+    spool = opened(tmp_path)
+    fill(spool, 4, 5)
+    spool.close()
+    (tmp_path / "spool.db").write_bytes(older)
+    with pytest.raises(
+        StorageCorrupt,
+        match=rf"^spool {tmp_path} is damaged: .*ends at entry 4, and entry 6 was .*; delete "
+        rf"{tmp_path}/spool.mark to hand over what is left and begin a new numbering, or move",
+    ):
+        opened(tmp_path)
+    (tmp_path / "spool.mark").unlink()
+    spool = opened(tmp_path)
+    spool.close()
+    assert [(s.next_sn, s.goes_on) for s in spool.spooled] == [(4, False)]
+
+
+def test_a_spool_whose_mark_was_deleted_numbers_anew_until_it_has_begun_again(
+    tmp_path: Path,
+) -> None:
+    def goes_on() -> list[bool]:
+        spool = opened(tmp_path)
+        spool.close()
+        return [s.goes_on for s in spool.spooled]
+
+    spool = opened(tmp_path)
+    fill(spool, 0, 3)
+    fill(spool, 0, 3, TWO)
+    spool.close()
+    assert goes_on() == [False, True]  # it was at the other one last
+    (tmp_path / "spool.mark").unlink()
+    assert goes_on() == [False, False]
+    assert goes_on() == [False, False]  # killed before it began: nothing is known any better
+    spool = opened(tmp_path)
+    spool.begin(TWO, 6, "0000dddd")
+    spool.close()
+    assert goes_on() == [False, False, True]
+
+
+def test_a_spool_of_an_earlier_version_is_watched_from_its_first_numbering_on(
+    tmp_path: Path,
+) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 3)
+    spool.close()
+    (tmp_path / "spool.mark").unlink()
+    with closing(sqlite3.connect(tmp_path / "spool.db")) as database, database:
+        database.execute("DELETE FROM kept WHERE name = 'mark'")
+    spool = opened(tmp_path)
+    assert spool.spooled[0].goes_on
+    spool.begin(ONE, 5, NAMES[ONE])  # it goes on
+    spool.close()
+    (tmp_path / "spool.mark").unlink()
+    spool = opened(tmp_path)
+    spool.close()
+    assert not spool.spooled[0].goes_on
 
 
 def test_a_full_spool_says_so_and_has_room_again_when_caches_hold_some(tmp_path: Path) -> None:

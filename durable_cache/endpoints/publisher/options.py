@@ -78,7 +78,8 @@ class PublisherOptions:
     """Caches whose acknowledgements are remembered; one forgotten costs time, no receipt."""
     spool_dir: Path | str | None = None
     """A directory of this publisher's own where every put is durable before it is sent, until
-    caches hold it; the next publisher on it goes on with what is left. Needs acknowledgements."""
+    caches hold it; the next publisher on it goes on with what is left. Needs acknowledgements. A
+    spool that lost samples raises StorageCorrupt, which says what to do."""
     spool_bytes_max: int = 1 << 30
     """Bytes of samples in the spool; a further put raises StorageFull."""
     auto_dispose_unregistered_instances: bool = False

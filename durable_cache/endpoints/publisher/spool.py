@@ -3,22 +3,29 @@
 The file is a cache's journal: one row for each put, with one fsync. It owns the identity of its
 samples: their source, epochs and numbers stay what they are, in whichever session they are sent.
 One process uses a spool at a time, always for the same key expression of the same domain.
+
+A spool of which something is missing is refused, for its next number would be one that was given
+already. Who deletes its mark says that what is left is all there is: that is handed over, and no
+numbering goes on (ADR 0285).
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
+from zlib import crc32
 
 from durable_cache.errors import ConfigError, StorageCorrupt, StorageFull, StorageLocked
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.publisher.events import Spooled, Standing
 from durable_cache.protocol.wire import is_incarnation
-from durable_cache.storage.journaled.journal import Journal
+from durable_cache.storage.journaled.journal import IncompleteJournal, Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
 
 _FORMAT = "1"
+_REMEDY = "move the directory away and lose what only it holds"
 _Place = tuple[str, int]
 """(incarnation, sn)."""
 
@@ -38,21 +45,39 @@ class Spool:
         """The rows in their order, each with what it is of."""
         self._settled: set[_Place] = set()
         self._names: dict[tuple[SourceId, int], str] = {}
+        self._current = self._mark = ""
+        """The numbering it was at last, and what the mark beside the file was called then."""
         try:
             self._lock = DirectoryLock(directory, "spool", "spool_dir")
         except StorageLocked as error:
             raise StorageLocked(f"{error}: two publishers need two spools") from error
         try:
-            self._journal = Journal(directory / "spool.db", bytes_max=bytes_max)
+            self._journal = self._opened()
         except BaseException:
             self._lock.release()
             raise
         try:
-            self._recognise({"format": _FORMAT, "domain": domain, "key_expr": key_expr})
+            ours = {"format": _FORMAT, "domain": domain, "key_expr": key_expr}
+            self._recognise({**ours, "sum": _sum(*ours.values())})
             self.spooled = self._read()
         except BaseException:
             self.close()
             raise
+
+    def _opened(self) -> Journal:
+        path = self._directory / "spool.db"
+        try:
+            return Journal(path, bytes_max=self._bytes_max, refuses_loss=True, remedy=_REMEDY)
+        except IncompleteJournal as error:
+            raise self._damaged(
+                f"{error}; delete {path.with_suffix('.mark')} to hand over what is left and begin "
+                "a new numbering, or move the directory away"
+            ) from error
+        except StorageCorrupt as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, found: str) -> StorageCorrupt:
+        return StorageCorrupt(f"spool {self._directory} is damaged: {found}")
 
     def _recognise(self, ours: dict[str, str]) -> None:
         """Make a new spool ours, and refuse one that is another's."""
@@ -60,8 +85,11 @@ class Spool:
         if not found and not self._journal.entries:
             self._journal.keep("spool", ours)
             return
+        total = found.get("sum", "")  # earlier versions wrote none
+        if total and total != _sum(*(found.get(name, "") for name in ours if name != "sum")):
+            raise self._damaged(f"it does not say whose it is; {_REMEDY}")
         for name, wanted in ours.items():
-            if found.get(name) != wanted:
+            if name != "sum" and found.get(name) != wanted:
                 raise ConfigError(
                     f"spool {self._directory} is not this publisher's: its {name} is "
                     f"{found.get(name)!r}, not {wanted!r}; choose another spool_dir"
@@ -72,46 +100,61 @@ class Spool:
         try:
             return self._read_rows()
         except StorageCorrupt as error:
-            raise StorageCorrupt(
-                f"spool {self._directory} is damaged: {error}; restore it, or move it away and "
-                "lose what only it holds"
-            ) from error
+            raise self._damaged(str(error)) from error
 
     def _read_rows(self) -> tuple[Spooled, ...]:
-        for name, incarnation in self._journal.kept("numbering").items():
+        numberings, sums = self._journal.kept("numbering"), self._journal.kept("numbering_sum")
+        for name, incarnation in numberings.items():
             source, _, epoch = name.rpartition("/")
             try:
                 self._names[SourceId.parse(source), int(epoch)] = incarnation
             except ValueError as error:
-                raise StorageCorrupt(f"numbering {name[:80]!r}") from error
+                raise StorageCorrupt(f"numbering {name[:80]!r}; {_REMEDY}") from error
             if not is_incarnation(incarnation):
-                raise StorageCorrupt(f"incarnation {incarnation[:40]!r}")
+                raise StorageCorrupt(f"incarnation {incarnation[:40]!r}; {_REMEDY}")
+        for name, total in sums.items():
+            if total != _sum(name, numberings.get(name, "")):
+                raise StorageCorrupt(f"numbering {name[:80]!r} fails its check; {_REMEDY}")
         samples: dict[tuple[SourceId, int], dict[int, Sample]] = {}
         for entry in self._journal.replay():
             for sample in entry.batch:
                 numbering = (sample.source, sample.epoch)
                 name = self._names.get(numbering, "")
                 if not name:
-                    raise StorageCorrupt(f"a sample of {sample.source}, which was never begun")
+                    raise StorageCorrupt(
+                        f"a sample of {sample.source}, which was never begun; {_REMEDY}"
+                    )
                 # Of two rows for one number the first one's put raised: it was never sent.
                 samples.setdefault(numbering, {})[sample.sn] = sample
                 self._waiting.append((entry.entry_id, (name, sample.sn)))
-        last = self._journal.kept("spool").get("current", "")
+        facts = self._journal.kept("spool")
+        self._current = last = facts.get("current", "")
+        self._mark = facts.get("mark", "")
         ordered = sorted(self._names, key=lambda at: f"{at[0]}/{at[1]}" == last)
+        is_whole = self._mark in ("", self._journal.name)  # earlier versions wrote none
         return tuple(
-            Spooled(*at, self._names[at], tuple(samples.get(at, {}).values()))
+            Spooled(
+                *at,
+                self._names[at],
+                tuple(samples.get(at, {}).values()),
+                goes_on=is_whole and f"{at[0]}/{at[1]}" == last,
+            )
             for at in ordered
             if at in samples or f"{at[0]}/{at[1]}" == last
         )
 
     def begin(self, source: SourceId, epoch: int, incarnation: str) -> None:
         """Know a numbering durably, before its first sample. Idempotent."""
-        if self._names.get((source, epoch)) == incarnation:
+        name, mark = f"{source}/{epoch}", self._journal.name
+        known = self._names.get((source, epoch)) == incarnation
+        if known and (self._current, self._mark) == (name, mark):
             return
-        name = f"{source}/{epoch}"
-        self._journal.keep("numbering", {name: incarnation})
-        self._journal.keep("spool", {"current": name})
+        if not known:
+            self._journal.keep("numbering", {name: incarnation})
+            self._journal.keep("numbering_sum", {name: _sum(name, incarnation)})
+        self._journal.keep("spool", {"current": name, "mark": mark})
         self._names[source, epoch] = incarnation
+        self._current, self._mark = name, mark
 
     def append(self, sample: Sample, incarnation: str) -> None:
         """Keep a sample durably.
@@ -131,10 +174,15 @@ class Spool:
         try:
             return self._journal.commit(batch)
         except StorageFull as error:
+            waiting = len(self._waiting)
+            if isinstance(error.__cause__, sqlite3.Error):
+                raise StorageFull(
+                    f"spool {self._directory}: the disk is full, {waiting} samples wait for "
+                    "acknowledgements; make room"
+                ) from error
             raise StorageFull(
-                f"spool {self._directory}: no room for a sample, {len(self._waiting)} wait for "
-                f"acknowledgements (spool_bytes_max = {self._bytes_max}); is a cache in reach, "
-                "and room on the disk?"
+                f"spool {self._directory}: no room for a sample, {waiting} wait for "
+                f"acknowledgements (spool_bytes_max = {self._bytes_max}); is a cache in reach?"
             ) from error
 
     def settle(self, standings: Iterable[Standing]) -> None:
@@ -160,3 +208,7 @@ class Spool:
         finally:
             self._journal.close()
             self._lock.release()
+
+
+def _sum(*facts: str) -> str:
+    return f"{crc32(' '.join(facts).encode()):08x}"

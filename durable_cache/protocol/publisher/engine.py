@@ -106,6 +106,8 @@ class PublisherEngine:
         self._has_spool = spooled is not None
         self._left = tuple(spooled or ())
         """What an earlier process left, until we start."""
+        self._left_epoch = 0
+        """The highest epoch of our source in that: one that begins is above it."""
         self._kept = False
         """The sample that is being sent is in the spool."""
         self._under_way: Send | None = None
@@ -298,9 +300,12 @@ class PublisherEngine:
     def _take_over(self, now: Moment) -> None:
         """Go on with what an earlier process left, before anything that is put from now on.
 
-        Where the spool was last at our own source, its numbering goes on.
+        Where the spool was last at our own source, its numbering goes on; not where samples of it
+        were lost, for its next number may have been given.
         """
         for at, left in enumerate(self._left, start=1):
+            if left.source == self._source:
+                self._left_epoch = max(self._left_epoch, left.epoch)
             numbering = Numbering(left.source, left.epoch, left.incarnation, left.next_sn)
             if self.subjects is not None and left.source == self._source:
                 self.subjects.go_on_after(left.samples)
@@ -313,7 +318,7 @@ class PublisherEngine:
                     self._history.hold(send)
             if left.samples:
                 numbering.may_be_unheard(left.samples[0].sn, left.samples[-1].sn)
-            if at == len(self._left) and left.source == self._source:
+            if at == len(self._left) and left.source == self._source and left.goes_on:
                 self._fresh, self._numbering = self._numbering, numbering
             elif numbering.open:
                 self._former.append(numbering)
@@ -331,6 +336,7 @@ class PublisherEngine:
             self._name(numbering)
             return [Declare(numbering.epoch, numbering.incarnation)]
         known = highest if highest < _EPOCH_MAX else 0  # nothing is above it: no use to follow
+        known = max(known, self._left_epoch)
         if self.subjects is not None:
             self.subjects.begin_above(known)
         numbering.epoch = next_epoch(now.unix_ns, known) if known else frame(now.unix_ns)

@@ -64,6 +64,8 @@ class Spooled:
     incarnation: str
     samples: tuple[Sample, ...]
     """In the order of their numbers; the last one may be held already."""
+    goes_on: bool = True
+    """Whether its last number is known: where samples of it were lost, another numbering begins."""
 
     @property
     def next_sn(self) -> int:

@@ -53,9 +53,14 @@ def journal_finding(journal: Journal, index: StreamIndex) -> str:
         )
     if finding:
         begin_anew(journal, index)
-    else:
-        index.adopt(journal.identity, drained, doubted=False)
-    return finding
+        return finding
+    index.adopt(journal.identity, drained, doubted=False)
+    if journal.finding:
+        return (
+            f"{journal.finding}: it is damaged or an older copy; what is missing is asked of other "
+            "caches"
+        )
+    return ""
 
 
 def begin_anew(journal: Journal, index: StreamIndex) -> None:

@@ -4,6 +4,7 @@ One row per commit in a SQLite file in WAL mode with ``synchronous=FULL``: a gro
 fsync whatever its size up to about 256 KiB. A failed commit means *unknown*; the row may be there
 after a restart, and draining it twice is draining it once. After a failed fsync nothing can be
 said of what was written before either: such an error is fatal, and so is damage (ADR 0091).
+A mark beside the file says how far it was committed, so that a lost end is known (ADR 0285).
 
 The file also keeps a second copy of what the stream index cannot read back from the backend: who
 the cache is, what was purged, and which epochs are one (ADR 0090).
@@ -11,6 +12,7 @@ the cache is, what was purged, and which epochs are one (ADR 0090).
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sqlite3
@@ -29,6 +31,8 @@ from durable_cache.errors import (
 )
 from durable_cache.model.sample import SampleBatch, Skip
 from durable_cache.protocol.wire import decode_journal, encode_journal
+from durable_cache.storage.journaled.mark import DamagedMark, Mark, Note, make_mark, read_mark
+from durable_cache.storage.journaled.wholeness import Damage, missing
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -56,27 +60,90 @@ class Entry(NamedTuple):
     skips: tuple[Skip, ...]
 
 
-class Journal:
-    """A durable, ordered list of commits. `commit` belongs to one thread; the rest to any."""
+class IncompleteJournal(StorageCorrupt):
+    """Something that was committed to a journal is not in it."""
 
-    def __init__(self, path: Path, *, bytes_max: int = 4 << 30, durable: bool = True) -> None:
+
+class Journal:
+    """A durable, ordered list of commits. `commit` belongs to one thread; the rest to any.
+
+    Where something of it is missing, `finding` says what; with `refuses_loss` it is not opened
+    then, IncompleteJournal is raised, and its files stay as they are. One that is not `durable` has
+    no mark: after a power cut it may end before what was committed to it. `remedy` is what people
+    are told to do where it is damaged.
+    """
+
+    finding: str = ""
+    name: str = ""
+    """What its mark calls it: another one since the last time where the mark was made anew."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bytes_max: int = 4 << 30,
+        durable: bool = True,
+        refuses_loss: bool = False,
+        remedy: str = "restore it, or move it away and let the cache align with a peer",
+    ) -> None:
         self.path = path
+        self._remedy = remedy
+        self._mark_path = path.with_suffix(".mark")
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._trimmed = self._trim_to = 0
         self._failed: StorageError | None = None
         self.entries = self.samples = self._bytes = 0
         self._db: sqlite3.Connection | None = None
+        self._mark: Mark | None = None
         try:
+            note = self._look(refuses_loss)
             self._db = _open(path, durable)
             self._db.executescript(_SCHEMA)
             _sync_directory(path.parent)
             self.entries, self.samples, self._bytes = self._db.execute(_TOTALS).fetchone()
             self.dead_letters = self._one("SELECT count(*) FROM dead_letters")
             self.identity = self._identify()
+            if durable:
+                self._mark = self._take_mark(note)
         except sqlite3.Error as error:
             self.close()
             raise self._error(error) from error
+        except OSError as error:
+            self.close()
+            raise file_error(error, f"journal {path}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, refuses_loss: bool) -> Note | None:
+        """Find out whether everything is there, before anything is changed; return its mark."""
+        note = None
+        try:
+            note = read_mark(self._mark_path)
+            lost = missing(self.path, note)
+        except DamagedMark:
+            lost = f"its mark {self._mark_path} is damaged"
+        except Damage as error:
+            raise self._corrupt(str(error)) from error
+        if lost:
+            self.finding = f"journal {self.path}: {lost}"
+            if refuses_loss:
+                raise IncompleteJournal(self.finding)
+            return None
+        return note
+
+    def _take_mark(self, note: Note | None) -> Mark:
+        """Go on with the mark that there is, or make one: the journal has its name first."""
+        self.name = self.kept("journal").get("mark", "")
+        _, last = self.span()
+        if note is None:
+            self.name = secrets.token_hex(8)
+            self.keep("journal", {"mark": self.name})
+            make_mark(self._mark_path, self.name, last)
+        mark = Mark(self._mark_path, note or Note(0, self.name, last))
+        mark.reached(last)  # it may be older after a power cut
+        return mark
 
     def _identify(self) -> str:
         """Return what tells this file from one that is put in its place; made with the file."""
@@ -163,10 +230,13 @@ class Journal:
                     cursor = database.execute(_INSERT, (len(batch), data))
             except sqlite3.Error as error:
                 raise self._error(error) from error
+            entry_id = cursor.lastrowid or 0
+            if self._mark is not None:
+                self._mark.reached(entry_id)
             self.entries += 1
             self.samples += len(batch)
             self._bytes += len(data)
-            return cursor.lastrowid or 0
+            return entry_id
 
     def _is_full(self, more_bytes: int) -> bool:
         return self._bytes + more_bytes > self._bytes_max and self.entries > 0
@@ -187,12 +257,7 @@ class Journal:
             try:
                 entries.append(Entry(found_id, *decode_journal(data)))
             except ProtocolError as error:
-                raise self._fatal(
-                    StorageCorrupt(
-                        f"journal {self.path}, entry {found_id}: {error}; restore the file or "
-                        "move it away and let the cache align with a peer"
-                    )
-                ) from error
+                raise self._corrupt(f"entry {found_id}: {error}") from error
         return entries
 
     def replay(self) -> Iterator[Entry]:
@@ -244,8 +309,11 @@ class Journal:
         """Close the file; idempotent."""
         with self._lock:
             database, self._db = self._db, None
+            mark, self._mark = self._mark, None
             if database is not None:
                 database.close()
+            if mark is not None:
+                mark.close()
 
     def _drop_trimmed(self, database: sqlite3.Connection) -> tuple[int, int, int]:
         """Delete what was let go; returns what `_count_trimmed` takes when that is committed."""
@@ -262,11 +330,14 @@ class Journal:
 
     def _error(self, error: sqlite3.Error) -> StorageError:
         """Return ours for an error of SQLite's; one that is fatal stays with the journal."""
-        ours = sqlite_error(error, f"journal {self.path}")
+        ours = sqlite_error(error, f"journal {self.path}", self._remedy)
         code = getattr(error, "sqlite_errorcode", None)
         if code in _FAILED_SYNCS or isinstance(ours, StorageCorrupt):
             return self._fatal(ours)
         return ours
+
+    def _corrupt(self, found: str) -> StorageError:
+        return self._fatal(StorageCorrupt(f"journal {self.path}: {found}; {self._remedy}"))
 
     def _fatal(self, error: StorageError) -> StorageError:
         error.fatal = True
@@ -302,14 +373,29 @@ def _sync_directory(directory: Path) -> None:
             os.close(handle)
 
 
-def sqlite_error(error: sqlite3.Error, subject: str) -> StorageError:
-    """Return ours for an error of SQLite's; `subject` names the file."""
+def file_error(error: OSError, subject: str) -> StorageError:
+    """Return ours for an error of the system's; `subject` names the file."""
+    if error.errno == errno.ENOSPC:
+        return StorageFull(f"{subject}: the disk is full; make room")
+    name = f" ({error.filename})" if error.filename else ""
+    return StorageUnavailable(f"{subject}: {error.strerror}{name}; check its permissions")
+
+
+def sqlite_error(
+    error: sqlite3.Error, subject: str, remedy: str = "restore it or move it away"
+) -> StorageError:
+    """Return ours for an error of SQLite's; `subject` names the file.
+
+    `remedy` is what people are told to do where it is damaged.
+    """
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
-    if primary == sqlite3.SQLITE_FULL:
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StorageFull(f"{subject}: the disk is full; make room")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StorageCorrupt(f"{subject}: {error}; restore it or move it away")
+        return StorageCorrupt(f"{subject}: {error}; {remedy}")
+    if primary == sqlite3.SQLITE_CANTOPEN:
+        return StorageUnavailable(f"{subject}: {error}; check its permissions")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return StorageUnavailable(f"{subject}: not writable ({error}); check its permissions")
     return StorageUnavailable(f"{subject}: {error}")

@@ -38,6 +38,7 @@ SPOOL_KINDS = frozenset(
         "sample late",
         "sample lost",
         "subscribers are told",
+        "the end of a spool is lost",
         "too many unacknowledged",
         "unknown in the end",
     }

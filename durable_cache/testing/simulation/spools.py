@@ -1,7 +1,8 @@
 """A publisher with a spool on the simulated network: the real engine, its disk and the rest played.
 
 The disk keeps what was written, whatever becomes of the process; what was let go may come back, for
-letting go is not waited for. A put may fail before its row is written, after it, or on its way.
+letting go is not waited for. A put may fail before its row is written, after it, or on its way. The
+end of the rows may be lost, as far as caches hold them: then somebody deletes the mark.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS, _EPOCHS_SECONDS = 0.1, 0.3
 _NO_ROOM, _RAISES_KEPT, _SEND_FAILS, _CRASHES, _UNKNOWN_EPOCHS = 0.03, 0.03, 0.1, 0.03, 0.2
-_COMES_BACK = 0.3
+_COMES_BACK, _DOUBTED = 0.3, 0.05
 _Place = tuple[str, int]
 
 
@@ -62,6 +63,8 @@ class SimSpool:
     """Each sample with its incarnation, in the order in which they were written."""
     names: dict[tuple[SourceId, int], str] = field(default_factory=dict)
     current: tuple[SourceId, int] | None = None
+    _doubted: bool = False
+    """Its end was lost, and no numbering began since."""
     _gone: int = 0
     """So many rows were let go since the process began; a crash may bring them back."""
     _settled: set[_Place] = field(default_factory=set)
@@ -70,6 +73,7 @@ class SimSpool:
         """Know a numbering."""
         self.names[source, epoch] = incarnation
         self.current = source, epoch
+        self._doubted = False
 
     def settle(self, standings: Iterable[Standing]) -> None:
         """Let go of what caches hold; the newest row stays."""
@@ -86,6 +90,11 @@ class SimSpool:
             world.occur("rows come back that were let go")
         else:
             del self.rows[: self._gone]
+        if world.chance(_DOUBTED):
+            world.occur("the end of a spool is lost")
+            self._doubted = True
+            while self.rows and (self.rows[-1][1], self.rows[-1][0].sn) in self._settled:
+                self.rows.pop()
         self._gone = 0
         self._settled.clear()
         samples: dict[tuple[SourceId, int], dict[int, Sample]] = {}
@@ -93,7 +102,12 @@ class SimSpool:
             samples.setdefault((sample.source, sample.epoch), {})[sample.sn] = sample
         ordered = sorted(self.names, key=lambda at: at == self.current)
         return tuple(
-            Spooled(*at, self.names[at], tuple(samples.get(at, {}).values()))
+            Spooled(
+                *at,
+                self.names[at],
+                tuple(samples.get(at, {}).values()),
+                goes_on=not self._doubted,
+            )
             for at in ordered
             if at in samples or at == self.current
         )
