@@ -269,3 +269,23 @@ def test_what_a_cache_has_under_two_names_is_of_the_later_run() -> None:
         reader.wait(1)
     assert reader.story == [0, 1, 2]
     assert {one.epoch for one in reader.delivered_samples} == {FRESH + 1}
+
+
+def test_what_a_cache_has_without_a_name_is_not_given_again_as_of_the_next_run() -> None:
+    """It did not hear the token of the run; the next one began soon after (seed 2520)."""
+    names = (Incarnation(SOURCE, FRESH, "0000000a"), Incarnation(SOURCE, FRESH + 1, "0000000b"))
+    reader = Reader()
+    reader.declared(FRESH, "0000000a")
+    reader.live(*[sample(sn, at=sn / 10) for sn in range(4)])
+    reader.declared(FRESH + 1, "0000000b")
+    reader.live(sample(2, at=9.2))
+    while reader.fetches:
+        nameless = [sample(sn, at=sn / 10) for sn in range(2)]
+        fetch = reader.fetches.pop(0)
+        parts = AnswerPart(nameless, (), ()), AnswerPart([], (), names)
+        reader.handle(Fetched(fetch.fetch_id, Answer(parts, 2), reader.now))
+    assert reader.story == [0, 1, 2, 3]
+    while len(reader.story) == 4:
+        reader.wait(1)
+        reader.answer(*[sample(sn, FRESH + 1, at=9 + sn / 10) for sn in range(2)], names=names)
+    assert reader.story == [0, 1, 2, 3, 0, 1, 2]

@@ -417,8 +417,8 @@ class SubscriberEngine:
         reach = max(numbering.top, fetch.first) + self._options.window_size_samples
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
         alone = sum(n.declared_epoch == numbering.declared_epoch for n in followed.numberings) == 1
-        until = followed.until_ntp64(numbering)
-        owns, taken = partial(numbering.owns, alone=alone, until_ntp64=until), 0
+        others = followed.times_of_others(numbering)
+        owns, taken = partial(numbering.owns, alone=alone, of_others=others), 0
         parts = [of_run(numbering, followed.numberings, part) for part in answer.parts]
         for part, ours in zip(answer.parts, parts, strict=True):
             names = part.names()

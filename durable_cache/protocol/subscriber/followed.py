@@ -6,13 +6,14 @@ known by its name, whatever each answerer calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
 from durable_cache.model.timestamp import ntp64_to_ns
+from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart, Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import (
@@ -461,7 +462,22 @@ class Followed:
             if numbering is self.head or numbering.epoch == numbering.declared_epoch:
                 yield numbering
 
-    def until_ntp64(self, numbering: Numbering) -> int:
+    def times_of_others(self, numbering: Numbering) -> Callable[[Sample], bool]:
+        """Return what tells whether a sample's time is that of a run before or after this one.
+
+        Of the run before, where both are named: between the first and the newest that was passed on
+        of it. A cache that did not hear its token has its samples without a name (ADR 0299).
+        """
+        until, before = self._until_ntp64(numbering), self._before(numbering)
+        name = "" if before is None else before.incarnation
+        began = None if before is None or not name else before.began
+        wraps = numbering.incarnation in ("", incarnation_after(name))  # numbers tell them apart
+        if before is None or began is None or wraps:
+            return lambda sample: sample.ntp64 >= until
+        first, last = began[1] - RESTART_NTP64, before.newest_ntp64  # or came before that was ours
+        return lambda sample: sample.ntp64 >= until or first <= sample.ntp64 <= last
+
+    def _until_ntp64(self, numbering: Numbering) -> int:
         """Return when the run after a numbering began, as far as its samples' times show it.
 
         Behind a wrap a publisher goes on at once, and the times of its threads overlap; but then

@@ -11,7 +11,7 @@ report (`lost`). A source's later numberings wait until the earlier one is at it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -391,12 +391,12 @@ class Numbering:
         names: Mapping[tuple[SourceId, int], str],
         *,
         alone: bool,
-        until_ntp64: int,
+        of_others: Callable[[Sample], bool],
     ) -> bool:
         """Tell whether a sample that was asked for is of this numbering.
 
         `names` are the answerer's; `alone`: no other numbering of the source is called so;
-        `until_ntp64`: when the next one began, at the latest.
+        `of_others` tells of one that nobody named whether its time is that of another numbering.
         """
         if sample.source != self.source:
             return False
@@ -413,8 +413,8 @@ class Numbering:
         # the source's own clock does not differ. What nobody named and is of
         # before the declared run began is left over of an earlier one (ADR 0261).
         low = max(self.newest_ntp64 - RESTART_NTP64, self.after_ntp64 + 1, self.began_ntp64_min)
-        early_enough = sample.ntp64 < until_ntp64 and not self.contradicts(sample)
-        return sample.stamped or (low <= sample.ntp64 and early_enough)
+        fits = not of_others(sample) and not self.contradicts(sample)
+        return sample.stamped or (low <= sample.ntp64 and fits)
 
     def doubts(self, sample: Sample) -> bool:
         """Tell whether a live sample repeats a number, or does not fit those above it."""

@@ -551,15 +551,14 @@ class SimCache(Listener):
 
         It was purged as far as that was possible, or newer ones of its key take its place.
         """
-        if publication in self.removed:
+        numbering, key, sn = publication.numbering, publication.sample.key, publication.sample.sn
+        if publication in self.removed or any(
+            one is numbering and of_key == key and sn < floor for one, of_key, floor in self.floors
+        ):
             return True
         newest = self.plan.retention.samples_max
         if newest is None:
             return False
-        numbering, (key, sn) = (
-            publication.numbering,
-            (publication.sample.key, publication.sample.sn),
-        )
         newer = [
             one
             for one in self.held_ns
