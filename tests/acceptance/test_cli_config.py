@@ -61,6 +61,7 @@ def test_a_good_configuration_is_shown_in_effect(run: Run, tmp_path: Path) -> No
         (('"memory" } }', '"memroy" } }'), "volumes.quick.backend: no backend is called 'memroy'; installed:"),
         (('acknowledge: "memory"', 'acknowledge: "memory", x: 1'), "storages.lab.x: unknown setting"),
         ((', acknowledge: "memory"', ""), "storages.lab.acknowledge: level 'disk' cannot be kept in memory"),
+        (('"memory" } }', '"memory", size: 3 } }'), "volumes.quick.size: unknown setting; none is known here"),
         (("connect:", "conect:"), "conect: Zenoh knows no such setting"),
         (('endpoints: ["tcp', 'endpoint: ["tcp'), "connect: Zenoh: unknown field `endpoint`, expected one of"),
     ],
