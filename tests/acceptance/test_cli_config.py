@@ -220,6 +220,13 @@ def test_what_is_misspelt_is_named_with_what_is_nearest(
     assert said in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [("serve", "-l"), ("query", "**", "-e")])
+def test_an_endpoint_without_a_port_is_named(arguments: tuple[str, ...], run: Run) -> None:
+    result = run(*arguments, "tcp/127.0.0.1")
+    assert result.returncode == 1
+    assert "tcp/127.0.0.1: it names no port; did you mean tcp/127.0.0.1:7447?" in one_line(result)
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("backends",), ("check-config", "--schema")])
 def test_a_full_disk_behind_the_output_is_named(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:

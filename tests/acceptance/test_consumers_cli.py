@@ -193,7 +193,8 @@ def test_a_position_that_cannot_be_read_costs_its_neighbours_nothing(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("nobody",), "no consumer is called 'nobody'"),
+        (("nobody",), "no consumer is called 'nobody'; durable-cache consumers lists them"),
+        (("nobody", "--dead-letters"), "no consumer is called 'nobody'"),
         (("--reset", "nobody"), "nothing was confirmed under that name"),
         (("--reset", "a", "--to", "soon"), "--to"),
         (("--dead-letters",), "name the consumer"),

@@ -163,6 +163,8 @@ def _dead_letters(session: Session, arguments: argparse.Namespace) -> int:
             query_timeout_seconds=arguments.timeout,
         )
     )
+    if not letters:
+        _known(session, arguments)
     as_json = arguments.format == "json"
     samples = rows_of([letter.sample for letter in letters], short=not as_json)
     rows = [
@@ -175,7 +177,8 @@ def _dead_letters(session: Session, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(session: Session, arguments: argparse.Namespace) -> int:
+def _known(session: Session, arguments: argparse.Namespace) -> list[ConsumerStatus]:
+    """Return the consumers that are asked for; ConfigError where one is named that is not known."""
     from durable_cache.endpoints.subscriber.overview import find_consumers
 
     found = find_consumers(
@@ -185,7 +188,14 @@ def _show(session: Session, arguments: argparse.Namespace) -> int:
         query_timeout_seconds=arguments.timeout,
     )
     if arguments.consumer and not found:
-        raise ConfigError(f"no consumer is called {arguments.consumer!r}")
+        raise ConfigError(
+            f"no consumer is called {arguments.consumer!r}; durable-cache consumers lists them"
+        )
+    return found
+
+
+def _show(session: Session, arguments: argparse.Namespace) -> int:
+    found = _known(session, arguments)
     if arguments.format == "json":
         write_json([_object(status) for status in found])
     elif arguments.consumer:
