@@ -113,9 +113,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.acknowledgements < 1:
         raise ConfigError("--acknowledgements: expected 1 or more; --no-wait waits for none")
     if arguments.rate < 0:
-        raise ConfigError(
-            f"--rate: expected 0, as fast as it goes, or above, got {arguments.rate:g}"
-        )
+        raise ConfigError(f"--rate: expected 0, for no limit, or above, got {arguments.rate:g}")
     if not arguments.timeout > 0:
         raise ConfigError(f"--timeout: expected seconds above 0, got {arguments.timeout:g}")
 

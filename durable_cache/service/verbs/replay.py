@@ -84,9 +84,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if not arguments.pace > 0:
         raise ConfigError(f"--pace: expected a number above 0, got {arguments.pace:g}")
     if arguments.rate < 0:
-        raise ConfigError(
-            f"--rate: expected 0, as fast as it goes, or above, got {arguments.rate:g}"
-        )
+        raise ConfigError(f"--rate: expected 0, for no limit, or above, got {arguments.rate:g}")
     from durable_cache.endpoints.asking import Asking
     from durable_cache.endpoints.session import zid_of
     from durable_cache.service.client import (
