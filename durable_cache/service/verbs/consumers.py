@@ -114,12 +114,12 @@ def _reset(session: Session, arguments: argparse.Namespace) -> int:
     from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
     from durable_cache.endpoints.subscriber.overview import rewind_consumer
 
-    to, source = _target(arguments.to), _source(arguments.source)
+    target, source = _target(arguments.to), _source(arguments.source)
     with in_words_of({"to": "--to", "source": "--source", "consumer": "--reset"}):
         moved = rewind_consumer(
             session,
             arguments.reset,
-            to,
+            target,
             source=source,
             domain=domain_of(arguments),
             options=ConsumerOptions(
