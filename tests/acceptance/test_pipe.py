@@ -129,6 +129,18 @@ def test_what_cannot_be_a_pipe_is_said_in_one_line(
     assert (done.returncode, done.stdout) == (code, "")
 
 
+def test_a_file_of_a_service_that_runs_is_not_listened_for_twice(
+    near: LocalNetwork, run: Run, tmp_path: Path
+) -> None:
+    """Whoever names the configuration of the service itself is told what to leave out."""
+    (tmp_path / "near.json5").write_text(json.dumps({"listen": {"endpoints": [near.endpoint]}}))
+    far = f"tcp/127.0.0.1:{free_port()}"
+    done = run("pipe", "--key", "a/**", "--from-config", "near.json5", "--to", far)
+    (line,) = done.stderr.splitlines()
+    assert "--from near.json5: zenoh cannot open a session: cannot listen on" in line
+    assert line.endswith("; a pipe need not listen, leave `listen` out of near.json5")
+
+
 @pytest.mark.parametrize(
     ("given", "caches", "told"),
     [

@@ -179,9 +179,10 @@ def _session(option: str, endpoints: list[str], file: str) -> Iterator[Session]:
         session = open_session(settings)
     except ConfigError as error:
         where = ", ".join(endpoints) or file
-        raise DurableCacheError(
-            f"{option} {where}: {error}; does a router or a cache listen there?"
-        ) from error
+        remedy = "does a router or a cache listen there?"
+        if "listen" in settings and "cannot listen" in str(error):
+            remedy = f"a pipe need not listen, leave `listen` out of {file}"
+        raise DurableCacheError(f"{option} {where}: {error}; {remedy}") from error
     try:
         yield session
     finally:
