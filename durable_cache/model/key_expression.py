@@ -145,7 +145,7 @@ _remembered = lru_cache(maxsize=16_384)(_parsed)
 
 def _check(text: str) -> None:
     if not text:
-        raise ValueError("a key expression may not be empty")
+        raise ValueError("'': a key expression may not be empty")
     if not text.isascii() and _SURROGATE.search(text):
         raise ValueError(f"{text[:80]!a}: no UTF-8 text")
     if _length(text) > KEY_BYTES_MAX:

@@ -84,7 +84,9 @@ def answer(
 def look_up(store: JournaledStorage, samples: Sequence[Sample]) -> tuple[Found, ...]:
     """Return what is stored under each sample's number, and whether it was removed."""
     pairs = store.find(samples)
-    missing = [sample for sample, stored in pairs if stored is None]
+    found = {(sample.source, sample.sn) for sample, stored in pairs if stored is not None}
+    # What was moved meanwhile is missing under its former name, and no finding about the backend.
+    missing = [sample for sample, _ in pairs if (sample.source, sample.sn) not in found]
     if not missing:
         return tuple(Found(sample, stored) for sample, stored in pairs)
     floors = _floors(store, [sample.stream for sample in missing])

@@ -17,6 +17,7 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.cache.admission import part_at_floors
 from durable_cache.protocol.cache.engine import CacheEngine
+from durable_cache.protocol.cache.epochs import found_under_any_name
 from durable_cache.protocol.cache.events import (
     BatchReceived,
     Compared,
@@ -173,13 +174,15 @@ class Resends:
         held: tuple[Sample, ...],
         refusals: _Refusals,
     ) -> Conversation[None]:
-        looked = yield from answer_of(Lookup(held), NumbersLooked)
-        for found in looked.found:
+        asked = self._engine.epochs.with_other_names(held)
+        looked = yield from answer_of(Lookup(asked), NumbersLooked)
+        of_held = tuple(found_under_any_name(looked.found, len(held)))
+        for found in of_held:
             if found.stored is not None and not found.same:
                 refusals.add(RefusalReason.CONFLICT, (found.sample,))
             elif found.removed and found.sample.sn not in numbering.window.held:
                 refusals.add(RefusalReason.REMOVED, (found.sample,))
-        self._take(Compared(event.source, event.incarnation, looked.found))
+        self._take(Compared(event.source, event.incarnation, of_held))
 
 
 def _claimed(event: ResendArrived, seen: frozenset[str]) -> RefusalReason | None:

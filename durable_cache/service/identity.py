@@ -31,7 +31,9 @@ def kept_zid(state_dir: Path) -> str:
     except FileNotFoundError:
         return _made(path)
     except OSError as error:
-        raise StorageUnavailable(f"{path}: {error.strerror}") from error
+        raise StorageUnavailable(
+            f"{path}: {error.strerror}; let this user read it, or choose another state_dir"
+        ) from error
     if not _ZID.fullmatch(text):
         raise ConfigError(
             f"{path}: {text!r} is no Zenoh id; remove the file, and the service makes a new one"

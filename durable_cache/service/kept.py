@@ -78,7 +78,9 @@ def read_kept(state_dir: Path) -> KeptChanges:
     except (FileNotFoundError, NotADirectoryError):
         return KeptChanges()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise ConfigError(
+            f"{path}: {error.strerror}; let this user read it, or choose another state_dir"
+        ) from error
     try:
         return msgspec.json.decode(text, type=KeptChanges)
     except msgspec.DecodeError as error:

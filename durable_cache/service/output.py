@@ -156,6 +156,13 @@ class Progress:
         rate = f"{self._done / seconds:.0f}/s"
         print(f"{self._label}: {self._done}{of_all}, {rate}", file=self._stream, flush=True)
 
+    def say(self, text: str) -> None:
+        """Write one line, above the bar where there is one."""
+        if self._bar is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._bar.say(text)
+
     def advance(self, amount: int = 1) -> None:
         """Count `amount` more units of work as done."""
         self._done += amount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,12 @@ from durable_cache.service.sections import SECTION, Positive, Section, check_nam
 from durable_cache.service.strict import Findings, read_table, readable_model
 
 PIPES_MAX = 64
+_HERE = {
+    "localhost": ("127.0.0.1", "[::1]"),
+    "0.0.0.0": ("127.0.0.1",),  # noqa: S104  # nothing is bound to it
+    "[::]": ("127.0.0.1", "[::1]"),
+}
+"""By which addresses this machine is reached."""
 Network = str | list[str] | dict[str, Any]
 """One endpoint, several, or Zenoh's own settings."""
 
@@ -57,6 +64,35 @@ def zenoh_of(network: Network) -> dict[str, object]:
         settings.setdefault("mode", "client")
         settings.setdefault("scouting", {"multicast": {"enabled": False}})
     return settings
+
+
+def check_ends(pipe: PipeSettings, own: Mapping[str, object], where: str) -> None:
+    """ConfigError where both ends are one network by what is written; `own` is the service's.
+
+    Other loops show only when both networks are in reach.
+    """
+    source, target = (
+        _places(zenoh_of(network) if network else own) for network in (pipe.source, pipe.target)
+    )
+    if (pipe.source or pipe.target) and (shared := source & target):
+        raise ConfigError(
+            f"{where}: both ends are in one network, that of {min(shared)}: a pipe onto itself "
+            "carries nothing; name an endpoint of another network"
+        )
+
+
+def _places(zenoh: Mapping[str, object]) -> set[str]:
+    """Return where a session of these settings connects to and listens."""
+    places: set[str] = set()
+    for way in ("connect", "listen"):
+        settings = zenoh.get(way)
+        endpoints = settings.get("endpoints") if isinstance(settings, Mapping) else None
+        for endpoint in endpoints if isinstance(endpoints, list) else ():
+            place = re.split("[?#]", str(endpoint), maxsplit=1)[0].lower()
+            protocol, _, address = place.partition("/")
+            host, _, port = address.rpartition(":")
+            places.update(f"{protocol}/{name}:{port}" for name in _HERE.get(host, (host,)))
+    return places
 
 
 def read_pipes(raw: object, findings: Findings) -> dict[str, PipeSettings]:

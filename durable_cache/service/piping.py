@@ -32,7 +32,7 @@ from durable_cache.errors import ConfigError, DurableCacheError
 from durable_cache.model.arguments import wrong_at
 from durable_cache.service.config import Settings
 from durable_cache.service.masking import mask_text
-from durable_cache.service.pipe_settings import Network, PipeSettings, zenoh_of
+from durable_cache.service.pipe_settings import Network, PipeSettings, check_ends, zenoh_of
 from durable_cache.service.sections import SECTION
 from durable_cache.service.strict import Findings, check_names
 
@@ -87,6 +87,8 @@ def note_pipe_mistakes(settings: Settings, findings: Findings) -> dict[str, Pipe
     for name, pipe in settings.cache.pipes.items():
         with findings.noting():
             found[name] = pipe_options(settings, name)
+        with findings.noting():
+            check_ends(pipe, settings.zenoh, f"{SECTION}.pipes.{name}")
         for end, network in (("from", pipe.source), ("to", pipe.target)):
             for setting, value in zenoh_of(network).items() if network else ():
                 with findings.noting(), wrong_at(f"{SECTION}.pipes.{name}.{end}"):

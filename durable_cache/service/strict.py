@@ -95,7 +95,9 @@ def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
         with findings.noting():
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, n=1, cutoff=_NEAR)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
+                hint = f"known: {', '.join(allowed)}" if allowed else "none is known here"
+                if near:
+                    hint = f"did you mean {near[0]!r}?"
                 raise ConfigError(f"{where}.{name}: unknown setting; {hint}")
     findings.end()
 

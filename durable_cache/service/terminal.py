@@ -81,6 +81,10 @@ class Bar:
             self._drawn = now
             self._progress.refresh()
 
+    def say(self, text: str) -> None:
+        """Write one line above it."""
+        self._progress.console.print(Text(text))
+
     def stop(self) -> None:
         """Draw how it ended and leave it there."""
         self._progress.refresh()

@@ -61,6 +61,7 @@ def test_a_good_configuration_is_shown_in_effect(run: Run, tmp_path: Path) -> No
         (('"memory" } }', '"memroy" } }'), "volumes.quick.backend: no backend is called 'memroy'; installed:"),
         (('acknowledge: "memory"', 'acknowledge: "memory", x: 1'), "storages.lab.x: unknown setting"),
         ((', acknowledge: "memory"', ""), "storages.lab.acknowledge: level 'disk' cannot be kept in memory"),
+        (('"memory" } }', '"memory", size: 3 } }'), "volumes.quick.size: unknown setting; none is known here"),
         (("connect:", "conect:"), "conect: Zenoh knows no such setting"),
         (('endpoints: ["tcp', 'endpoint: ["tcp'), "connect: Zenoh: unknown field `endpoint`, expected one of"),
     ],
@@ -217,6 +218,13 @@ def test_what_is_misspelt_is_named_with_what_is_nearest(
     result = run(*arguments)
     assert result.returncode == 2
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("serve", "-l"), ("query", "**", "-e")])
+def test_an_endpoint_without_a_port_is_named(arguments: tuple[str, ...], run: Run) -> None:
+    result = run(*arguments, "tcp/127.0.0.1")
+    assert result.returncode == 1
+    assert "tcp/127.0.0.1: it names no port; did you mean tcp/127.0.0.1:7447?" in one_line(result)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("backends",), ("check-config", "--schema")])

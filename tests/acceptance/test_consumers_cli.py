@@ -193,9 +193,13 @@ def test_a_position_that_cannot_be_read_costs_its_neighbours_nothing(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("nobody",), "no consumer is called 'nobody'"),
+        (("nobody",), "no consumer is called 'nobody'; durable-cache consumers lists them"),
+        (("nobody", "--dead-letters"), "no consumer is called 'nobody'"),
         (("--reset", "nobody"), "nothing was confirmed under that name"),
         (("--reset", "a", "--to", "soon"), "--to"),
+        (("--reset", "a", "--to", "2999-01-01T00:00:00Z"), "--to: 2999-01-01T00:00:00Z: no sample"),
+        (("--reset", "a", "--to", "now()", "--source", "ab:1"), "--source: it says whose number"),
+        (("--reset", "a/b"), "--reset: expected a name"),
         (("--dead-letters",), "name the consumer"),
     ],
 )

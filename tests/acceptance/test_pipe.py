@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from durable_cache import (
     declare_reliable_subscriber,
 )
 from durable_cache.testing.network import LocalNetwork, free_port, wait_until
+from tests.acceptance.conftest import Process
 from tests.kit.faults import ModuleProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -91,7 +94,7 @@ def test_a_pipe_says_what_it_carried(
         (("--from", "{near}", "--to", "{near}"), 2, "both ends are in one network"),
         (("--from", "{near}", "--to", "{nobody}"), 1, "--to {nobody}: zenoh cannot open"),
         (("--from", "here", "--to", "{near}"), 2, "--from: "),
-        (("--from", "{near}", "--to", "{far}", "--name", "a b"), 2, "'a b'"),
+        (("--from", "{near}", "--to", "{far}", "--name", "a b"), 2, "--name: "),
         (("--from", "{near}", "--to", "{far}", "--idle", "-1"), 2, "--idle: "),
         (
             ("--from", "{near}", "--to", "{far}", "--interval", "0"),
@@ -99,9 +102,16 @@ def test_a_pipe_says_what_it_carried(
         ),
         (
             (*("--from", "{near}", "--to", "{far}"), "--mode", "unreliable", "--processed-by", "b"),
-            *(2, "processed_by: mode="),
+            *(2, "--processed-by: the mode unreliable confirms nothing: leave it out, or"),
         ),
-        (("--from", "{near}", "--to", "{far}", "--acknowledgements", "0"), 2, "acknowledgements"),
+        (
+            ("--from", "{near}", "--to", "{far}", "--acknowledgements", "0"),
+            2,
+            "--acknowledgements: ",
+        ),
+        (("--from", "{near}", "--to", "{far}", "--processed-by", "a/b"), 2, "--processed-by: "),
+        (("--from", "{near}", "--to", "{far}", "--from-domain", "a/b"), 2, "--from-domain: "),
+        (("--from", "{near}", "--to", "{far}", "--to-domain", "a/b"), 2, "--to-domain: "),
     ],
 )
 def test_what_cannot_be_a_pipe_is_said_in_one_line(
@@ -117,6 +127,56 @@ def test_what_cannot_be_a_pipe_is_said_in_one_line(
     (line,) = done.stderr.splitlines()
     assert told.format(**names) in line
     assert (done.returncode, done.stdout) == (code, "")
+
+
+def test_a_file_of_a_service_that_runs_is_not_listened_for_twice(
+    near: LocalNetwork, run: Run, tmp_path: Path
+) -> None:
+    """Whoever names the configuration of the service itself is told what to leave out."""
+    (tmp_path / "near.json5").write_text(json.dumps({"listen": {"endpoints": [near.endpoint]}}))
+    far = f"tcp/127.0.0.1:{free_port()}"
+    done = run("pipe", "--key", "a/**", "--from-config", "near.json5", "--to", far)
+    (line,) = done.stderr.splitlines()
+    assert "--from near.json5: zenoh cannot open a session: cannot listen on" in line
+    assert line.endswith("; a pipe need not listen, leave `listen` out of near.json5")
+
+
+@pytest.mark.parametrize(
+    ("given", "caches", "told"),
+    [
+        (
+            ("--processed-by", "nobody"),
+            1,
+            "5 under way, 5 of them not confirmed by 'nobody', 0/s; 'nobody' has confirmed nothing",
+        ),
+        (("--acknowledgements", "2"), 1, "5 under way, 0/s; too few caches of the target network"),
+        ((), 0, "5 under way, 0/s; too few caches of the target network are in reach: is one runn"),
+    ],
+)
+def test_a_pipe_that_waits_says_what_for(
+    near: LocalNetwork,
+    far: LocalNetwork,
+    tmp_path: Path,
+    start: Callable[..., Process],
+    given: tuple[str, ...],
+    caches: int,
+    told: str,
+) -> None:
+    ends = ("--from", near.endpoint, "--to", far.endpoint, "--key", "fleet/**")
+    with (
+        cache_on(near, tmp_path / "near"),
+        cache_on(far, tmp_path / "far") if caches else nullcontext(),
+        publisher_on(near, "fleet/7") as publisher,
+    ):
+        for _ in range(5):
+            publisher.put(b"trip")
+        publisher.flush(10)
+        pipe = start("pipe", *ends, *given, "--interval", "0.3")
+        pipe.wait_for(told)
+        pipe.send(signal.SIGINT)
+        assert pipe.end() == 0, pipe.stderr
+    assert pipe.stdout.startswith("0 samples carried and confirmed, 5 not ")
+    assert told.rpartition("; ")[2] in pipe.stdout
 
 
 class Publishing:

@@ -146,7 +146,7 @@ def test_no_cache_is_named_as_such_where_nobody_listens(run: Run) -> None:
         (("fleet/*", "1"), "key 'fleet/*': name one key, without wildcards"),
         (("fleet//x", "1"), "key 'fleet//x': "),
         (("fleet/x", "1", "--acknowledgements", "0"), "--no-wait waits for none"),
-        (("fleet/x", "1", "--rate", "-1"), "--rate and --timeout"),
+        (("fleet/x", "1", "--rate", "-1"), "--rate: expected 0, for no limit, or above, got -1"),
         (("fleet/x", "1", "--cfg", "mode:router"), "--cfg mode: the value is no JSON5"),
     ],
 )

@@ -89,3 +89,16 @@ def test_a_damaged_id_is_named_with_what_to_do(
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert "zenoh.id: 'seven' is no Zenoh id; remove the file" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["changes.json", "zenoh.id"])
+def test_a_file_of_the_state_directory_that_cannot_be_read_is_named(
+    run: Run, free_port: Callable[[], int], tmp_path: Path, name: str
+) -> None:
+    """A directory in its place stands for a file of another user, which nobody is for root."""
+    (tmp_path / "data" / name).mkdir(parents=True)
+    endpoint = f"tcp/127.0.0.1:{free_port()}"
+    ended = run("serve", "--state-dir", "data", "--listen", endpoint)
+    assert ended.returncode in (1, 2)
+    (line,) = ended.stderr.splitlines()
+    assert f"data/{name}: Is a directory; let this user read it, or choose another" in line

@@ -164,7 +164,7 @@ def test_at_least_once_keeps_no_position_and_carries_all_again(stack: ExitStack)
         ({"mode": "twice"}, "unreliable, at-most-once, at-least-once, exactly-once"),
         (
             {"mode": "at-most-once", "processed_by": "bill"},
-            'confirms nothing: leave processed_by out, or choose mode="exactly-once"',
+            "confirms nothing: leave it out, or choose exactly-once",
         ),
         (
             {"mode": "at-least-once", "consumer_options": ConsumerOptions(acknowledgements=2)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,14 +175,64 @@ def test_a_service_goes_on_where_its_pipe_stood(far: LocalNetwork, tmp_path: Pat
         assert len(there.find("fleet/**")) == 7
 
 
+def test_two_pipes_of_one_service_there_and_back_carry_each_sample_once(
+    far: LocalNetwork, tmp_path: Path
+) -> None:
+    """What comes back is known: it is confirmed, stored no second time, and goes round no more."""
+    pipes = {"there": {"key_expr": "fleet/**", "to": far.endpoint}}
+    pipes["back"] = {"key_expr": "fleet/**", "from": far.endpoint}
+    serving = Serving(tmp_path, dict(pipes))
+
+    def counts(service: Service) -> list[tuple[int, int, int]]:
+        found = [dict(pipe.values()) for pipe in service.report().pipes]
+        return [(p.get("taken", 0), p.get("confirmed", 0), p.get("given_up", 0)) for p in found]
+
+    with (
+        declare_reliability_cache(
+            far.client(),
+            ["fleet/**", POSITIONS],
+            backend="sql",
+            backend_options={"url": f"sqlite:///{tmp_path}/far.db"},
+            state_dir=tmp_path / "far",
+        ) as there,
+        serving.start() as service,
+        declare_reliable_publisher(service.session, "fleet/7", acknowledgements=1) as ours,
+        declare_reliable_publisher(far.client(), "fleet/8", acknowledgements=1) as theirs,
+    ):
+        for at in range(SAMPLES):
+            ours.put(b"%d" % at)
+            theirs.put(b"%d" % at)
+        all_over = [(2 * SAMPLES, 2 * SAMPLES, 0)] * 2
+        wait_until(lambda: counts(service) == all_over, 30, "both directions")
+        here = service.caches["fleet"]
+        for cache in (here, there):
+            found = sorted(cache.find("fleet/**"), key=lambda sample: (sample.key, sample.sn))
+            assert [(s.key, s.sn) for s in found] == [
+                (key, sn) for key in ("fleet/7", "fleet/8") for sn in range(SAMPLES)
+            ]
+            assert {s.source for s in found} == {ours.source, theirs.source}
+        time.sleep(2)  # a circle would go on
+        assert counts(service) == all_over
+
+
 @pytest.mark.parametrize("end", ["to", "from"])
-def test_a_pipe_onto_itself_is_refused_at_the_start(tmp_path: Path, end: str) -> None:
+def test_a_pipe_onto_itself_is_refused(
+    tmp_path: Path, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it is written so, before anything is opened; else when both networks are in reach."""
     serving = Serving(tmp_path, {})
-    pipe = {"key_expr": "fleet/**", end: serving.endpoint}
-    serving.document["plugins"]["durable_cache"]["pipes"] = {"round": pipe}
+    port = serving.endpoint.rpartition(":")[2]
+    serving.document["listen"] = {"endpoints": [f"tcp/0.0.0.0:{port}"]}
+    ours = serving.document["plugins"]["durable_cache"]
+    ours["pipes"] = {"round": {"key_expr": "fleet/**", end: serving.endpoint}}
+    file = tmp_path / "round.json5"
+    file.write_text(json.dumps(serving.document))
+    assert main(["check-config", str(file)]) == 2
+    assert "pipes.round: both ends are in one network, that of" in capsys.readouterr().err
+    ours["pipes"] = {"round": {"key_expr": "fleet/**", end: f"tcp/127.0.0.2:{port}"}}
     with pytest.raises(ConfigError, match=r"'round': both ends are in one network.*name an endp"):
         serving.start()
-    serving.document["plugins"]["durable_cache"]["pipes"] = {}
+    ours["pipes"] = {}
     serving.start().stop()
 
 

@@ -10,7 +10,7 @@ import pytest
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import frame
-from durable_cache.protocol.cache.events import Append, EngineOptions, TokenGone
+from durable_cache.protocol.cache.events import Append, EngineOptions, ReportAbsent, TokenGone
 from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import AnswerResend, ResendArrived
@@ -272,3 +272,59 @@ def test_a_source_that_never_was_here_is_taken_whole() -> None:
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(70, 75)])}
     assert not cache.fetches
     assert SourceId("ab2", 7) not in {sample.source for sample in cache.all()}
+
+
+# What is stored under an epoch that it is being moved from
+
+
+def moving(*, answered: int) -> DrivenCache:
+    """Return a cache whose samples came before their token, and are being moved to its epoch."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 9))
+    cache.reads = False
+    token(cache, ONE, EPOCH, NAME)
+    for _ in range(answered):
+        cache.answer_one()
+    assert 0 in {sample.epoch for sample in cache.all()}
+    cache.effects.clear()
+    return cache
+
+
+def look_up(cache: DrivenCache) -> None:
+    """Answer the look-up that waits, before the move goes on."""
+    cache.answer_one(len(cache.unanswered) - 1)
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_what_is_being_moved_is_acknowledged_where_it_comes_again(answered: int) -> None:
+    cache = moving(answered=answered)
+    resend(cache, run_of(ONE, 4, 6))
+    look_up(cache)
+    assert [ack.runs for ack in cache.acks] == [((4, 6),)]
+    assert not cache.of(ReportAbsent)
+    assert not cache.of(Append)
+    cache.answer_all()
+    cache.wait(5)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}
+
+
+def test_another_sample_than_the_one_that_is_being_moved_is_a_conflict() -> None:
+    cache = moving(answered=0)
+    resend(cache, run_of(ONE, 4, 6, run=7))
+    look_up(cache)
+    assert refused(cache.of(AnswerResend)) == [(4, 6, RefusalReason.CONFLICT)]  # type: ignore[arg-type]
+    cache.answer_all()
+    cache.wait(5)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}
+    assert len(cache.conflicts) == 3
+
+
+def test_what_comes_live_and_is_being_moved_is_a_repeat() -> None:
+    cache = moving(answered=0)
+    cache.take(run_of(ONE, 4, 6))
+    look_up(cache)
+    assert not cache.of(ReportAbsent)
+    cache.answer_all()
+    cache.wait(5)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}
+    assert cache.core.counts.duplicates == 3

@@ -20,7 +20,8 @@ FLEET = {"key_expr": "fleet/**"}
 
 def settings(pipes: object, **ours: Any) -> Settings:
     section = {"storages": {"fleet": FLEET}, "pipes": pipes, **ours}
-    return read_settings({"plugins": {"durable_cache": section}})
+    listen = {"endpoints": ["tcp/[::]:7447"]}
+    return read_settings({"listen": listen, "plugins": {"durable_cache": section}})
 
 
 def test_a_pipe_between_the_service_and_an_endpoint() -> None:
@@ -97,6 +98,12 @@ def test_secrets_of_a_network_are_not_shown() -> None:
             "pipes.up.limits.frame_samples_max: expected at most",
         ),
         ({"up": {**FLEET, "to": "tcp/h:1", "limits": {"frames_max": 1.5}}}, "limits.frames_max"),
+        (
+            {"up": {**FLEET, "from": "tcp/hub:7447", "to": ["tcp/h:1", "tcp/HUB:7447?rel=1"]}},
+            "pipes.up: both ends are in one network, that of tcp/hub:7447: a pipe onto itself",
+        ),
+        ({"up": {**FLEET, "to": "tcp/localhost:7447#x=y"}}, "pipes.up: both ends are in one netw"),
+        ({"up": {**FLEET, "from": "tcp/[::1]:7447"}}, "pipes.up: both ends are in one network"),
         ([], "pipes: expected a table"),
         ({f"p{at}": {**FLEET, "to": "tcp/h:1"} for at in range(65)}, "one service runs 64"),
     ],
@@ -105,6 +112,11 @@ def test_a_mistake_is_named_with_its_place_and_the_remedy(pipes: object, told: s
     with pytest.raises(ConfigError) as refused:
         check_all(settings(pipes))
     assert told in str(refused.value)
+
+
+def test_networks_of_other_ports_and_protocols_are_others() -> None:
+    ends = {"to": "tcp/localhost:7448", "from": "udp/localhost:7447"}
+    check_all(settings({f"p-{end}": {**FLEET, end: place} for end, place in ends.items()}))
 
 
 def test_a_pipe_is_changed_by_a_restart() -> None:

@@ -329,6 +329,33 @@ def test_the_own_cache_answers_and_what_it_cannot_answer_is_counted(
         assert after.ok is not None
 
 
+def test_a_question_that_waited_too_long_is_not_worked_for(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked is gone, as a rule: a cache that was killed."""
+    import durable_cache.endpoints.publisher.own_cache as shell
+
+    monkeypatch.setattr(shell, "_WAITED_SECONDS_MAX", 0.2)
+    holding, held = threading.Event(), threading.Event()
+
+    def holds(_: Receipt) -> None:
+        held.set()
+        holding.wait(20)
+
+    with declare_reliable_publisher(session, "a/b", acknowledgements=1) as publisher:
+        publisher.put(b"x").on_done(holds)
+        acknowledge(session, publisher, (0, 0))
+        assert held.wait(10)
+        late = session.get(f"{publisher.source}/a/b", timeout=20)
+        time.sleep(0.3)  # what is tested is a time
+        holding.set()
+        (reply,) = late
+        assert reply.err is not None
+        assert b"busy with others; ask again" in reply.err.payload.to_bytes()
+        (reply,) = session.get(f"{publisher.source}/a/b", timeout=20)
+        assert reply.ok is not None
+
+
 def test_questions_beyond_the_bound_go_without_an_answer(session: Session) -> None:
     holding, held = threading.Event(), threading.Event()
 

@@ -100,8 +100,8 @@ class PipeOptions:
         words = self.delivery.words
         if self.processed_by is not None and not self.delivery.is_reliable:
             raise ConfigError(
-                f'processed_by: mode="{words}" confirms nothing: leave processed_by out, or choose '
-                'mode="exactly-once" or "at-least-once"'
+                f"processed_by: the mode {words} confirms nothing: leave it out, or choose "
+                "exactly-once or at-least-once"
             )
         bound = self.consumer_options.unconfirmed_max
         given = replace(self.consumer_options, unconfirmed_max=bound) != ConsumerOptions(
@@ -109,7 +109,7 @@ class PipeOptions:
         )
         if given and self.delivery is not DeliveryMode.EXACTLY_ONCE:
             raise ConfigError(
-                f'consumer_options: mode="{words}" has no durable consumer, of its options '
+                f"consumer_options: the mode {words} has no durable consumer, of its options "
                 "unconfirmed_max alone counts: leave the others out"
             )
 

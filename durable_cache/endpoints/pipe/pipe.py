@@ -62,6 +62,10 @@ _BATCH = 1_000
 """How many of the things that come are taken at once; samples that come together are one."""
 _Item = tuple[Sample, ...] | Event | Callable[[], None]
 _JOIN_SECONDS_MAX = 5.0
+_TOO_FEW = (
+    "too few caches of the target network are in reach: is one running there that stores the key "
+    "expression?"
+)
 _SHORT_SECONDS = 5.0
 """For so long too few caches are in reach before that is told: one may restart."""
 
@@ -92,7 +96,8 @@ class PipeStatus(NamedTuple):
     caches_left_out: int
     """Caches of the target network in reach beyond `caches_max`: no sample is sent to them."""
     failure: str
-    """Why a cache did not take the last frame, or positions were not written; empty where none."""
+    """Why the pipe is not as far as it could be: too few caches in reach, one that did not take the
+    last frame, positions that were not written, a consumer that is not known; empty where none."""
     rates: DeliveryRates
     """R and UR of the pipe: from what it took to what is held behind it."""
     route: DeliveryRates
@@ -102,6 +107,11 @@ class PipeStatus(NamedTuple):
     def under_way(self) -> int:
         """Samples that were taken and are neither confirmed nor lost."""
         return self.taken - self.confirmed - self.lost
+
+    @property
+    def unprocessed(self) -> int:
+        """Samples that enough caches hold and the consumer `processed_by` did not confirm yet."""
+        return self.passed + self.given_up - self.confirmed
 
 
 class ReliablePipe(Closing):
@@ -169,7 +179,7 @@ class ReliablePipe(Closing):
             subscriber.missed,
             engine.caches,
             self._caches.left_out,
-            self._failure() or self._taking.failure,
+            self._failure(),
             rates,
             DeliveryRates.over([rates] if before is None else [before, rates]),
         )
@@ -206,7 +216,14 @@ class ReliablePipe(Closing):
         self._taking.flush(None if end is None else max(0.0, end - time.monotonic()))
 
     def _failure(self) -> str:
-        return self._engine.last_failure if self.error is None else f"the pipe failed: {self.error}"
+        """Return why the pipe is not as far as it could be, the first that holds; empty if none."""
+        if self.error is not None:
+            return f"the pipe failed: {self.error}"
+        there, wanted = self._engine.caches, self._options.acknowledgements
+        if there < wanted:
+            return f"{_TOO_FEW} ({there} of {wanted})"
+        processing = "" if self._processing is None else self._processing.failure
+        return self._engine.last_failure or self._taking.failure or processing
 
     def _take(self, samples: Sequence[Sample]) -> None:
         """Take samples; on the consumer's thread."""
@@ -303,7 +320,7 @@ class ReliablePipe(Closing):
 
     def _tell_of_caches(self, now: float) -> None:
         """Say once that too few caches are in reach, and once that enough are again."""
-        there, wanted = self._engine.caches, max(1, self._options.acknowledgements)
+        there, wanted = self._engine.caches, self._options.acknowledgements
         about = {"pipe": self.name, "caches": there, "acknowledgements": wanted}
         if there >= wanted:
             if self._told_short:
@@ -313,11 +330,7 @@ class ReliablePipe(Closing):
             self._short_since = now
         elif not self._told_short and now - self._short_since >= _SHORT_SECONDS:
             self._told_short = True
-            _log.warning(
-                "too few caches of the target network are in reach: is one running there that "
-                "stores the key expression?",
-                extra=about,
-            )
+            _log.warning(_TOO_FEW, extra=about)
 
     def _do(self, outputs: Iterable[Output]) -> None:
         domain, timeout = self._options.target_domain, self._options.answer_timeout_seconds

@@ -15,6 +15,10 @@ from durable_cache.protocol.pipe.events import Positioned
 _ASK_SECONDS = 1.0
 """How often caches are asked while something waits: the newest position may have passed by."""
 _QUERY_TIMEOUT_SECONDS = 1.0
+_UNKNOWN = (
+    "has confirmed nothing in the target network: does a durable consumer of that name run there, "
+    "and does a cache there store its positions?"
+)
 
 
 class Processing:
@@ -25,6 +29,9 @@ class Processing:
         self._asking = Asking(session, zid_of(session), timeout_seconds=_QUERY_TIMEOUT_SECONDS)
         self._heard = hear_polled(session, self._key_expr)
         self._asked = 0.0
+        self._consumer, self._is_known = consumer, False
+        self.failure = ""
+        """Why what waits may wait for ever; empty where nothing does, or the consumer is known."""
 
     def look(self, *, waiting: bool) -> Iterator[Positioned]:
         """Yield positions that came since, and all of them now and then while something waits."""
@@ -34,6 +41,11 @@ class Processing:
         elif waiting and time.monotonic() - self._asked >= _ASK_SECONDS:
             payloads = list(self._read())
             self._asked = time.monotonic()
+            if not (payloads or self._is_known):
+                self.failure = f"{self._consumer!r} {_UNKNOWN}"
+        self._is_known = self._is_known or bool(payloads)
+        if self._is_known or not waiting:
+            self.failure = ""
         for payload in payloads:
             try:
                 yield Positioned(decode_position(payload))

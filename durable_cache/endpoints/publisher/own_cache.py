@@ -30,6 +30,10 @@ _BOUNDS = AnswerBounds(
 )
 _UNDER_WAY_SECONDS_MAX = 1.0
 """How long an answer waits for the put that is under way: a congested link holds it up."""
+_WAITED_SECONDS_MAX = 10.0
+"""Zenoh's own timeout; ours are shorter. Whoever asked before that is gone, or asks again: a cache
+that was killed and started again and again would have the thread work for each of its lives, while
+what is to be sent once more waits."""
 
 
 def _knows_no_zid(_: str) -> bool:
@@ -46,10 +50,12 @@ class OwnCache:
         self.errors = 0
         """Queries that could not be answered."""
 
-    def answer(self, query: Query) -> None:
-        """Answer one query, whatever comes of it."""
+    def answer(self, query: Query, came: float) -> None:
+        """Answer one query that came at a monotonic time, whatever comes of it."""
         with query:
             try:
+                if time.monotonic() - came > _WAITED_SECONDS_MAX:
+                    raise Refused("the publisher is busy with others; ask again")
                 parts = query_parts(query)
                 if form_of(parts.key_expr, _knows_no_zid) is not Form.SOURCED:
                     return  # `**`, which comes here too, asks for values, as of a storage

@@ -559,7 +559,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             if self.closed or self._jobs.qsize() >= self._options.queries_waiting_max:
                 self._own_cache.errors += not self.closed
                 return
-            self._jobs.put(partial(self._own_cache.answer, query))
+            self._jobs.put(partial(self._own_cache.answer, query, time.monotonic()))
 
     def close(self) -> None:
         """Undeclare everything; idempotent. Receipts still open stay unknown.

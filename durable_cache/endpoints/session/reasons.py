@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection, Iterable
 
 _PROTOCOLS = ("tcp", "udp", "tls", "quic", "ws", "serial", "vsock", "unixpipe", "unixsock-stream")
+_WITH_PORT = ("tcp", "udp", "tls", "quic", "ws")
+_PORT = re.compile(r":[0-9]+(?:[?#].*)?$")
 _PLACE_IN_SOURCES = re.compile(r" at /[^ ]*\.rs:[0-9]+\.?")
 _IN_JSON = re.compile(r'Json5Err\(Message { msg: "(.*)", location: ', re.DOTALL)
 _NAMES_EXPECTED = re.compile(r"unknown (?:field|variant) `(.*?)`, expected (?:one of )?(.*)")
@@ -46,6 +48,8 @@ def opening_reason(error: Exception, endpoints: Collection[str]) -> str:
         near = difflib.get_close_matches(protocol, _PROTOCOLS, n=1)
         if near and near[0] != protocol:
             return f"{endpoint}: no protocol is called {protocol!r}{_meant(near)}"
+        if protocol in _WITH_PORT and not _PORT.search(endpoint):
+            return f"{endpoint}: it names no port{_meant([f'{endpoint}:7447'])}"
     text = _bare(error)
     if found := _UNANSWERED.match(text):
         tried = re.sub(r"Single\((.*?)\)", r"\1", found[1])

@@ -38,7 +38,7 @@ def check_target(to: object, source: object) -> None:
     if source is not None and not isinstance(source, SourceId):
         raise refused("source", source, "a SourceId, as sample.source is one")
     if source is not None and not isinstance(to, int):
-        raise ConfigError("source: it says whose number is meant, and to= is none; leave it out")
+        raise ConfigError("source: it says whose number is meant, and none is; leave it out")
 
 
 def points_of(
@@ -93,7 +93,7 @@ class _Looking:
         if source is None and len(sources) > 1:
             raise ConfigError(
                 f"to: {len(sources)} sources were delivered, and each has numbers of its own: "
-                "say whose is meant, source=…, or rewind to a sample or a time"
+                "name the source whose is meant, too, or rewind to a time"
             )
         found = [one for one in self._positions if source in (None, one.source)]
         if not found:
@@ -109,7 +109,7 @@ class _Looking:
         if (kept := self._kept_from(run, sn)) is not None:
             raise ConfigError(
                 f"to: caches keep {run.source} from number {kept} on, {sn} was removed: rewind to "
-                f"{kept}, or to None for all that is kept"
+                f"{kept}, or to all that is kept"
             )
         return Point(run.epoch, sn)
 
@@ -134,8 +134,8 @@ class _Looking:
             if point.sn > 0 and self._was_removed(run, point.sn - 1):
                 raise ConfigError(
                     f"to: since {time.isoformat()}, caches keep {source} from number {point.sn} "
-                    "on, and what lies before it was removed: rewind to a later time, or to None "
-                    "for all that is kept"
+                    "on, and what lies before it was removed: rewind to a later time, or to all "
+                    "that is kept"
                 )
         return points
 

@@ -29,7 +29,7 @@ from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.cache.appending import Appending, Coming
 from durable_cache.protocol.cache.doubts import Doubts
-from durable_cache.protocol.cache.epochs import Epochs
+from durable_cache.protocol.cache.epochs import Epochs, found_under_any_name
 from durable_cache.protocol.cache.events import (
     Append,
     Appended,
@@ -175,7 +175,8 @@ class CacheEngine:
         outputs: list[Output] = []
         if self._accepted or self._given_up:
             outputs.append(self._append())
-        outputs += [Verify(doubt.verify_id, doubt.samples) for doubt in self._doubts.to_ask()]
+        named = self.epochs.with_other_names
+        outputs += [Verify(d.verify_id, named(d.samples)) for d in self._doubts.to_ask()]
         return outputs
 
     def _received(self, event: BatchReceived) -> list[Output]:
@@ -445,7 +446,7 @@ class CacheEngine:
         outputs: list[Output] = []
         again: list[Sample] = []
         under_way = self.under_way(doubt.source, known.live)
-        for found in event.found:
+        for found in found_under_any_name(event.found, len(doubt.samples)):
             sample = found.sample
             if again or known.live.outdates(found, under_way):
                 again.append(sample)

@@ -7,14 +7,14 @@ later is an alias from the epoch they are stored under to the one that stands (A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SampleBatch, SourceId, Stream, zid_number
-from durable_cache.protocol.cache.events import Alias
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, zid_number
+from durable_cache.protocol.cache.events import Alias, Found
 
 _Names = dict[SourceId, tuple[Alias, ...]]
 Moving = tuple[SourceId, int]
@@ -22,6 +22,22 @@ Moving = tuple[SourceId, int]
 _NUMBER_END = 1 << 64
 _MOVED_MAX = 4096
 """Epochs that nothing is stored under any more, for who read of them before they were moved."""
+
+
+def found_under_any_name(found: Sequence[Found], count: int) -> list[Found]:
+    """Return what a look-up of `with_other_names` says of its `count` samples themselves."""
+    others = {
+        (sample.source, sample.sn): stored
+        for sample, stored, _ in found[:-count]
+        if stored is not None
+    }
+    return [
+        one
+        if one.stored is not None
+        or (other := others.get((one.sample.source, one.sample.sn))) is None
+        else Found(one.sample, msgspec.structs.replace(other, epoch=one.sample.epoch))
+        for one in found[-count:]
+    ]
 
 
 class Epochs:
@@ -134,6 +150,21 @@ class Epochs:
                 break
             epoch = found.epoch
         return epoch
+
+    def with_other_names(self, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+        """Return samples, and before them each under the epochs it may still be stored under.
+
+        What is moved is stored anew before it is removed: looked up in this order it is found.
+        """
+        others = [
+            msgspec.structs.replace(sample, epoch=stored)
+            for sample in (samples if self._names else ())
+            for stored in dict.fromkeys(self.lost(sample.source))
+            if stored != sample.epoch
+            and self.moved_to(sample.source, stored) is None
+            and self.canonical(sample.source, stored, sample.sn) == sample.epoch
+        ]
+        return (*others, *samples)
 
     def canonical_stream(self, stream: Stream) -> Stream:
         """Return a stream under the epoch that stands for it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import wrong_at
 from durable_cache.model.sample import SourceId
-from durable_cache.model.selection import parse_time
+from durable_cache.model.selection import NO_TIME, parse_time
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.service.output import (
     counted,
@@ -27,7 +27,7 @@ from durable_cache.service.verbs.options import (
     add_format_option,
     domain_of,
 )
-from durable_cache.service.verbs.parsing import Verbs, add_verb
+from durable_cache.service.verbs.parsing import Verbs, add_verb, in_words_of
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.session import Session
@@ -114,17 +114,19 @@ def _reset(session: Session, arguments: argparse.Namespace) -> int:
     from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
     from durable_cache.endpoints.subscriber.overview import rewind_consumer
 
-    moved = rewind_consumer(
-        session,
-        arguments.reset,
-        _target(arguments.to),
-        source=_source(arguments.source),
-        domain=domain_of(arguments),
-        options=ConsumerOptions(
-            predecessor_seconds=_PREDECESSOR_SECONDS, caches_seconds=arguments.timeout
-        ),
-        timeout_seconds=arguments.timeout,
-    )
+    target, source = _target(arguments.to), _source(arguments.source)
+    with in_words_of({"to": "--to", "source": "--source", "consumer": "--reset"}):
+        moved = rewind_consumer(
+            session,
+            arguments.reset,
+            target,
+            source=source,
+            domain=domain_of(arguments),
+            options=ConsumerOptions(
+                predecessor_seconds=_PREDECESSOR_SECONDS, caches_seconds=arguments.timeout
+            ),
+            timeout_seconds=arguments.timeout,
+        )
     to = f" to {arguments.to}" if arguments.to else ""
     write_result(
         f"{arguments.reset}: rewound{to} in {counted(moved, 'run')}",
@@ -140,7 +142,10 @@ def _target(text: str) -> datetime | int | None:
     if re.fullmatch("[0-9]{1,11}", text):
         return int(text)
     with wrong_at("--to"):
-        first = parse_time(f"[{text}..]", time.time_ns()).first
+        times = parse_time(f"[{text}..]", time.time_ns())
+        if times == NO_TIME:
+            raise ConfigError(f"{text}: no sample bears a time after 2106-02-07, where Zenoh's end")
+        first = times.first
     return _UNIX + timedelta(microseconds=ntp64_to_ns(first) // 1000)
 
 
@@ -163,6 +168,8 @@ def _dead_letters(session: Session, arguments: argparse.Namespace) -> int:
             query_timeout_seconds=arguments.timeout,
         )
     )
+    if not letters:
+        _known(session, arguments)
     as_json = arguments.format == "json"
     samples = rows_of([letter.sample for letter in letters], short=not as_json)
     rows = [
@@ -175,7 +182,8 @@ def _dead_letters(session: Session, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(session: Session, arguments: argparse.Namespace) -> int:
+def _known(session: Session, arguments: argparse.Namespace) -> list[ConsumerStatus]:
+    """Return the consumers that are asked for; ConfigError where one is named that is not known."""
     from durable_cache.endpoints.subscriber.overview import find_consumers
 
     found = find_consumers(
@@ -185,7 +193,14 @@ def _show(session: Session, arguments: argparse.Namespace) -> int:
         query_timeout_seconds=arguments.timeout,
     )
     if arguments.consumer and not found:
-        raise ConfigError(f"no consumer is called {arguments.consumer!r}")
+        raise ConfigError(
+            f"no consumer is called {arguments.consumer!r}; durable-cache consumers lists them"
+        )
+    return found
+
+
+def _show(session: Session, arguments: argparse.Namespace) -> int:
+    found = _known(session, arguments)
     if arguments.format == "json":
         write_json([_object(status) for status in found])
     elif arguments.consumer:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.request import urlopen
 
 from durable_cache.errors import BackendNotInstalled, ConfigError, DurableCacheError
+from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
 from durable_cache.service.output import (
@@ -251,11 +252,10 @@ def _listing(arguments: argparse.Namespace, page: str, parameters: Mapping[str, 
 
 
 def _filters(arguments: argparse.Namespace) -> dict[str, str]:
-    try:
+    with wrong_at("--key-expr"):
         KeyExpression(arguments.key_expr)
+    with wrong_at("--source"):
         parse_source(arguments.source)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     return {"key_expr": arguments.key_expr, "source": arguments.source}
 
 

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from durable_cache.errors import ConfigError
+from durable_cache.model.arguments import check_domain
 
 if TYPE_CHECKING:
     from durable_cache.service.layers import Overrides
@@ -145,8 +146,10 @@ def add_domain_option(parser: argparse.ArgumentParser) -> None:
 
 
 def domain_of(arguments: argparse.Namespace) -> str:
-    """Return the domain that is named, or else the environment's."""
-    return arguments.domain or os.environ.get("DURABLE_CACHE_DOMAIN", "") or "default"
+    """Return the domain that is named, or else the environment's; ConfigError where it is none."""
+    domain = arguments.domain or os.environ.get("DURABLE_CACHE_DOMAIN", "") or "default"
+    check_domain(domain, "--domain" if arguments.domain else "DURABLE_CACHE_DOMAIN")
+    return str(domain)
 
 
 def overrides_of(arguments: argparse.Namespace) -> Overrides:

@@ -7,9 +7,11 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from durable_cache.errors import ConfigError
 from durable_cache.service.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -30,6 +32,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean …?``, empty when nothing is near."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+@contextmanager
+def in_words_of(options: Mapping[str, str]) -> Iterator[None]:
+    """Let an error that begins with a setting's name begin with the option that sets it."""
+    try:
+        yield
+    except ConfigError as error:
+        name, colon, reason = str(error).partition(":")
+        raise ConfigError(f"{options.get(name, name)}{colon}{reason}") from error
 
 
 class _Help(argparse.HelpFormatter):

@@ -18,7 +18,7 @@ from durable_cache.service.logs import write_log
 from durable_cache.service.output import Progress, counted, say, write_result
 from durable_cache.service.stopping import Stop
 from durable_cache.service.verbs.options import add_guarantee_options
-from durable_cache.service.verbs.parsing import Verbs, add_verb
+from durable_cache.service.verbs.parsing import Verbs, add_verb, in_words_of
 
 if TYPE_CHECKING:
     from durable_cache.endpoints.pipe import PipeOptions, PipeStatus, ReliablePipe
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 _WATCH_SECONDS = 0.2
 _COUNTS = ("taken", "passed", "confirmed", "given_up", "repeated", "lost", "unnumbered", "missed")
+
+
+_OPTIONS = {
+    "name": "--name",
+    "acknowledgements": "--acknowledgements",
+    "processed_by": "--processed-by",
+    "source_domain": "--from-domain",
+    "target_domain": "--to-domain",
+}
+"""Which option sets which field of `PipeOptions`."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -124,15 +134,16 @@ def _pipe(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--idle: expected seconds, 0 or above, got {arguments.idle:g}")
     if not arguments.interval > 0:
         raise ConfigError(f"--interval: expected seconds above 0, got {arguments.interval:g}")
-    options = PipeOptions(
-        name=arguments.name,
-        acknowledgements=arguments.acknowledgements,
-        level=arguments.level,
-        mode=arguments.mode,
-        processed_by=arguments.processed_by,
-        source_domain=arguments.from_domain,
-        target_domain=arguments.to_domain,
-    ).checked()
+    with in_words_of(_OPTIONS):
+        options = PipeOptions(
+            name=arguments.name,
+            acknowledgements=arguments.acknowledgements,
+            level=arguments.level,
+            mode=arguments.mode,
+            processed_by=arguments.processed_by,
+            source_domain=arguments.from_domain,
+            target_domain=arguments.to_domain,
+        ).checked()
     with wrong_at("--key"):
         parse_short(arguments.key)
     write_log("warning", "text")
@@ -168,9 +179,10 @@ def _session(option: str, endpoints: list[str], file: str) -> Iterator[Session]:
         session = open_session(settings)
     except ConfigError as error:
         where = ", ".join(endpoints) or file
-        raise DurableCacheError(
-            f"{option} {where}: {error}; does a router or a cache listen there?"
-        ) from error
+        remedy = "does a router or a cache listen there?"
+        if "listen" in settings and "cannot listen" in str(error):
+            remedy = f"a pipe need not listen, leave `listen` out of {file}"
+        raise DurableCacheError(f"{option} {where}: {error}; {remedy}") from error
     try:
         yield session
     finally:
@@ -189,6 +201,7 @@ def _watch(pipe: ReliablePipe, stop: Stop, arguments: argparse.Namespace) -> Non
     """Say how far the pipe has come, until it is stopped, failed, or idle for long enough."""
     moved = told = time.monotonic()
     before = shown = pipe.status()
+    is_drawn, reason = sys.stderr.isatty(), ""
     with Progress(f"pipe {pipe.name}") as progress:
         while not stop.wait(_WATCH_SECONDS) and pipe.error is None:
             status, now = pipe.status(), time.monotonic()
@@ -196,16 +209,22 @@ def _watch(pipe: ReliablePipe, stop: Stop, arguments: argparse.Namespace) -> Non
             if status.taken != before.taken or status.under_way:
                 moved = now
             before = status
-            if not sys.stderr.isatty() and now - told >= arguments.interval and status != shown:
-                say(_line(pipe, status, shown, now - told))
-                told, shown = now, status
+            if now - told >= arguments.interval:
+                waits = status.under_way or status.failure
+                if status.failure != reason if is_drawn else (waits or status != shown):
+                    progress.say(_line(arguments, status, shown, now - told))
+                told, shown, reason = now, status, status.failure
             if arguments.idle and now - moved >= arguments.idle and pipe.is_caught_up:
                 return
 
 
-def _line(pipe: ReliablePipe, status: PipeStatus, before: PipeStatus, seconds: float) -> str:
-    rate = (status.confirmed - before.confirmed) / seconds
-    line = f"pipe {pipe.name}: {status.confirmed} confirmed, {status.under_way} under way"
+def _line(
+    arguments: argparse.Namespace, status: PipeStatus, before: PipeStatus, seconds: float
+) -> str:
+    rate, processed_by = (status.confirmed - before.confirmed) / seconds, arguments.processed_by
+    line = f"pipe {arguments.name}: {status.confirmed} confirmed, {status.under_way} under way"
+    if processed_by and status.unprocessed:
+        line += f", {status.unprocessed} of them not confirmed by {processed_by!r}"
     return f"{line}, {rate:.0f}/s" + (f"; {status.failure}" if status.failure else "")
 
 
@@ -214,15 +233,18 @@ def _tell(pipe: ReliablePipe, options: PipeOptions, *, as_json: bool) -> int:
     values: dict[str, object] = {name: getattr(status, name) for name in _COUNTS}
     about = {"pipe": pipe.name, "key_expr": str(pipe.key_expr), "mode": pipe.mode.words}
     values = {**about, **values}
-    values["under_way"] = status.under_way
+    values["under_way"], values["failure"] = status.under_way, status.failure
     values["rates"], values["route"] = status.rates._asdict(), status.route._asdict()
     text = f"{counted(status.confirmed, 'sample')} carried and confirmed"
-    if status.under_way:
-        wanted = counted(options.acknowledgements, "cache")
-        text += f", {status.under_way} not known to be held by {wanted}"
-        text += ": they come again" if pipe.mode.is_reliable else ""
+    unprocessed = status.unprocessed if options.processed_by else 0
+    if unheld := status.under_way - unprocessed:
+        text += f", {unheld} not known to be held by {counted(options.acknowledgements, 'cache')}"
+    if unprocessed:
+        text += f", {unprocessed} not confirmed by {options.processed_by!r}"
+    text += ": they come again" if status.under_way and pipe.mode.is_reliable else ""
     for name in ("given_up", "lost", "missed", "unnumbered"):
         if count := getattr(status, name):
             text += f", {count} {name.replace('_', ' ')}"
+    text += f"; {status.failure}" if status.failure else ""
     write_result(text, values, as_json=as_json)
     return 1 if status.given_up or (status.missed and pipe.mode.is_reliable) else 0

@@ -112,8 +112,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"key {error}") from error
     if arguments.acknowledgements < 1:
         raise ConfigError("--acknowledgements: expected 1 or more; --no-wait waits for none")
-    if arguments.rate < 0 or not arguments.timeout > 0:
-        raise ConfigError("--rate and --timeout: expected numbers above 0")
+    if arguments.rate < 0:
+        raise ConfigError(f"--rate: expected 0, for no limit, or above, got {arguments.rate:g}")
+    if not arguments.timeout > 0:
+        raise ConfigError(f"--timeout: expected seconds above 0, got {arguments.timeout:g}")
 
 
 def _values(arguments: argparse.Namespace) -> Iterator[bytes]:

@@ -229,8 +229,10 @@ def _check(asked: Asked, arguments: argparse.Namespace) -> None:
     if arguments.limit is None:
         endless = arguments.follow or arguments.output or arguments.format in BINARY
         arguments.limit = 0 if endless else _LIMIT_DEFAULT
-    if arguments.limit < 0 or not arguments.timeout > 0:
-        raise ConfigError("--limit and --timeout: expected numbers above 0")
+    if arguments.limit < 0:
+        raise ConfigError(f"--limit: expected 0, for all, or above, got {arguments.limit}")
+    if not arguments.timeout > 0:
+        raise ConfigError(f"--timeout: expected seconds above 0, got {arguments.timeout:g}")
 
 
 def _sum_up(trouble: Pages, shown: int, cut: bool, left_out: Sequence[Sample]) -> None:

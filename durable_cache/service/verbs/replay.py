@@ -81,8 +81,10 @@ def due_seconds(samples: list[Sample], pace: float, rate: float) -> Iterator[flo
 def _replay(arguments: argparse.Namespace) -> int:
     asked = parse_selector(arguments.selector)
     remap = parse_remap(arguments.remap) if arguments.remap else None
-    if not arguments.pace > 0 or arguments.rate < 0:
-        raise ConfigError("--pace and --rate: expected numbers above 0")
+    if not arguments.pace > 0:
+        raise ConfigError(f"--pace: expected a number above 0, got {arguments.pace:g}")
+    if arguments.rate < 0:
+        raise ConfigError(f"--rate: expected 0, for no limit, or above, got {arguments.rate:g}")
     from durable_cache.endpoints.asking import Asking
     from durable_cache.endpoints.session import zid_of
     from durable_cache.service.client import (
