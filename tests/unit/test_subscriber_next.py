@@ -50,6 +50,7 @@ def test_the_next_samples_of_a_source_are_passed_on_under_its_epoch() -> None:
         received(sample(2), msgspec.structs.replace(sample(3), source=SOURCE._replace(eid=99))),
         received(msgspec.structs.replace(sample(2), source=SOURCE._replace(eid=99))),
         received(msgspec.structs.replace(sample(2), attachment=b"read first")),
+        received(sample(2), msgspec.structs.replace(sample(3), attachment=b"read first")),
         received(sample(2), oversized=(sample(3),)),
     ],
 )

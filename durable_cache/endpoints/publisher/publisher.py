@@ -66,6 +66,7 @@ from durable_cache.errors import (
     RemoteProtocolError,
 )
 from durable_cache.model.arguments import read_timeout
+from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.timestamp import read_ntp64
@@ -135,6 +136,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         self._sending = RLock()
         self._is_putting = False
         """Whether the thread that holds `_sending` is in a put."""
+        self._closes_behind_put = False
+        """Whether it was closed within that put."""
         self._lock = RLock()
         self.changed = Condition(self._lock)
         self.closed = False
@@ -254,7 +257,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         from Zenoh when the sample did not leave. Its number is not used then.
         """
         is_plain = encoding is None and attachment is None and key is None and timestamp is None
-        if is_plain and type(payload) is bytes:  # as nearly always
+        if is_plain and type(payload) is bytes and self._form.key:  # as nearly always
             return self._publish(self._form, payload, None, None, None)
         chosen = self._encoding if encoding is None else read_encoding(encoding)
         read = payload if type(payload) is bytes else read_bytes(payload, "payload")
@@ -352,6 +355,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         key = None if named is None else self._keys.read(named)
         stamp_id = self._outlet.zid if given is None else raw_timestamp(given)[1]
         form = Form(key or self._form.key, kind, encoding, stamp_id, self._form.qos)
+        if not form.key:
+            raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
         return self._publish(form, payload, attachment, key, given)
 
     def _publish(
@@ -363,8 +368,6 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         given: Timestamp | None,
     ) -> ReceiptT_co:
         """Publish what was read; `key` is None where it goes on the publisher's own."""
-        if not form.key:
-            raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
         deadline, paced, room = 0.0, True, self._room
         while True:
             with self._sending:
@@ -374,14 +377,22 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                     self._is_putting = True
                     if self._jobs.qsize() <= room.jobs_max:
                         stamp = self._outlet.new_stamp() if given is None else given
-                        now = moment_now()
+                        now = Moment(time.monotonic_ns(), time.time_ns())
                         if self._wants:
                             with self._lock:
                                 sending = self._engine.number(form, payload, attachment, stamp, now)
                         else:  # it changes nothing that other threads look at
                             sending = self._engine.number(form, payload, attachment, stamp, now)
-                        if sending is not None:
-                            self._send_ordinary(sending, key, stamp)
+                        if sending is not None:  # it needs nothing else (ADR 0200)
+                            try:
+                                send(self._outlet, sending, key, stamp)
+                            except BaseException as error:
+                                self._not_sent(error)
+                                raise
+                            with self._lock:
+                                self._engine.sent()
+                                if self._own_cache.reading:
+                                    self.changed.notify_all()
                         elif not (paced and room.holds_up()):
                             put = Put.of(form, payload, attachment, read_ntp64(stamp), now)
                             sending = self._send_other(put, key, stamp)
@@ -392,32 +403,16 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                             # As the overloads of `declare_reliable_publisher` say.
                             return None if standing is None else Receipt(self, standing)  # type: ignore[return-value]
                 except ZError as error:
-                    if self._is_closed():
+                    if self._closes_behind_put:
                         raise room.refusal() from error
                     raise
                 finally:
                     self._is_putting = False
-                    if self._is_closed():  # within this put
+                    if self._closes_behind_put:
                         self._undeclare()
             # Not while `_sending` is held: whoever waits longest is not who must go first.
             deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
             paced = room.wait(deadline)
-
-    def _is_closed(self) -> bool:
-        """Look again: it was open as the put began."""
-        return self.closed
-
-    def _send_ordinary(self, sending: Send, key: str | None, stamp: Timestamp) -> None:
-        """Send what needs nothing else (ADR 0200)."""
-        try:
-            send(self._outlet, sending, key, stamp)
-        except BaseException as error:
-            self._not_sent(error)
-            raise
-        with self._lock:
-            self._engine.sent()
-            if self._own_cache.reading:
-                self.changed.notify_all()
 
     def _send_other(self, put: Put, key: str | None, stamp: Timestamp) -> Send | None:
         """Carry out what a put needs; None where there is no room for it.
@@ -570,10 +565,11 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             with self.changed:
                 if self.closed:
                     return
+                self._closes_behind_put = self._is_putting
                 self.closed = True
                 self.changed.notify_all()
                 self.waiters.wake_all()
-            if self._is_putting:
+            if self._closes_behind_put:
                 return
         self._undeclare()
 

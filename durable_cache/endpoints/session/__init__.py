@@ -56,6 +56,7 @@ from durable_cache.endpoints.session.declaring import (
     Listening,
     RawSample,
     Token,
+    TokenChanges,
     TokenSample,
     ZenohSubscriber,
     answer_at_once,

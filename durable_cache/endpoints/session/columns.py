@@ -48,7 +48,8 @@ def decode_ordinary(
         return None
     stamps = list(map(str, map(_timestamp, samples)))
     payloads: list[zenoh.ZBytes] = _column(samples, _payload)
-    if _NO_STAMP in stamps or max(map(len, payloads)) > payload_bytes_max:
+    sizes = list(map(len, payloads))
+    if _NO_STAMP in stamps or max(sizes) > payload_bytes_max:
         return None
     ids = _column(infos, _source_id)
     eids: list[int] = _column(ids, _eid)
@@ -67,7 +68,7 @@ def decode_ordinary(
             repeat(EPOCH_UNKNOWN),
             map(_source_sn, infos),
             [payload.to_bytes() for payload in payloads],
-            _kinds(_column(samples, _kind)),
+            repeat(Kind.PUT) if all(sizes) else _kinds(_column(samples, _kind)),
             _spread(_texts(_column(samples, _encoding))),
             [None if one is None else one.to_bytes() for one in map(_attachment, samples)],
             ntp64,
@@ -112,8 +113,7 @@ def _spread(texts: Sequence[str]) -> Iterable[str]:
 
 
 def _kinds(column: Sequence[object]) -> Iterable[Kind]:
-    if _DELETE not in column:
-        return repeat(Kind.PUT)
+    """Return the kind of each; where all have a payload all are puts, as deletes have none."""
     return [Kind.DELETE if kind == _DELETE else Kind.PUT for kind in column]
 
 

@@ -27,6 +27,10 @@ Token: TypeAlias = zenoh.LivelinessToken
 TokenSample: TypeAlias = zenoh.Sample
 
 
+TokenChanges: TypeAlias = Sequence[tuple[str, bool]]
+"""Each as (key, alive)."""
+
+
 RawSample: TypeAlias = zenoh.Sample
 
 
@@ -156,10 +160,16 @@ def tokens_for_certain(session: Session, key_expr: str, timeout_seconds: float) 
     return keys
 
 
-def take_token_changes(watch: ZenohSubscriber) -> Sequence[tuple[str, bool]]:
-    """Return each change since the last call as (key, alive), at once."""
-    changes = _polled(watch)
-    return [(str(change.key_expr), change.kind == PUT) for change in changes] if changes else ()
+def take_token_changes(watch: ZenohSubscriber) -> TokenChanges:
+    """Return each change since the last call, at once."""
+    try:
+        first = watch.try_recv()
+    except _GONE:
+        return ()
+    if first is None:  # as nearly always, and it is looked for before each sample
+        return ()
+    changes = [first, *receive_now(watch, _CHANGES_KEPT_MAX - 1)]
+    return [(str(change.key_expr), change.kind == PUT) for change in changes]
 
 
 def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscriber:
@@ -400,13 +410,19 @@ def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
 
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
-    """Wait for one sample, then take what is there up to a bound; empty when undeclared."""
+    """Wait for one sample, then take what is there up to a bound of at least 2.
+
+    Empty when undeclared.
+    """
     taken: list[zenoh.Sample] = []
     try:
         # Undeclaring is not held up by a thread that waits on the channel.
         channel = subscriber.handler
         taken.append(channel.recv())
-        taken.extend(islice(iter(channel.try_recv, None), samples_max - 1))
+        following = channel.try_recv()
+        if following is not None:  # mostly there is no other, and that is seen with one look
+            taken.append(following)
+            taken.extend(islice(iter(channel.try_recv, None), samples_max - 2))
     except _GONE:  # what was there before is all there is
         pass
     return taken

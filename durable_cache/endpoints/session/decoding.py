@@ -24,6 +24,7 @@ _COLUMNS_MIN = 16
 
 
 PUT = zenoh.SampleKind.PUT
+_PUT, _DELETE = Kind.PUT, Kind.DELETE
 _NTP_SECONDS_MAX = (1 << 32) - 1
 
 
@@ -33,6 +34,7 @@ class _Last:
 
     key: zenoh.KeyExpr
     key_text: str
+    key_too_long: bool
     encoding: zenoh.Encoding
     encoding_text: str
     priority: zenoh.Priority
@@ -44,7 +46,9 @@ class _Last:
         key, encoding = sample.key_expr, sample.encoding
         priority, congestion = sample.priority, sample.congestion_control
         qos = number_of(priority) | number_of(congestion) << 3
-        return cls(key, str(key), encoding, str(encoding), priority, congestion, qos)
+        text = str(key)
+        long = is_too_long(text)
+        return cls(key, text, long, encoding, str(encoding), priority, congestion, qos)
 
 
 class Decoder:
@@ -117,8 +121,10 @@ class Decoder:
             key = sample.key_expr
             if key != last.key:
                 last.key, last.key_text = key, str(key)
-            whole = len(payload) <= payload_bytes_max
-            if is_too_long(last.key_text) and (left_out is None or info is not None):
+                last.key_too_long = is_too_long(last.key_text)
+            size = len(payload)
+            whole = size <= payload_bytes_max
+            if last.key_too_long and (left_out is None or info is not None):
                 whole = False
             if not whole:
                 self.oversized += 1
@@ -145,7 +151,7 @@ class Decoder:
                     EPOCH_UNKNOWN,
                     sn,
                     payload.to_bytes() if whole else b"",
-                    Kind.PUT if sample.kind == PUT else Kind.DELETE,
+                    _PUT if size or sample.kind == PUT else _DELETE,  # a delete has no payload
                     last.encoding_text,
                     None if attachment is None else attachment.to_bytes(),
                     ntp64,

@@ -7,7 +7,7 @@ says which writers come and go, any thread reads and takes. Listeners are told o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import Condition
 from typing import TypeVar
@@ -175,9 +175,9 @@ class ReliableReader(ReliableSubscriber):
             self._writers.learn()
         super()._run()
 
-    def _take_said(self, looks_around: bool) -> Iterator[Event]:
+    def _turn(self) -> None:
+        """Know what writers say before the samples that came behind it."""
         self._writers.look()
-        yield from super()._take_said(looks_around)
 
     def _note_publisher(self, key: str, *, alive: bool) -> None:
         self._writers.note_publisher(key, alive=alive)

@@ -23,6 +23,7 @@ from durable_cache.endpoints.session import (
     receive_now,
 )
 from durable_cache.endpoints.subscriber.mailbox import Mailbox
+from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.events import Event, Received
 
@@ -108,7 +109,8 @@ class Receiver:
         return held_up_ns >= _HELD_UP_NS and self._mailbox.is_taken
 
     def _decoded(self, taken: list[RawSample]) -> Received:
-        now, oversized = moment_now(), list[Sample]()
+        now = Moment(time.monotonic_ns(), time.time_ns())
+        oversized: list[Sample] = []
         samples = self._decoder.decode(taken, now.unix_ns, keep_plain=True, left_out=oversized)
         return Received(samples, now, oversized)
 

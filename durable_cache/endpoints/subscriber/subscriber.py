@@ -25,6 +25,7 @@ from durable_cache.endpoints.session import (
     Origins,
     Session,
     Token,
+    TokenChanges,
     ZError,
     close_at_exit,
     declare_heartbeats_polled,
@@ -370,7 +371,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         """Prepare the engine for its start; for who goes on."""
 
     def _turn(self) -> None:
-        """Look at what the program asked for, between two events; for who takes orders."""
+        """Look at what the program asked for, or others said, between two events; for who does."""
 
     def _wake_ns(self) -> int:
         """Return the monotonic time at which there is something to do; for who has more to do."""
@@ -397,7 +398,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         try:
             wake_ns = self._step(event)
             # Who receives may wait for room, which only we can make, or have dropped something.
-            while not self._stopped.is_set() and self._receiver.has_taken_more:
+            while self._receiver.has_taken_more and not self._stopped.is_set():
                 if (event := self._next()) is None:
                     break
                 wake_ns = self._step(event)
@@ -408,14 +409,22 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         """Handle an event, and what else is due; return when there is more to do."""
         self._turn()
         # What was declared before these samples came is known before they are looked at.
-        for said in self._take_said(self._looks_around(event)):
-            self._handle(said)
+        publishers = take_token_changes(self._publishers)
+        caches = take_token_changes(self._caches)
+        looks_around = True
+        if isinstance(event, Received):
+            now_ns = event.now.monotonic_ns
+            looks_around = now_ns >= self._look_ns
+        if looks_around or publishers or caches:
+            for said in self._said(publishers, caches, looks_around):
+                self._handle(said)
         if event is not None:
             self._handle(event)
-        now_ns, wake_ns = time.monotonic_ns(), self._wake_ns()
-        if wake_ns <= now_ns:
+        wake_ns = self._wake_ns()
+        if wake_ns < NEVER_NS and wake_ns <= (now_ns := time.monotonic_ns()):
             # The program's code takes its time: what waits for a token may have it by now.
-            for said in self._take_said(looks_around=False):
+            publishers = take_token_changes(self._publishers)
+            for said in self._said(publishers, take_token_changes(self._caches), False):
                 self._handle(said)
             self._handle(TimePassed(moment_now()))
             self._losing.publish(now_ns)
@@ -424,20 +433,14 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._warn()
         return wake_ns
 
-    def _looks_around(self, event: Event | None) -> bool:
-        """Tell whether it is time to look at what may be known some milliseconds later, too."""
-        if isinstance(event, Received):
-            now_ns = event.now.monotonic_ns
-            if now_ns < self._look_ns:
-                return False
-            self._look_ns = now_ns + _LOOK_NS
-        return True
-
-    def _take_said(self, looks_around: bool) -> Iterator[Event]:
-        """Yield what tokens say since the last time; names and heartbeats where it is time."""
+    def _said(
+        self, publishers: TokenChanges, caches: TokenChanges, looks_around: bool
+    ) -> Iterator[Event]:
+        """Yield what tokens say, and heartbeats where it is time to look at those, and at names."""
         if looks_around:
+            self._look_ns = time.monotonic_ns() + _LOOK_NS
             self._losing.look()
-        for key, alive in take_token_changes(self._publishers):
+        for key, alive in publishers:
             self._note_publisher(key, alive=alive)
             token = parse_publisher_token(key, self._domain)
             if token is None or not token.key_expr.intersects(self.key_expr):
@@ -452,7 +455,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 yield Declared(token.source, token.epoch, token.incarnation, moment_now(), listed)
             else:
                 yield TokenGone(token.source, token.incarnation, moment_now())
-        for key, alive in take_token_changes(self._caches):
+        for key, alive in caches:
             if not self._may_answer(key):
                 continue
             if alive and key not in self._known_caches:

@@ -90,8 +90,7 @@ class SubscriberEngine:
         self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
         self._crowd, self._answerers_known = Crowd(self._options), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
-        self._duplicates = self.beyond = 0
-        self.dropped = 0  # for want of room or of a run; they are asked for
+        self._duplicates = self.beyond = self.dropped = 0  # what is dropped is asked for
         self._wake_known = False  # a next number does not change it
         self._wake_ns: int | None = None
 
@@ -168,13 +167,15 @@ class SubscriberEngine:
 
     def take_next(self, received: Received) -> Sequence[Sample] | None:
         """Return what is passed on where it is the next of one source; else None (ADR 0226)."""
-        samples, now = received.samples, received.now
-        numbering = None if received.oversized else self._sources.next_of(samples)
-        if numbering is None or self._crowd.waiting or not self._outputs.passes_at_once(samples):
+        samples, now, outputs = received.samples, received.now, self._outputs
+        if received.oversized or not samples or self._crowd.waiting or outputs.unsure:
             return None
-        self._heard_ns = self.losses.now_ns = now.unix_ns
-        self.subjects.now = now
-        return numbering.all_named(samples)
+        numbering = self._sources.steady.get(samples[0].source)
+        if numbering is not None and (ready := numbering.take_next(samples)) is not None:
+            self._heard_ns, self.losses.now_ns = now.unix_ns, now.unix_ns
+            self.subjects.now, outputs.delivered = now, outputs.delivered + len(ready)
+            return ready
+        return None
 
     def wake_ns(self) -> int | None:
         """Return the monotonic time of the next thing to do, or None."""

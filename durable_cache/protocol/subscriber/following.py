@@ -207,15 +207,6 @@ class Numbering:
             return sample
         return _named(sample, epoch=self.called)
 
-    def goes_on_with(self, samples: Sequence[Sample]) -> bool:
-        """Tell whether all of these are of its source, and bear the next numbers in order."""
-        first, count = self.next_sn, len(samples)
-        if count == 1:
-            return samples[0].sn == first and samples[0].source == self.source
-        if first is None or [sample.sn for sample in samples] != list(range(first, first + count)):
-            return False
-        return [sample.source for sample in samples].count(self.source) == count
-
     def next_named(self, sample: Sample) -> Sample:
         """Return the next sample as it is passed on; it is not too large, and nothing waits."""
         self.next_sn, self.used = sample.sn + 1, True
@@ -223,12 +214,24 @@ class Numbering:
             self.newest_ntp64 = sample.ntp64
         return self.name(sample)
 
-    def all_named(self, samples: Sequence[Sample]) -> Sequence[Sample]:
-        """Return the next samples as they are passed on, as `next_named` does each."""
-        if len(samples) == 1:
-            return (self.next_named(samples[0]),)
+    def take_next(self, samples: Sequence[Sample]) -> Sequence[Sample] | None:
+        """Return samples, the first of its source, as they are passed on, as `next_named` each.
+
+        None, and nothing changes, unless all are its next ones in order, without attachments.
+        """
+        first, count = samples[0], len(samples)
+        if first.sn != self.next_sn or first.attachment is not None:
+            return None
+        if count == 1:
+            return (self.next_named(first),)
+        if [sample.sn for sample in samples] != list(range(first.sn, first.sn + count)):
+            return None
+        if [sample.source for sample in samples].count(self.source) != count:
+            return None
+        if [sample.attachment for sample in samples].count(None) != count:
+            return None
         called = self.called = self.epoch if self.called is None else self.called
-        self.next_sn, self.used = samples[-1].sn + 1, True
+        self.next_sn, self.used = first.sn + count, True
         self.newest_ntp64 = max([self.newest_ntp64, *[sample.ntp64 for sample in samples]])
         return [one if one.epoch == called else _named(one, epoch=called) for one in samples]
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
-
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.subscriber.events import Deliver, Missed, Output
 from durable_cache.protocol.subscriber.subjects import Subjects
-
-_ATTACHMENT = attrgetter("attachment")
 
 
 class Outputs:
@@ -22,7 +17,8 @@ class Outputs:
         self.ready: list[Sample] = []
         self.done: list[Output] = []
         self.delivered = self.missed = 0
-        self._unsure = False
+        self.unsure = False
+        """What is ready next may follow a loss that nobody can count."""
         self._passed = Passed.FIRST
 
     def pass_on(self, sample: Sample, passed: Passed = Passed.FIRST) -> None:
@@ -44,17 +40,10 @@ class Outputs:
         else:
             self.done.append(Missed(source, epoch, first, last))
 
-    def passes_at_once(self, samples: Sequence[Sample]) -> bool:
-        """Count samples as passed on, unless there is something to read from them or to say."""
-        if self._unsure or any(map(_ATTACHMENT, samples)):
-            return False
-        self.delivered += len(samples)
-        return True
-
     def begin_unsure(self) -> None:
-        """What is ready next may follow a loss that nobody can count."""
+        """Have it said with what is ready next."""
         self._flush()
-        self._unsure = True
+        self.unsure = True
 
     def ask(self, question: Output) -> None:
         self.done.append(question)
@@ -71,6 +60,6 @@ class Outputs:
         samples = self._subjects.read(self.ready, keeps_repeats=self._keeps_repeats)
         if samples:
             self.delivered += len(samples)
-            self.done.append(Deliver(tuple(samples), self._unsure, self._passed))
-            self._unsure = False
+            self.done.append(Deliver(tuple(samples), self.unsure, self._passed))
+            self.unsure = False
         self.ready.clear()

@@ -9,7 +9,7 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
@@ -142,11 +142,6 @@ class Sources:
     def get(self, source: SourceId) -> Followed | None:
         """Return a source that is followed."""
         return self.followed.get(source)
-
-    def next_of(self, samples: Sequence[Sample]) -> Numbering | None:
-        """Return the numbering of which all of these are the next, that needs no other look."""
-        numbering = self.steady.get(samples[0].source) if samples else None
-        return numbering if numbering is not None and numbering.goes_on_with(samples) else None
 
     def is_live(self, source: SourceId) -> bool:
         """Tell whether what is published of a source is passed on."""
