@@ -101,7 +101,8 @@ def test_no_acknowledged_sample_is_lost_when_the_power_is_cut(tmp_path: Path) ->
             acknowledged = int(whole[-1])
             disk.remount()
             store = opened(disk.path)
-            assert not store.findings, "a torn end is no damage"
+            of_journal = [finding for finding in store.findings if finding.startswith("journal")]
+            assert not of_journal, "a torn end is no damage"
             cut_while_draining += store.backlog.samples > 0
             found = stored(store)
             lost = [sn for sn in range(acknowledged) if found.get(sn) != numbered(sn)]

@@ -155,7 +155,7 @@ def test_during_a_cut_the_majority_alone_processes_and_nothing_comes_twice(sides
     sides.link.heal()
     wait_until(lambda: sides.handled == once(sides, 2, 2), 40, what="what the far side published")
     wait_until(lambda: sides.shared, 20, what="agreement")
-    assert far.member.stopped is None
+    wait_until(lambda: far.member.stopped is None, 20, what="its claims are acknowledged")
     for side in sides.both:
         side.put()
     wait_until(lambda: sides.handled == once(sides, 3, 3), 30, what="all that came then")

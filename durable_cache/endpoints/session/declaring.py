@@ -410,16 +410,13 @@ def take_heard(subscriber: ZenohSubscriber) -> list[tuple[str, bytes]]:
 
 
 def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
-    """Wait for one sample, then take what is there up to a bound of at least 2.
-
-    Empty when undeclared.
-    """
+    """Wait for one sample, then take what is there up to a bound; empty when undeclared."""
     taken: list[zenoh.Sample] = []
     try:
         # Undeclaring is not held up by a thread that waits on the channel.
         channel = subscriber.handler
         taken.append(channel.recv())
-        following = channel.try_recv()
+        following = channel.try_recv() if samples_max > 1 else None
         if following is not None:  # mostly there is no other, and that is seen with one look
             taken.append(following)
             taken.extend(islice(iter(channel.try_recv, None), samples_max - 2))
