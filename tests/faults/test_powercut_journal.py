@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
-import time
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +12,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.plugins import open_storage
-from tests.kit.powercut import PowerCutDisk, reason_unavailable
+from tests.kit.powercut import PowerCutDisk, reason_unavailable, said_until_cut
 
 CYCLES = 20
 SOURCE = SourceId("ab12", 7)
@@ -83,23 +79,8 @@ def test_no_acknowledged_sample_is_lost_when_the_power_is_cut(tmp_path: Path) ->
             script = WRITER.format(
                 tests=str(Path(__file__).parent), disk=str(disk.path), begin=acknowledged
             )
-            with subprocess.Popen(
-                [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
-            ) as writer:
-                assert writer.stdout is not None
-                first = writer.stdout.readline()
-                assert first, "the writer did not start"
-                time.sleep(chance.random() * 0.6)
-                # A machine without power says nothing more. Here the process lives on, and an fsync
-                # that the cut overtakes may still return: it must not be heard.
-                writer.send_signal(signal.SIGSTOP)
-                disk.cut()
-                writer.kill()
-                said = [first, *writer.stdout.readlines()]
-                writer.wait()
-            whole = [line for line in said if line.endswith("\n")]
-            acknowledged = int(whole[-1])
-            disk.remount()
+            said = said_until_cut(disk, script, chance.random() * 0.6)
+            acknowledged = int(said[-1])
             store = opened(disk.path)
             of_journal = [finding for finding in store.findings if finding.startswith("journal")]
             assert not of_journal, "a torn end is no damage"

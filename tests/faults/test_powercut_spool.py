@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,7 @@ from durable_cache.endpoints.publisher.spool import Spool
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.publisher.events import Standing
 from durable_cache.storage.journaled.mark import read_mark
-from tests.kit.powercut import PowerCutDisk, reason_unavailable
+from tests.kit.powercut import PowerCutDisk, reason_unavailable, said_until_cut
 
 CYCLES, MAKING_CYCLES = 12, 40
 SOURCE = SourceId("ab12", 7)
@@ -70,20 +66,7 @@ def test_a_spool_is_whole_after_a_power_cut(tmp_path: Path, early: bool) -> None
             script = WRITER.format(
                 tests=str(Path(__file__).parent), disk=str(disk.path), begin=begin, early=early
             )
-            with subprocess.Popen(
-                [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
-            ) as writer:
-                assert writer.stdout is not None
-                first = writer.stdout.readline()
-                assert first, "the writer did not start"
-                time.sleep(chance.random() * 0.4)
-                writer.send_signal(signal.SIGSTOP)  # a machine without power says nothing more
-                disk.cut()
-                writer.kill()
-                said = [first, *writer.stdout.readlines()]
-                writer.wait()
-            kept = int([line for line in said if line.endswith("\n")][-1])
-            disk.remount()
+            kept = int(said_until_cut(disk, script, chance.random() * 0.4)[-1])
             note = read_mark(disk.path / "spool" / "spool.mark")
             assert note is not None
             spool = opened(disk.path)
@@ -125,20 +108,8 @@ def test_a_power_cut_while_a_spool_is_made_leaves_none_that_is_refused(tmp_path:
             script = MAKER.format(
                 tests=str(Path(__file__).parent), disk=str(disk.path), begin=begin
             )
-            with subprocess.Popen(
-                [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
-            ) as maker:
-                assert maker.stdout is not None
-                first = maker.stdout.readline()
-                assert first, "the maker did not start"
-                time.sleep(chance.random() * 0.15)
-                maker.send_signal(signal.SIGSTOP)
-                disk.cut()
-                maker.kill()
-                said = [first, *maker.stdout.readlines()]
-                maker.wait()
-            disk.remount()
-            made = [int(line) for line in said if line.strip().isdigit() and line.endswith("\n")]
+            said = said_until_cut(disk, script, chance.random() * 0.15)
+            made = [int(line) for line in said if line.strip().isdigit()]
             kept = sum(line == "kept\n" for line in said)
             for at in made:
                 folder = disk.path / str(at)

@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -163,3 +164,25 @@ def _may_administer() -> bool:
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     return bool(int(line.split()[1], 16) >> _CAPABILITY_SYS_ADMIN & 1)
+
+
+def said_until_cut(disk: PowerCutDisk, script: str, seconds: float) -> list[str]:
+    """Run a script, cut the power so long after its first line, and return its whole lines.
+
+    A machine without power says nothing more. Here the process lives on, and an fsync that the cut
+    overtakes may still return: it must not be heard.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first, "the script did not start"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGSTOP)
+        disk.cut()
+        process.kill()
+        said = [first, *process.stdout.readlines()]
+        process.wait()
+    disk.remount()
+    return [line for line in said if line.endswith("\n")]
