@@ -479,6 +479,18 @@ def test_a_live_sample_that_continues_a_later_epoch_of_others_belongs_to_it() ->
     assert shell.held(LATE) == RangeSet([(100, 109), (112, 112)])
 
 
+def test_a_live_sample_that_goes_on_both_runs_belongs_to_the_later_one() -> None:
+    """By number it is the next of the run before, too (seed 5580 of the simulator)."""
+    shell = Shell()
+    shell.live(*samples(*range(6)))
+    later = [msgspec.structs.replace(s, ntp64=s.ntp64 + (60 << 32)) for s in samples(*range(7))]
+    shell.recovered(*(msgspec.structs.replace(s, epoch=LATE) for s in later[:5]))
+    shell.live(later[6])
+    assert shell.engine.known(SOURCE).current == LATE
+    assert shell.held(LATE) == RangeSet([(0, 4), (6, 6)])
+    assert shell.held() == RangeSet([(0, 5)])
+
+
 def test_a_live_sample_that_does_not_continue_a_later_epoch_stays_where_it_was() -> None:
     shell = Shell()
     shell.live(*samples(0, 1, 2))

@@ -97,17 +97,40 @@ def test_another_payload_at_the_same_time_is_a_conflict_at_once(
     assert aligned.conflicts == 6
 
 
-def test_two_runs_under_one_epoch_are_a_conflict_at_once(store: JournaledStorage) -> None:
+def test_two_runs_under_an_epoch_that_a_token_named_are_a_conflict_at_once(
+    store: JournaledStorage,
+) -> None:
     store.commit(run_of("one", 1000, epoch=NAMED))
+    store.index.declare(SOURCE, NAMED, "0a0a0a0a")
     aligned = AlignedStore(store, Door())
     assert len(aligned.compare(run_of("two", 5000, epoch=NAMED), named=False)) == 0
     assert aligned.conflicts == 6
 
 
-def test_what_is_here_without_an_epoch_goes_through_the_door_beside_what_is_new(
+def test_two_runs_that_two_caches_call_alike_conflict_only_after_there_was_time_for_names(
     store: JournaledStorage,
 ) -> None:
+    store.commit(run_of("one", 1000, epoch=NAMED))
+    aligned, other_run = AlignedStore(store, Door()), run_of("two", 5000, epoch=NAMED)
+    nameless = aligned.compare(other_run, named=False)
+    assert (nameless, aligned.conflicts) == (other_run, 0)
+    store.commit(run_of("two", 5000, epoch=NAMED + 1))
+    assert len(aligned.compare(nameless)) == 0
+    assert aligned.conflicts == 0
+    store.forget(SOURCE, NAMED + 1)
+    assert len(aligned.compare(nameless)) == 0
+    assert aligned.conflicts == 6
+
+
+@pytest.mark.parametrize("named", ["here", "there", "nowhere"])
+@pytest.mark.parametrize("epoch", [0, NAMED])
+def test_what_is_here_of_a_run_without_a_token_goes_through_the_door_beside_what_is_new(
+    store: JournaledStorage, epoch: int, named: str
+) -> None:
     """It shows the door of which run the new samples are."""
+    if named == "here":
+        store.index.declare(SOURCE, epoch, "0a0a0a0a")
+    names = (Incarnation(SOURCE, epoch, "0a0a0a0a"),) if named == "there" else ()
     offered: list[Sample] = []
 
     class Open(Door):
@@ -116,10 +139,10 @@ def test_what_is_here_without_an_epoch_goes_through_the_door_beside_what_is_new(
         ) -> None:
             offered.extend(samples)
 
-    aligned, given = AlignedStore(store, Open()), run_of("two", 5000).samples
+    aligned, given = AlignedStore(store, Open()), run_of("two", 5000, epoch=epoch).samples
     new, held = SampleBatch(given[3:]), SampleBatch(given[:1])
-    assert aligned.offer(new, held) == held
-    assert [sample.sn for sample in offered] == [3, 4, 5, 0]
+    assert aligned.offer(new, held, names) == held
+    assert [sample.sn for sample in offered] == [3, 4, 5, 0][: 4 if named == "nowhere" else 3]
     offered.clear()
     aligned.offer(SampleBatch(), held)
     assert offered == []

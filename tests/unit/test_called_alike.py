@@ -44,6 +44,16 @@ def given(cache: DrivenCache, samples: list[Sample], epoch: int) -> None:
         cache.wait(2)
 
 
+def that_moved_its_run() -> tuple[DrivenCache, int]:
+    """Return a cache that calls its run by an earlier epoch than it did, and the one it left."""
+    cache, name = that_heard(earlier(0, 9))
+    given(cache, earlier(0, 9), name - 1)
+    for inquiry in cache.inquiries():
+        cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.wait(2)
+    return cache, name
+
+
 @pytest.mark.parametrize("theirs", [(4, 13), (10, 13)], ids=["numbers in common", "times alone"])
 def test_the_earlier_of_two_runs_goes_by_an_earlier_epoch(theirs: tuple[int, int]) -> None:
     cache, name = that_heard(later(0, 9))
@@ -75,16 +85,39 @@ def test_what_is_here_under_another_name_shows_which_run_a_name_means_there() ->
 
 def test_a_name_that_a_run_left_is_free_for_the_run_that_others_call_so() -> None:
     """Though what the first run had was purged, so that only its time tells them apart."""
-    cache, name = that_heard(earlier(0, 9))
-    given(cache, earlier(0, 9), name - 1)
-    for inquiry in cache.inquiries():
-        cache.give(Inquired(inquiry.inquiry_id, cache.now))
-    cache.wait(2)
+    cache, name = that_moved_its_run()
     assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([(0, 9)])}
     cache.store.purge([Floor(earlier(0, 0)[0].stream._replace(epoch=name - 1), 10)])
     given(cache, later(0, 5), name)
     assert of_run(cache, ONE, LATER) == {name: RangeSet([(0, 5)])}
     assert of_run(cache, ONE, EARLIER) == {}
+
+
+def test_what_comes_under_a_name_that_a_run_left_waits_for_what_shows_whose_it_is() -> None:
+    """A peer gives the newest of a stream first: it may be behind both (seed 1891)."""
+    cache, name = that_moved_its_run()
+    given(cache, later(12, 12), name)
+    assert of_run(cache, ONE, LATER) == {}
+    given(cache, later(0, 12), name)
+    assert of_run(cache, ONE, LATER) == {name: RangeSet([(0, 12)])}
+    assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([(0, 9)])}
+
+
+def test_where_nothing_shows_it_in_half_a_minute_it_is_of_the_run_that_left() -> None:
+    cache, name = that_moved_its_run()
+    given(cache, earlier(10, 12), name)
+    assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([(0, 9)])}
+    cache.wait(30)
+    given(cache, earlier(10, 12), name)
+    assert of_run(cache, ONE, EARLIER) == {name - 1: RangeSet([(0, 12)])}
+
+
+def test_of_a_run_whose_last_number_was_removed_the_time_is_known() -> None:
+    """Behind it by number and before it by time is another run (seed 4266)."""
+    cache, name = that_heard(later(0, 1))
+    cache.store.purge([Floor(later(0, 0)[0].stream._replace(epoch=name), 2)])
+    given(cache, earlier(2, 3), name)
+    assert name not in of_run(cache, ONE, EARLIER)
 
 
 def test_runs_wait_where_no_epoch_is_free_between_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample
@@ -109,6 +110,43 @@ def test_a_run_whose_name_was_lost_is_not_taken_for_the_one_of_the_next_token() 
     assert of_run(cache, ONE, 0) == {first: RangeSet([(0, 9)])}
     assert of_run(cache, ONE, 1) == {first + 1: RangeSet([(0, 4)])}
     assert store.index.incarnations([ONE]) == [Incarnation(ONE, first + 1, "0b0b0b0b")]
+
+
+@pytest.mark.parametrize("how", ["stored", "given"])
+def test_what_this_process_did_not_hear_without_a_name_is_not_of_the_next_token(how: str) -> None:
+    """Its token may have come and gone: within a time frame nothing tells it from the next run's.
+
+    A cache ended before it took the first token, and its publisher began anew (seed 4755).
+    """
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 2, 2), Origin.LIVE if how == "stored" else Origin.ALIGNED)
+    if how == "stored":
+        cache.start()
+    cache.effects.clear()
+    epoch = frame(BEGAN_NS)
+    token(cache, ONE, epoch, "0b0b0b0b")
+    assert acknowledged(cache, ONE) == RangeSet()
+    cache.take(run_of(ONE, 0, 3, seconds=1, run=1))
+    cache.wait(2)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(2, 2)])}
+    assert of_run(cache, ONE, 1) == {epoch: RangeSet([(0, 3)])}
+
+
+def test_first_samples_that_a_process_before_stored_are_moved_once_they_come_by_their_name() -> (
+    None
+):
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 2))
+    cache.start()
+    epoch = frame(BEGAN_NS)
+    token(cache, ONE, epoch, "0a0a0a0a")
+    given = [msgspec.structs.replace(s, epoch=epoch) for s in run_of(ONE, 0, 2)]
+    cache.take(given, Origin.RECOVERED)
+    (asked,) = cache.inquiries()
+    cache.give(Inquired(asked.inquiry_id, cache.now))
+    cache.wait(2)
+    assert {sample.epoch for sample in cache.all()} == {epoch}
+    assert acknowledged(cache, ONE) == RangeSet([(0, 2)])
 
 
 def test_a_run_whose_name_was_lost_waits_for_its_token_before_it_goes_on() -> None:

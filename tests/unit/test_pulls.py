@@ -13,7 +13,7 @@ from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.packing import Entry
 from durable_cache.protocol.alignment.pulls import Pulls
 from durable_cache.protocol.alignment.wire import Lane, PullReply
-from durable_cache.protocol.wire import encode_batch
+from durable_cache.protocol.wire import Incarnation, encode_batch
 
 STREAM = Stream("a/b", SourceId("ab12", 7), 5)
 
@@ -27,6 +27,8 @@ def ledger() -> Ledger:
 
 @pytest.fixture
 def pulls(ledger: Ledger) -> Pulls:
+    """Pulls from a peer that said that a token named the run."""
+    ledger.hear_names([Incarnation(STREAM.source, STREAM.epoch, "0a0a0a0a")])
     pulls = Pulls(ledger, "peer", OPTIONS)
     pulls.name(place_of(ledger), STREAM)
     return pulls
@@ -157,18 +159,19 @@ def test_what_is_here_by_now_is_compared_and_not_offered(ledger: Ledger, pulls: 
     assert ([s.sn for s in new], [s.sn for s in known]) == ([10], [8, 9])
 
 
-def test_beside_what_is_missing_of_a_run_without_an_epoch_what_is_here_is_asked_for() -> None:
+@pytest.mark.parametrize("epoch", [EPOCH_UNKNOWN, STREAM.epoch])
+def test_beside_what_is_missing_of_a_run_that_no_token_named_what_is_here_is_asked_for(
+    epoch: int,
+) -> None:
     """Numbers in common show whether both mean one run; they count as nothing else."""
-    stream = STREAM._replace(epoch=EPOCH_UNKNOWN)
+    stream = STREAM._replace(epoch=epoch)
     ledger = Ledger(OPTIONS, CacheProfile("one", "1", ("a/**",)))
     ledger.load([StreamLoaded(stream, RangeSet([(0, 9), (20, 25)]))])
     pulls = Pulls(ledger, "peer", OPTIONS)
     place = ledger.place(stream)
     pulls.want(place, RangeSet([(10, 14)]))
     assert pulls.next_page() == ("peer", ((place, (9, 14, 20, 20)),))
-    given = tuple(
-        msgspec.structs.replace(sample, epoch=EPOCH_UNKNOWN) for sample in samples(9, 12, 20)
-    )
+    given = tuple(msgspec.structs.replace(sample, epoch=epoch) for sample in samples(9, 12, 20))
     assert taken(pulls, "peer", reply(given)) == [9, 12, 20]
     assert pulls.offered == 1
     assert taken(pulls, "peer", reply(given[:1], old=((place, (20, 20)),))) == []
@@ -177,6 +180,21 @@ def test_beside_what_is_missing_of_a_run_without_an_epoch_what_is_here_is_asked_
     assert taken(pulls, "peer", reply()) == []
     assert not pulls.left
     assert ledger.records[place].unrecoverable == ()
+
+
+def test_what_is_here_is_not_asked_for_where_the_peer_says_that_a_token_named_the_run(
+    ledger: Ledger,
+) -> None:
+    place, pulls = place_of(ledger), Pulls(ledger, "peer", OPTIONS)
+    pulls.want(place, RangeSet([(10, 14)]))
+    assert pulls.next_page() == ("peer", ((place, (9, 14)),))
+    named = reply(samples(9, 14))
+    named = msgspec.structs.replace(named, incarnations=(Incarnation(*STREAM[1:], "0a0a0a0a"),))
+    assert taken(pulls, "peer", named) == [9, 14]
+    assert pulls.next_page() == ("peer", ((place, (10, 13)),))
+    again = Pulls(ledger, "peer", OPTIONS)
+    again.want(place, RangeSet([(10, 14)]))
+    assert again.next_page() == ("peer", ((place, (10, 14)),))
 
 
 def test_what_this_cache_does_not_take_is_refused_once_and_not_asked_for_again() -> None:

@@ -94,6 +94,15 @@ def test_a_purge_is_repeated_at_a_start_until_something_was_stored_since(tmp_pat
     journal.close()
 
 
+def test_what_a_start_finds_pending_is_compared_with_what_is_committed(tmp_path: Path) -> None:
+    """The index may not know of it yet: the door lets in what is below (seed 6064)."""
+    journal = Journal(tmp_path / "journal.db")
+    Purges(journal).begin([Floor(ONE, 6)], 3)
+    kept, below = Purges(journal).part(entry(4, ONE).batch)
+    assert ([s.sn for s in kept], [s.sn for s in below]) == ([6, 7, 8, 9], [*range(6)])
+    journal.close()
+
+
 def test_the_latest_purges_are_compared_with_what_is_committed_and_older_ones_are_let_go() -> None:
     purges = Purges()
     batch = entry(1, ONE, TWO).batch

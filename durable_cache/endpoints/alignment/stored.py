@@ -168,11 +168,12 @@ class AlignedStore:
         """Hand samples to the door of live ones; return what of `held` is to be compared.
 
         What a peer calls by the epoch that another run has here is no copy of what is held: it goes
-        through the door, which knows the run by its name. So does what is here without an epoch
-        beside what is new: it shows whether both are of one run (ADR 0214). Raises StorageError, to
-        be tried again.
+        through the door, which knows the run by its name. So does what is here of a run that no
+        token named beside what is new: it shows whether both are of one run (ADR 0214, 0301).
+        Raises StorageError, to be tried again.
         """
-        ours = {(source, epoch): name for source, epoch, name in self.names(n[0] for n in names)}
+        sources = [*(source for source, _, _ in names), *(sample.source for sample in held)]
+        ours = {(source, epoch): name for source, epoch, name in self.names(sources)}
         other = {
             (source, epoch)
             for source, epoch, name in names
@@ -180,7 +181,8 @@ class AlignedStore:
         }
         of_others = [sample for sample in held if (sample.source, sample.epoch) in other]
         new = {sample.source for sample in batch}
-        beside = [s for s in held if s.epoch == EPOCH_UNKNOWN and s.source in new]
+        named = ours.keys() | {(source, epoch) for source, epoch, _ in names}
+        beside = [s for s in held if s.source in new and (s.source, s.epoch) not in named]
         self.pulled += len(batch)
         self._door.offer([*batch, *of_others, *beside], Origin.ALIGNED, names)
         if not of_others:
@@ -190,10 +192,10 @@ class AlignedStore:
     def compare(self, batch: SampleBatch, *, named: bool = True) -> SampleBatch:
         """Count what has another content here under the same identity; nothing is overwritten.
 
-        Two runs of a foreign publisher that have no epoch yet contradict each other until they have
-        their names. With `named` False such samples are returned, to be compared once more when
-        there was time for that. Raises StorageError, to be tried again, where the storage cannot be
-        read.
+        Two runs of a foreign publisher that have no epoch yet, or one that caches made for each,
+        contradict each other until they have their names. With `named` False such samples are
+        returned, to be compared once more when there was time for that. Raises StorageError, to be
+        tried again, where the storage cannot be read.
         """
         theirs = {sample.identity: sample for sample in batch}
         wanted = [
@@ -201,12 +203,13 @@ class AlignedStore:
             for stream, samples in batch.by_stream.items()
         ]
         pairs = [(mine, theirs.get(mine.identity)) for mine in self.stored(wanted)]
+        by_tokens = {name[:2] for name in self.names(sample.source for sample in batch)}
         different: list[Sample] = []
         nameless: list[Sample] = []
         for mine, other in pairs:
             if other is None or sample_digest(mine) == sample_digest(other):
                 continue
-            if not _may_be_two_runs(mine, other):
+            if (mine.source, mine.epoch) in by_tokens or _is_of_one_put(mine, other):
                 different.append(mine)
             elif not self._stored_under_another(other):
                 (different if named else nameless).append(mine if named else other)
@@ -216,12 +219,12 @@ class AlignedStore:
         return SampleBatch(nameless)
 
     def _stored_under_another(self, sample: Sample) -> bool:
-        """Tell whether a sample without an epoch is here, as it is, under one."""
+        """Tell whether a sample is here, as it is, under another epoch."""
         states, _ = self._store.load(sample.source)
         others = [
             msgspec.structs.replace(sample, epoch=state.epoch)
             for state in states
-            if state.epoch != EPOCH_UNKNOWN and sample.sn in state.held
+            if state.epoch not in (EPOCH_UNKNOWN, sample.epoch) and sample.sn in state.held
         ]
         found = (stored for _, stored in self._store.find(others))
         return any(stored is not None and are_twins(sample, stored) for stored in found)
@@ -281,12 +284,9 @@ class AlignedStore:
         return any(is_later(sample, purged_ntp64) for sample in last)
 
 
-def _may_be_two_runs(mine: Sample, other: Sample) -> bool:
-    """Tell whether a publisher may have given one number twice, in two runs without an epoch."""
-    return mine.epoch == EPOCH_UNKNOWN and (mine.ntp64, mine.timestamp_id) != (
-        other.ntp64,
-        other.timestamp_id,
-    )
+def _is_of_one_put(mine: Sample, other: Sample) -> bool:
+    """Tell whether samples under one number have one time: those of two runs have not."""
+    return (mine.ntp64, mine.timestamp_id) == (other.ntp64, other.timestamp_id)
 
 
 def in_time(samples: Iterable[Sample]) -> Iterator[Sample]:

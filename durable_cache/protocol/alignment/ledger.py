@@ -36,6 +36,7 @@ from durable_cache.protocol.alignment.packing import Entry
 from durable_cache.protocol.alignment.scope import Scope
 from durable_cache.protocol.alignment.view import View
 from durable_cache.protocol.alignment.wire import Lane
+from durable_cache.protocol.wire import Incarnation
 
 Refusal = Callable[[Sample], str]
 """Says why a cache does not take a sample that others have; empty where it does."""
@@ -43,6 +44,7 @@ Refusal = Callable[[Sample], str]
 _SECOND_NS = 1_000_000_000
 _NUMBER_END = 1 << 63
 _FORGET_AT_ONCE = 1000
+_NAMED_MAX = 4096
 
 
 class Lacking(NamedTuple):
@@ -84,6 +86,7 @@ class Ledger:
         self._pending: dict[int, dict[Stream, tuple[list[int], list[int]]]] = {}
         self._now_slot = 0
         self._forgetting: Iterator[int] = iter(())
+        self._named: set[tuple[SourceId, int]] = set()
 
     @property
     def pending(self) -> bool:
@@ -104,6 +107,16 @@ class Ledger:
             record.refresh(self.options.secret, self.depth, self.options.block)
             if record.uncounted:
                 self.counted = False
+
+    def hear_names(self, names: Iterable[Incarnation]) -> None:
+        """Note by which epochs runs go whose tokens named them, as a peer says."""
+        if len(self._named) > _NAMED_MAX:
+            self._named.clear()  # it is said again
+        self._named.update((source, epoch) for source, epoch, _ in names)
+
+    def is_named(self, stream: Stream) -> bool:
+        """Tell whether a peer said that a token named the run of a stream."""
+        return (stream.source, stream.epoch) in self._named
 
     def count(self, batch: SampleBatch) -> None:
         """Take the digests of samples that were loaded without."""

@@ -13,9 +13,10 @@ scope has the stream is asked, and only when each said *absent* for all of it is
 unrecoverable. A peer that fails, or leaves numbers open, ends the quest without a conclusion. What
 is old is unrecoverable for this cache at once: it is beyond its age limit.
 
-No name tells the runs of a foreign publisher apart that two caches have without an epoch. With what
-is missing of one, the numbers are asked for that lie next to it and are here: whoever lets samples
-in compares them (ADR 0214).
+No name tells the runs of a foreign publisher apart: two caches may have two of them without an
+epoch, or by one. With what is missing of a run that no token named, as far as the peer said, the
+numbers are asked for that lie next to it and are here: whoever lets samples in compares them (ADR
+0214, 0301).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from itertools import islice
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
-from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment.events import AlignerOptions
 from durable_cache.protocol.alignment.knowledge import FlatRuns, count_of, flat, ranges
 from durable_cache.protocol.alignment.ledger import Ledger
@@ -146,6 +146,7 @@ class Pulls:
         """Take a page that was asked for with `items`; returns its samples."""
         asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
         need = {place: ranges(runs) for place, runs in items}
+        self._ledger.hear_names(reply.incarnations)
         given, refused = self._screened(
             self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
         )
@@ -199,12 +200,12 @@ class Pulls:
         return SampleBatch(taken), refused
 
     def _held_beside(self, place: int, asked: RangeSet) -> RangeSet:
-        """Return the numbers next to what is asked for that are here, of a stream without epoch."""
+        """Return the numbers next to what is asked for that are here, of a run without a token."""
         record = self._ledger.records.get(place)
         first, last = asked.first, asked.last
-        if record is None or record.stream.epoch != EPOCH_UNKNOWN or first is None or last is None:
+        if record is None or first is None or last is None:
             return RangeSet()
-        if place in self._leaves_no_room:
+        if self._ledger.is_named(record.stream) or place in self._leaves_no_room:
             return RangeSet()
         held = self._ledger.current(record)
         beside = (held.clip(0, first - 1).last, held.clip(last + 1, _SN_END).first)

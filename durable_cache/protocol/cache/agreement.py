@@ -135,6 +135,7 @@ class Agreement:
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
         self._undecided: OrderedDict[SourceId, float] = OrderedDict()
+        self._left: OrderedDict[tuple[SourceId, int], float] = OrderedDict()
         self._declared: OrderedDict[tuple[SourceId, int], bool] = OrderedDict()
         self._parted: OrderedDict[Alias, bool] = OrderedDict()
         self._agreed = {(alias.source, alias.stored): alias for alias in agreements}
@@ -381,6 +382,8 @@ class Agreement:
         fits = yield from self._compared(winner, samples)
         if fits is None and moved and self._unproven(known, winner.epoch):
             fits = yield from belongs(winner, samples)
+            if fits is None:
+                return self._waits(source, epoch)
         if fits is not False:
             return False
         if moved or alias not in self._parted:
@@ -390,6 +393,12 @@ class Agreement:
         if moved:
             self._forget(source, epoch)
         return True
+
+    def _waits(self, source: SourceId, epoch: int) -> bool:
+        """Tell whether what shows of which run others' samples are may still come."""
+        if (source, epoch) not in self._left:
+            _put(self._left, (source, epoch), self._now + _UNDECIDED_SECONDS)
+        return self._now < self._left[source, epoch]
 
     def _forget(self, source: SourceId, epoch: int) -> None:
         """Forget what was found of the run that had an epoch which is another one's now."""

@@ -211,6 +211,7 @@ class CacheEngine:
             and first == window.top + 1
             and last - first + 1 == len(samples)  # before a range is built of what somebody sent
             and [sample.sn for sample in samples] == list(range(first, last + 1))
+            and known.follow(samples[0]) is numbering  # else it goes on a later run, too
         ):
             window.accept(first, last)
             numbering.take(samples, self._accepted)

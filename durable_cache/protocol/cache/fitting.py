@@ -188,11 +188,14 @@ def is_out_of_order(
         if sn is None:
             continue
         question = Numbers(sample.source, numbering.epoch, sn, sn, _NEIGHBOURS_MAX)
-        neighbours = yield from answer_of(question, NumbersFound)
-        for stored in neighbours.samples:
-            later = stored.ntp64 - sample.ntp64
+        neighbours = (yield from answer_of(question, NumbersFound)).samples
+        times = [stored.ntp64 for stored in neighbours if not stored.stamped]
+        if above is None and not neighbours:  # it was removed; of the newest the time is known
+            times = [numbering.newest_ntp64]
+        for ntp64 in times:
+            later = ntp64 - sample.ntp64
             apart = later if sn < sample.sn else -later
-            if apart > apart_ntp64 and not (stored.stamped | sample.stamped):
+            if apart > apart_ntp64 and not sample.stamped:
                 return True
     return False
 

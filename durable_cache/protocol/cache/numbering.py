@@ -292,7 +292,7 @@ class KnownSource:
         live = self.numberings.get(self.current)
         if live is None or live.declared or self.current == epoch:
             return False
-        if live.is_of_another(incarnation) or live.name_lost:
+        if live.is_of_another(incarnation) or live.name_lost or live.foreign:
             return False
         return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(declared)
 

@@ -70,6 +70,7 @@ class Purges:
                 self._purges[_stream(name)] = purge
                 self._last_entry = max(self._last_entry, purge.entry_id)
         self._untold.update(stream for stream, purge in self._purges.items() if purge.pending)
+        self.watch(self.pending())  # the door may not know of them yet
 
     def every(self) -> list[Floor]:
         """Return the floors of every purge there was."""
