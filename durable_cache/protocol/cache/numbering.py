@@ -292,7 +292,7 @@ class KnownSource:
         live = self.numberings.get(self.current)
         if live is None or live.declared or self.current == epoch:
             return False
-        if live.is_of_another(incarnation) or live.name_lost or live.foreign:
+        if live.is_of_another(incarnation) or live.foreign:
             return False
         return not 0 < ntp64_to_ns(live.newest_ntp64) < frame_start_ns(declared)
 
@@ -319,6 +319,7 @@ class KnownSource:
             new.parked = old.parked or new.parked
             new.incarnation = new.incarnation or old.incarnation
             new.name_lost |= old.name_lost
+            new.foreign |= old.foreign
             new.declared = new.declared or old.declared
         if self.current == epoch:
             self.current = into
