@@ -64,7 +64,7 @@ from durable_cache.protocol.subscriber.reading import Reading, Readings, Seam
 from durable_cache.protocol.subscriber.run_names import RunNames, under
 from durable_cache.protocol.subscriber.run_table import shorten
 from durable_cache.protocol.subscriber.too_large import TooLarge
-from durable_cache.protocol.subscriber.twins import Twins, told_apart
+from durable_cache.protocol.subscriber.twins import Twins, parted, told_apart
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
 
 _SECOND_NS = 1_000_000_000
@@ -327,7 +327,7 @@ class History:
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
         given = self._given(answer.parts)
-        answer = replace(answer, parts=told_apart(answer.parts, given))
+        answer = replace(answer, parts=told_apart(parted(answer.parts), given))
         self.names.agree(answer.parts, partial(self._held.shown, self._sources))
         shorten(self._reached, self._options.places_max)
         self._twins.learn(answer.parts, self.names, given)

@@ -34,6 +34,39 @@ _Run = dict[int, tuple[str, int]]
 """What was published under each number: its key and its time."""
 
 
+def parted(parts: Sequence[AnswerPart]) -> tuple[AnswerPart, ...]:
+    """Return the parts of an answer; of two runs that two call by one epoch the earlier has the
+    next lower one, as caches come to call it (ADR 0215, 0304).
+
+    No token named them, and no number that both have is the same.
+    """
+    runs: dict[Key, dict[int, _Run]] = {}
+    by_tokens = {key for part in parts for key in part.names()}
+    for at, part in enumerate(parts if len(parts) > 1 else ()):
+        for sample in part.samples:
+            key = sample.source, sample.epoch
+            if sample.epoch and key not in by_tokens and sample.ntp64 and not sample.stamped:
+                runs.setdefault(key, {}).setdefault(at, {})[sample.sn] = sample.key, sample.ntp64
+    told = list(parts)
+    for (source, epoch), by in runs.items():
+        below = runs.get((source, epoch - 1), {}).values()
+        for at in _earlier(by):
+            if (source, epoch - 1) not in by_tokens and all(_is_one(by[at], run) for run in below):
+                told[at] = _called(told[at], source, epoch, epoch - 1)
+    return tuple(told)
+
+
+def _earlier(by: dict[int, _Run]) -> list[int]:
+    """Return whose run was published before that of another answerer: no number is the same."""
+    earlier: set[int] = set()
+    for one, two in combinations(by, 2):
+        both = by[one].keys() & by[two]
+        if both and not any(by[one][sn] == by[two][sn] for sn in both):
+            _, at = min((by[at][min(both)][1], at) for at in (one, two))
+            earlier.add(at)
+    return sorted(earlier)
+
+
 def told_apart(
     parts: Sequence[AnswerPart], given: AnswerPart | None = None
 ) -> tuple[AnswerPart, ...]:
@@ -54,7 +87,7 @@ def told_apart(
     for source, runs in nameless.items():
         of_source = [by.get(source, {}) for by in named]
         for at, epoch in _others(runs, of_source, first).items():
-            told[at] = _called(told[at], source, epoch)
+            told[at] = _called(told[at], source, EPOCH_UNKNOWN, epoch)
     return tuple(told[len(every) - len(parts) :])
 
 
@@ -108,15 +141,14 @@ def _is_one(run: _Run, other: _Run) -> bool:
     return bool(same) and all(same)
 
 
-def _called(part: AnswerPart, source: SourceId, epoch: int) -> AnswerPart:
+def _called(part: AnswerPart, source: SourceId, was: int, epoch: int) -> AnswerPart:
     def name(samples: Iterable[Sample]) -> list[Sample]:
         return [
-            msgspec.structs.replace(one, epoch=epoch)
-            if one.source == source and one.epoch == EPOCH_UNKNOWN
-            else one
+            msgspec.structs.replace(one, epoch=epoch) if (one.source, one.epoch) == key else one
             for one in samples
         ]
 
+    key = source, was
     return replace(part, samples=name(part.samples))
 
 
