@@ -322,8 +322,9 @@ class Keeping:
         return self.claiming.read_twice(keys, lambda: self.read_now(timeout_seconds, alone), pause)
 
     def _put(self, position: Position, timestamp: Timestamp | None) -> Receipt:
+        writer = self._publisher.source if self.membership and not self.claiming else None
         run = position.source, position.epoch, position.rewinds
-        key = position_key(self._domain, self._consumer, *run)
+        key = position_key(self._domain, self._consumer, *run, writer)
         return self._publish(key, position, timestamp)
 
     def _publish(self, key: str, position: Position, timestamp: Timestamp | None) -> Receipt:

@@ -45,7 +45,7 @@ _STAMP_STEP = 16
 class Kept(Protocol):
     """Who is told what is written and held."""
 
-    def writes(self, member: KeepingNode, position: Position, ntp64: int) -> None:
+    def writes(self, member: KeepingNode, key: str, position: Position, ntp64: int) -> None:
         """Hear of a position that leaves."""
 
     def held(self, receipt: Receipt) -> None:
@@ -74,6 +74,9 @@ class MemberOptions:
 
 class KeepingNode(Node):
     """A process that reads and writes positions of a consumer, and claims its sources."""
+
+    shares = True
+    """Whether others may have its sources meanwhile."""
 
     def __init__(
         self,
@@ -149,8 +152,10 @@ class KeepingNode(Node):
 
     def _put(self, position: Position, ntp64: int) -> Receipt:
         run = position.source, position.epoch, position.rewinds
-        key = position_key(DOMAIN, CONSUMER, *run)
-        self._kept.writes(self, position, ntp64)
+        shares = self.shares and self._options.caches is None
+        writer = self.writer.source if shares else None
+        key = position_key(DOMAIN, CONSUMER, *run, writer)
+        self._kept.writes(self, key, position, ntp64)
         return self.writer.put(key, encode_position(position), ntp64)
 
     def _are_held(self, receipts: Iterable[Receipt], end_ns: int | None) -> Thread[bool]:

@@ -109,6 +109,8 @@ def chosen_points(random: Random, known: Sequence[Position], rows: _Rows) -> Poi
 class SimOperator(KeepingNode):
     """Who rewinds a consumer of which no member is seen: `rewind_consumer`, played."""
 
+    shares = False
+
     def __init__(
         self,
         world: World,
