@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,8 @@ _DEAD = "dead"
 """Where a position's key has its source, which is never called so."""
 _REWOUND_KEYS = 16
 """Positions that a run may have in a cache: one for each of its last rewinds."""
+_WRITERS_KEYS = 16
+"""Of each of those, positions that members who share it may have in a cache."""
 _CLAIM = "claim"
 """Where a position's key has its epoch."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -160,14 +163,25 @@ def dead_letter_key(domain: str, consumer: str, sample: Sample) -> str:
     return own_key(domain, "consumers", consumer, _DEAD, source, epoch, sn)
 
 
-def position_key(domain: str, consumer: str, source: SourceId, epoch: int, rewinds: int = 0) -> str:
+def position_key(
+    domain: str,
+    consumer: str,
+    source: SourceId,
+    epoch: int,
+    rewinds: int = 0,
+    writer: SourceId | None = None,
+) -> str:
     """Return the key of a consumer's position in one run of a source, so often rewound.
 
     Each rewind has another key, so that no position of before is newer under it (ADR 0235): the
-    first is `<epoch>`, then `<epoch>.1`; after `_REWOUND_KEYS` of them they come round again.
+    first is `<epoch>`, then `<epoch>.1`; after `_REWOUND_KEYS` of them they come round again. What
+    members share has a further part, which is the `writer`'s: what others write who were out of
+    reach is not newer under it, either (ADR 0313).
     """
     slot = rewinds % _REWOUND_KEYS
-    run = f"{epoch}.{slot}" if slot else str(epoch)
+    run = f"{epoch}.{slot}" if slot or writer is not None else str(epoch)
+    if writer is not None:
+        run = f"{run}.{blake2b(str(writer).encode(), digest_size=1).digest()[0] % _WRITERS_KEYS}"
     return own_key(domain, "consumers", consumer, str(source), run)
 
 

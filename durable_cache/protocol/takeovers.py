@@ -91,11 +91,15 @@ class Takeovers:
         for member in frozenset().union(*taken.among) - sharing.members:
             before = self._taken.get(member)
             self._taken[member] = taken if before is None else before.followed_by(member, taken)
+        self._take_back(taken.confirmed)
 
     def rewound(self, before: Iterable[Position], stands: Iterable[Position]) -> None:
         """A rewind began here: what it took back is confirmed a second time from now on."""
         self._leave(before)
-        firsts = {one.run: one.confirmed_to for one in stands}
+        self._take_back({one.run: one.confirmed_to for one in stands})
+
+    def _take_back(self, firsts: Mapping[_Run, int]) -> None:
+        """Runs go on from here: what was confirmed behind it is confirmed a second time."""
         self._taken = {
             member: taken._replace(
                 confirmed={run: min(to, firsts.get(run, to)) for run, to in taken.confirmed.items()}

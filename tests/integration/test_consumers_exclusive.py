@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,6 +28,8 @@ from durable_cache.consumers import (
 )
 from durable_cache.errors import ConfigError, NoMajority
 from durable_cache.protocol.alignment import AlignerOptions
+from durable_cache.protocol.consumers import Position, claim_key, encode_position
+from durable_cache.protocol.majority import LEASE_NS
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.kit.far import FarNetwork
 from tests.kit.proxy import TcpProxy
@@ -255,3 +258,34 @@ def test_what_makes_no_sense_is_refused_at_the_call(
 ) -> None:
     with pytest.raises(ConfigError, match=about):
         declare_reliable_subscriber(network.router, "a/*", print, **arguments)
+
+
+def test_who_meets_a_source_that_another_one_claimed_waits_for_a_lease() -> None:
+    """That one may hand out what it was given, and nothing of it is confirmed yet."""
+    with (
+        LocalNetwork() as network,
+        declare_reliability_cache(network.client(), KEPT, options=FAST),
+        declare_reliable_publisher(
+            network.client(), "a/1", acknowledgements=1, level="memory"
+        ) as publisher,
+        declare_reliable_publisher(
+            network.client(), KEPT[1], acknowledgements=1, level="memory"
+        ) as another,
+    ):
+        claim = Position("a/*", publisher.source, 0, "", -1, fence=1, exclusive=True)
+        key = claim_key("default", "bill", publisher.source)
+        assert another.put(encode_position(claim), key=key).wait(10)
+        handled: list[float] = []
+        with declare_reliable_subscriber(
+            network.client(),
+            "a/*",
+            lambda _: handled.append(time.monotonic()),
+            consumer="bill",
+            exclusive=True,
+            consumer_options=replace(OF_THREE, caches=1),
+        ) as member:
+            wait_until(lambda: member.agreed)
+            began = time.monotonic()
+            assert publisher.put(b"").wait(10)
+            wait_until(lambda: handled)
+            assert handled[0] - began > LEASE_NS / 1e9

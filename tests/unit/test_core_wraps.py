@@ -163,3 +163,22 @@ def test_a_run_behind_a_wrap_is_the_one_whose_token_comes_late(is_started_again:
     cache.take(wrapped(2, 3))
     assert of_run(cache, ONE, 1) == {declared: RangeSet([SnRange(0, 3)])}
     assert cache.acks[-1].incarnation == incarnation_after("0a0a0a0a")
+
+
+def test_what_others_give_of_before_a_wrap_is_taken_where_its_run_is_over() -> None:
+    """A cache that lost everything took what was faster than its token for the run before."""
+    cache = DrivenCache()
+    first, second = frame(BEGAN_NS), frame(BEGAN_NS) + 1
+    token(cache, ONE, first, "0a0a0a0a", fresh=False)
+    cache.take(wrapped(1, 2))
+    ended = [msgspec.structs.replace(one, epoch=first) for one in last(5)]
+    cache.take(ended, Origin.RECOVERED)
+    assert of_run(cache, ONE, 0) == {}, "it may be these that are another run's"
+    token(cache, ONE, second, incarnation_after("0a0a0a0a"), fresh=False)
+    for origin, given in ((Origin.RECOVERED, ended[2:]), (Origin.ALIGNED, ended[:2])):
+        cache.take(given, origin)
+    assert of_run(cache, ONE, 0) == {first: RangeSet([SnRange(END - 4, END)])}
+    cache.take(wrapped(3, 3))
+    cache.wait(200, 1)
+    assert cache.misses == []
+    assert of_run(cache, ONE, 1)[second] == RangeSet([SnRange(3, 3)])

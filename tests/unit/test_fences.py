@@ -76,6 +76,23 @@ def test_a_position_of_before_a_rewind_never_takes_the_place_of_what_was_rewound
     assert position_key("default", "bill", SOURCE, 7, 16) == keys[0], "a run has so many at most"
 
 
+def test_what_two_members_write_of_a_run_does_not_hide_each_other() -> None:
+    """Behind a partition both lie in one cache, and the one of the later fence may be older."""
+    keys = [
+        position_key("default", "bill", SOURCE, 7, rewinds, writer)
+        for rewinds in (0, 1)
+        for writer in (OWNER, EARLIER)
+    ]
+    assert len({*keys}) == 4
+    assert {is_position_key("default", key) for key in keys} == {True}
+    assert {run_key_of(key) for key in keys} == {position_key("default", "bill", SOURCE, 7)}
+
+
+def test_a_run_has_so_many_positions_at_most_however_many_members_had_it() -> None:
+    lives = [SourceId(f"{life:x}", 1) for life in range(1, 1000)]
+    assert len({position_key("default", "bill", SOURCE, 7, 0, life) for life in lives}) == 16
+
+
 def test_an_exclusive_rewind_that_no_majority_held_does_not_outweigh_the_next_owner() -> None:
     """It came to a cache that had not heard of the claim, and from there to all (ADR 0236)."""
     fences = Fences("default")

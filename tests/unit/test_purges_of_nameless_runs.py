@@ -158,3 +158,22 @@ def test_a_time_that_cannot_be_read_is_no_purge_without_one(
     monkeypatch.setattr(purger.index, "rows", fails)
     with pytest.raises(StorageUnavailable):
         told_by(purger, 4)
+
+
+@pytest.mark.parametrize("drained", [True, False], ids=["in the backend", "in the journal"])
+def test_what_was_purged_stays_known_where_the_index_is_lost(tmp_path: Path, drained: bool) -> None:
+    """Else the next run's first number below the floor is taken for a new one of the same run."""
+    with closing(undrained(run_of(FIRST), tmp_path)) as store:
+        if drained:
+            store.drain()
+        store.purge([Floor(STREAM, 4)])
+        store.purge([Floor(STREAM, 2)])  # takes nothing back
+        before, _ = store.index.load(SOURCE)
+    for file in tmp_path.glob("index.db*"):
+        file.unlink()
+    with closing(JournaledStorage(Durable(), tmp_path)) as store:
+        assert store.index.load(SOURCE)[0] == before
+        assert [(*run,) for run in before[0].held] == [(0, 3)]
+        elsewhere = store_of(run_of(NEXT, 2))
+        AlignedStore(elsewhere, Door()).purge(told_by(store, 4))
+        assert held(elsewhere) == [0, 1], "when it was is known, too"

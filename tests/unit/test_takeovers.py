@@ -74,6 +74,19 @@ def test_what_was_confirmed_before_a_rewind_is_told_though_nothing_is_since() ->
     assert takeovers.compare(sharing, stands) == [Twice(OTHER, source, 3, 6)]
 
 
+def test_what_somebody_else_took_back_is_told_too_when_an_owner_returns() -> None:
+    """An operator who saw no member rewound; this one is refused and begins everything anew."""
+    (sharing, views), takeovers = begun_with(OTHER), Takeovers()
+    source = owned_by(OTHER, OWN, OTHER)
+    sharing.see(OTHER, views[OTHER], alive=False)
+    take_over(sharing, takeovers, position(source, 4))
+    takeovers.give_up([position(source, 6)])
+    sharing.lapse()
+    take_over(sharing, takeovers, *rewound([position(source, 6)], {source: Point(1, 2)}))
+    sharing.see(OTHER, views[OTHER], alive=True)
+    assert takeovers.compare(sharing, [position(source, 9)]) == [Twice(OTHER, source, 2, 9)]
+
+
 def test_a_rewind_that_was_given_up_hides_nothing_of_what_was_confirmed() -> None:
     (sharing, views), takeovers = begun_with(OTHER), Takeovers()
     source = owned_by(OTHER, OWN, OTHER)

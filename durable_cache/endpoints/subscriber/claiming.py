@@ -17,7 +17,7 @@ from durable_cache.endpoints.session import (
     watch_tokens_polled,
 )
 from durable_cache.errors import Fenced, NoMajority, StorageUnavailable
-from durable_cache.model.sample import SourceId
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position, is_claim_key, kept_key_expr
 from durable_cache.protocol.majority import Claims, majority_of
 from durable_cache.protocol.wire import parse_history_token, tokens_about
@@ -74,14 +74,18 @@ class Claiming:
 
     def __init__(self, session: Session, domain: str, consumer: str, caches: int) -> None:
         self.reach = Reach(session, domain, consumer, caches)
+        self.own: SourceId | None = None
+        """Who writes our claims, once that is known."""
         self._consumer, self._caches = consumer, caches
         self._lock = Lock()
         self._claims = Claims()
         self._lapses = 0
         self._answered: set[str] | None = None
         """Who answered every page that was read; of the thread that delivers, as the next."""
-        self._showing: dict[str, set[str]] = {}
-        """Who showed a claim of ours as the newest, by its key."""
+        self._newest: dict[tuple[str, str], Sample] = {}
+        """The newest claim that each cache showed, by its id and the claim's key."""
+        self.contested = False
+        """Whether what was read last shows that another member claimed something of it before."""
         self._writing = 0
         """How many threads write positions."""
 
@@ -165,21 +169,31 @@ class Claiming:
 
     def begin_reading(self) -> None:
         """Positions are read from the first page on."""
-        self._answered, self._showing = None, {}
+        self._answered, self._newest, self.contested = None, {}, False
 
-    def note(self, own: SourceId, domain: str, page: Gathered) -> None:
-        """Note who answered, and showed which claims of ours.
+    def note(self, domain: str, page: Gathered) -> None:
+        """Note who answered, and showed which claims.
 
         Raises StorageUnavailable where fewer than a majority said what they hold.
         """
-        before = self._answered
-        self._answered = page.repliers if before is None else before & page.repliers
+        answered = self._answered
+        self._answered = page.repliers if answered is None else answered & page.repliers
         self._check(len(self._answered))
         for replier, part in page.parts.items():
             for sample in part.samples:
-                ours = sample.source == own and is_claim_key(domain, sample.key)
-                if ours and self._claims.is_newest(sample.ntp64):
-                    self._showing.setdefault(sample.key, set()).add(replier)
+                if is_claim_key(domain, sample.key):
+                    self.contested |= sample.source != self.own
+                    before = self._newest.get((replier, sample.key))
+                    if before is None or before.ntp64 < sample.ntp64:
+                        self._newest[replier, sample.key] = sample
+
+    def _showing(self) -> dict[str, set[str]]:
+        """Return who showed a claim of ours as the newest, by its key."""
+        showing: dict[str, set[str]] = {}
+        for (replier, key), sample in self._newest.items():
+            if sample.source == self.own and self._claims.is_newest(sample.ntp64):
+                showing.setdefault(key, set()).add(replier)
+        return showing
 
     def read_twice(
         self, keys: Iterable[str], read: Callable[[], list[Position]], pause: Callable[[], object]
@@ -191,7 +205,7 @@ class Claiming:
         these are too few.
         """
         read()
-        showed = self._showing
+        showed = self._showing()
         pause()
         positions = read()
         for key in keys:

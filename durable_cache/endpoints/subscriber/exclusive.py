@@ -147,7 +147,10 @@ class ExclusiveConsumer(SharingConsumer):
         return False
 
     def _claim(self, due: Sequence[SourceId]) -> bool:
-        """Claim sources; of those that are met for the first time, see that nobody had them."""
+        """Claim sources; of those that are met for the first time, see that nobody had them.
+
+        Who claimed one before, and confirmed nothing of it yet, may go on for a lease.
+        """
         with self._lock:
             fence = max(1, self._positions.fence)
         met = [source for source in due if source not in self._claiming]
@@ -165,8 +168,12 @@ class ExclusiveConsumer(SharingConsumer):
 
     def _stands(self, source: SourceId) -> list[Position]:
         return self._keeping.read_claimed(
-            (source,), self._query_seconds, lambda: None, alone=source
+            (source,), self._query_seconds, self._wait_where_contested, alone=source
         )
+
+    def _wait_where_contested(self) -> None:
+        if self._claiming.contested:
+            self._wait_for_lease()
 
     def _say_unheld(self, *, told: bool) -> bool:
         missing = NoMajority(

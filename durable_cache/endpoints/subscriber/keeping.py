@@ -70,6 +70,8 @@ _LOOK_SECONDS = 0.2
 """How often somebody who waits for an acknowledgement looks whether it still should."""
 _GIVEN_UP_SECONDS = 10.0
 """How long what an exclusive consumer writes may wait for a majority; then it is written anew."""
+_CLAIMS_READ = 16
+"""So many claims to a source that is read alone: the newest may be ours, written again."""
 _NTP64_AFTER = 16
 """A few nanoseconds: Zenoh's Python rounds stamps to whole ones."""
 
@@ -192,6 +194,8 @@ class Keeping:
         self._publisher: ReliablePublisher[Receipt] = ReliablePublisher(
             session, self._kept_key_expr, written
         )
+        if self.claiming is not None:
+            self.claiming.own = self._publisher.source
         try:
             if options.shared:
                 self.membership = Membership(session, domain, consumer, self._publisher.source)
@@ -322,8 +326,9 @@ class Keeping:
         return self.claiming.read_twice(keys, lambda: self.read_now(timeout_seconds, alone), pause)
 
     def _put(self, position: Position, timestamp: Timestamp | None) -> Receipt:
+        writer = self._publisher.source if self.membership and not self.claiming else None
         run = position.source, position.epoch, position.rewinds
-        key = position_key(self._domain, self._consumer, *run)
+        key = position_key(self._domain, self._consumer, *run, writer)
         return self._publish(key, position, timestamp)
 
     def _publish(self, key: str, position: Position, timestamp: Timestamp | None) -> Receipt:
@@ -439,10 +444,12 @@ class Keeping:
         positions = positions_key_expr(self._domain, self._consumer, source)
         found: list[Position] = []
         after: Sample | None = None
+        depth = 1
         if self.claiming is not None:
             self.claiming.begin_reading()
+            depth = 1 if source is None else _CLAIMS_READ  # behind ours lies who had it before
         while True:
-            gathered = asking.page(str(positions), "*", "_max=1", after)
+            gathered = asking.page(str(positions), "*", f"_max={depth}", after)
             after = gathered.following(after)
             if gathered.errors or not gathered.answers:
                 reason = gathered.errors[0] if gathered.errors else "no cache answered"
@@ -451,7 +458,7 @@ class Keeping:
                     "try again"
                 )
             if self.claiming is not None:
-                self.claiming.note(self._publisher.source, self._domain, gathered)
+                self.claiming.note(self._domain, gathered)
             for sample in gathered.ordered():
                 self._newest_ntp64 = max(self._newest_ntp64, sample.ntp64)
                 if sample.kind is Kind.PUT:

@@ -273,8 +273,10 @@ class CacheEngine:
                 self.counts.duplicates += 1
                 continue
             if numbering.follows_wrap(sample.sn):
-                self.counts.beyond += 1
-                continue
+                if not known.is_over(numbering):
+                    self.counts.beyond += 1
+                    continue
+                numbering.window.skip(numbering.window.top + 1, sample.sn - 1)
             numbering.foreign |= event.origin is not Origin.NATIVE
             if numbering.parked is not None and numbering.parked.sn == sample.sn:
                 numbering.parked = None

@@ -385,6 +385,13 @@ class KnownSource:
             epoch = earlier
         return epoch
 
+    def is_over(self, numbering: Numbering) -> bool:
+        """Tell whether a run has a name, and a later one is live: its numbers end where it does.
+
+        What came of the next run before that showed its token is held as its first (ADR 0315).
+        """
+        return bool(numbering.incarnation) and numbering.epoch < self.current
+
     def is_moved(self, epoch: int) -> bool:
         """Tell whether nothing is stored any more under an epoch that lost."""
         return self._epochs.moved_to(self.source, epoch) is not None

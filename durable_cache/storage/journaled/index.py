@@ -11,18 +11,19 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
 from threading import RLock
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from durable_cache.errors import Closed
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, StreamSummary
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import UNNUMBERED_EID, is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
@@ -73,7 +74,7 @@ _PUT_INCARNATION = "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)"
 _DROP_INCARNATION = "DELETE FROM incarnations WHERE zid = ? AND eid = ? AND epoch = ?"
 _fact = msgspec.json.Decoder(list[str | int])
 _marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
-_NOTHING = SampleBatch()
+_NOTHING: Mapping[Stream, StreamSummary] = MappingProxyType({})
 _RUNS_TEXT_MAX = 4 << 20
 """Runs of a source that are read to answer one question: 0.1 s of work."""
 
@@ -353,15 +354,19 @@ class StreamIndex:
             after = rows[-1][:4]
 
     def trimmed(
-        self, floors: Sequence[Floor], *, purged: bool = False, unrecorded: SampleBatch = _NOTHING
+        self,
+        floors: Sequence[Floor],
+        *,
+        purged: bool = False,
+        unrecorded: Mapping[Stream, StreamSummary] = _NOTHING,
     ) -> None:
         """Take in that what is below was removed: by an operator where `purged`, else by retention.
 
-        `unrecorded`: some of it before the backend had it.
+        `unrecorded`: what was there of it, and was never in here.
         """
         with self.transaction() as database:
-            numberings = self._numberings(numberings_of(unrecorded.summaries))
-            put_numberings(database, note_held(numberings, unrecorded.summaries))
+            numberings = self._numberings(numberings_of(unrecorded))
+            put_numberings(database, note_held(numberings, unrecorded))
             infos = self._infos([floor.stream for floor in floors])
             for stream, sn in floors:
                 info = infos[stream]

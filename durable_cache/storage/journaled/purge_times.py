@@ -10,10 +10,10 @@ another cache told of was purged of that cache's run, and stays with the run wit
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from durable_cache.model.sample import SampleBatch, SourceId, Stream
+from durable_cache.model.sample import SourceId, Stream, StreamSummary
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.storage.contract import Floor
@@ -41,10 +41,12 @@ def note_told(database: sqlite3.Connection, told: Iterable[tuple[Floor, int]]) -
 
 
 def note_purges(
-    database: sqlite3.Connection, infos: Iterable[StreamInfo], unrecorded: SampleBatch
+    database: sqlite3.Connection,
+    infos: Iterable[StreamInfo],
+    unrecorded: Mapping[Stream, StreamSummary],
 ) -> None:
-    """Keep what is known of streams as they are purged here; `unrecorded`: what was not drained."""
-    gone = {stream: new.newest_ntp64 for stream, new in unrecorded.summaries.items()}
+    """Keep what is known of streams as they are purged here, with what the index never had."""
+    gone = {stream: new.newest_ntp64 for stream, new in unrecorded.items()}
     known = ((i.stream, i.purged, max(i.newest_ntp64, gone.get(i.stream, 0))) for i in infos)
     _put(database, ((stream, sn, sn, ntp64) for stream, sn, ntp64 in known))
 

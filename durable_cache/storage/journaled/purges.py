@@ -10,17 +10,21 @@ what passed it before the purge and is committed after it is left out then (ADR 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, StreamSummary
 from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.index_rows import StreamInfo
 from durable_cache.storage.journaled.journal import Entry
 
 _KIND = "purge"
 _NOTHING = SampleBatch()
+_NO_INFOS: Mapping[Stream, StreamInfo] = MappingProxyType({})
 _LATEST_MAX = 10_000
 """So many of the latest purges are compared with what is committed: a sample is on its way from the
 door to the journal for seconds, and an index read for each commit would hold up every other one."""
@@ -43,6 +47,15 @@ class _Purge(NamedTuple):
     """From entries up to this one."""
     pending: bool
     """The backend may still hold some of it."""
+    first: int | None = None
+    """The first number that was known to be there; None: nothing was, or nobody noted it."""
+    ntp64: int = 0
+    """When the newest sample that was known of the stream was published."""
+
+    def knowing(self, first: int | None, ntp64: int) -> _Purge:
+        """Return it with a number that was there, and how new what was there is."""
+        firsts = [one for one in (self.first, first) if one is not None and one < self.sn]
+        return self._replace(first=min(firsts, default=None), ntp64=max(ntp64, self.ntp64))
 
 
 class Purges:
@@ -74,23 +87,42 @@ class Purges:
 
     def every(self) -> list[Floor]:
         """Return the floors of every purge there was."""
-        if self._keeper is None:
-            return [Floor(stream, purge.sn) for stream, purge in self._purges.items()]
-        kept = self._keeper.kept(_KIND)
-        return [Floor(_stream(name), _read(value).sn) for name, value in kept.items()]
+        return [Floor(stream, purge.sn) for stream, purge in self._kept().items()]
+
+    def lost_by(
+        self, infos_of: Callable[[Sequence[Stream]], Mapping[Stream, StreamInfo]]
+    ) -> dict[Stream, StreamSummary]:
+        """Return what was there of purges that an index does not know: it is new or older."""
+        purges = self._kept()
+        infos = infos_of([*purges])
+        return {
+            stream: StreamSummary(RangeSet([(p.first, p.sn - 1)]), p.ntp64, p.ntp64, 0)
+            for stream, p in purges.items()
+            if p.first is not None and infos[stream].purged < p.sn
+        }
 
     def begin(
-        self, floors: Iterable[Floor], entry_id: int, unrecorded: Iterable[Sample] = ()
+        self,
+        floors: Iterable[Floor],
+        entry_id: int,
+        unrecorded: Iterable[Sample] = (),
+        recorded: Mapping[Stream, StreamInfo] = _NO_INFOS,
     ) -> None:
         """Note a purge of what entries up to `entry_id`, or the backend, hold below.
 
-        `unrecorded`: what those entries hold of it, and the backend does not.
+        `unrecorded`: what those entries hold of it, and the backend does not; `recorded`: what the
+        index knows. An index that is lost is told of both again (ADR 0314).
         """
         new: dict[Stream, _Purge] = {}
+        before = self._kept()
         for stream, sn in floors:
-            known = new.get(stream) or self._purges.get(stream) or _Purge(0, 0, pending=False)
-            new[stream] = _Purge(max(sn, known.sn), entry_id, pending=True)
+            known = new.get(stream) or before.get(stream) or _Purge(0, 0, pending=False)
+            new[stream] = known._replace(sn=max(sn, known.sn), entry_id=entry_id, pending=True)
+            if (info := recorded.get(stream)) is not None:
+                new[stream] = new[stream].knowing(info.held.first, info.newest_ntp64)
             self._carried_out.pop(stream, None)
+        for sample in unrecorded:
+            new[sample.stream] = new[sample.stream].knowing(sample.sn, sample.ntp64)
         self._keep(new)
         self._untold.update(new)
         self._unrecorded += unrecorded
@@ -173,6 +205,11 @@ class Purges:
         kept = [s for s in entry.batch if s.sn >= floors.get(s.stream, 0)]
         return entry if len(kept) == len(entry.batch) else entry._replace(batch=SampleBatch(kept))
 
+    def _kept(self) -> dict[Stream, _Purge]:
+        if self._keeper is None:
+            return self._purges
+        return {_stream(name): _read(value) for name, value in self._keeper.kept(_KIND).items()}
+
     def _keep(self, purges: dict[Stream, _Purge]) -> None:
         if self._keeper is not None and purges:
             self._keeper.keep(_KIND, {_name(stream): _write(p) for stream, p in purges.items()})
@@ -193,4 +230,4 @@ def _write(purge: _Purge) -> str:
 
 
 def _read(value: str) -> _Purge:
-    return _Purge(*msgspec.json.decode(value, type=tuple[int, int, bool]))
+    return msgspec.json.decode(value, type=_Purge)

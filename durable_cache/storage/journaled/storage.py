@@ -214,8 +214,9 @@ class JournaledStorage:
         """See to it that what was purged stays removed from parts that may have it again."""
         if self.journal is not None:
             floors = self._purges.every() + self.index.purges()
+            lost = self._purges.lost_by(self.index.infos)
             self._purges.begin(floors, self.journal.span()[1])
-            self.index.trimmed(floors, purged=True)
+            self.index.trimmed(floors, purged=True, unrecorded=lost)
             self._purges.told(floors)
 
     def _report(self, finding: str) -> None:
@@ -250,7 +251,7 @@ class JournaledStorage:
         with self._commit_lock:  # a purge is before a commit or behind it
             batch, purged = self._purges.part(batch)
             if len(purged):  # a repeat is told to be one
-                self.index.trimmed((), purged=True, unrecorded=purged)
+                self.index.trimmed((), purged=True, unrecorded=purged.summaries)
             if len(batch) or skips or not len(purged):
                 self._commit(batch, skips)
             return batch
@@ -511,8 +512,9 @@ class JournaledStorage:
                 )
                 # Looked at before the purge is begun, which takes them from what is read back.
                 gone = [sample for sample in waiting if sample.sn < below.get(sample.stream, 0)]
+                infos = self.index.infos([*below])
                 with self._commit_lock:
-                    self._purges.begin(floors, self.backlog.last_id, gone)
+                    self._purges.begin(floors, self.backlog.last_id, gone, infos)
                     self._purges.watch(floors)
                     self.backlog.change(self._purges.without)
             return len(gone) + self._finish_purges()
@@ -525,7 +527,7 @@ class JournaledStorage:
     def _finish_purges(self) -> int:
         if untold := self._purges.untold():
             # Their numbers stay known, so that a repeat that comes late is told to be one.
-            self.index.trimmed(untold, purged=True, unrecorded=self._purges.unrecorded())
+            self.index.trimmed(untold, purged=True, unrecorded=self._purges.unrecorded().summaries)
             self.wildcards.removed(untold)
             for listener in self.on_purged:
                 listener(untold)

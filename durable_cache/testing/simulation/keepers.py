@@ -186,6 +186,10 @@ class SimKeeper(Node):
         newest = self._newest.values()
         yield self.name, [one for one in newest if not _is_letter(one)]
 
+    def answer_all(self) -> Iterator[tuple[str, list[Sample]]]:
+        """Yield positions and claims, as deep as they are."""
+        yield self.name, [one for one in self.stored.values() if not _is_letter(one)]
+
     def letters(self) -> dict[str, bytes]:
         """Return the dead letters that this cache holds, by their keys."""
         return {key: one.payload for key, one in self._newest.items() if _is_letter(one)}

@@ -24,7 +24,7 @@ from durable_cache.protocol.consumers import (
     is_claim_key,
     position_key,
 )
-from durable_cache.protocol.majority import Claims, majority_of
+from durable_cache.protocol.majority import LEASE_SECONDS, Claims, majority_of
 from durable_cache.protocol.resends import RefusalReason
 from durable_cache.protocol.subscriber.positions import join_positions
 from durable_cache.testing.simulation.keepers import DOMAIN, Receipt, SimKeeper, Writer
@@ -45,7 +45,7 @@ _STAMP_STEP = 16
 class Kept(Protocol):
     """Who is told what is written and held."""
 
-    def writes(self, member: KeepingNode, position: Position, ntp64: int) -> None:
+    def writes(self, member: KeepingNode, key: str, position: Position, ntp64: int) -> None:
         """Hear of a position that leaves."""
 
     def held(self, receipt: Receipt) -> None:
@@ -75,6 +75,9 @@ class MemberOptions:
 class KeepingNode(Node):
     """A process that reads and writes positions of a consumer, and claims its sources."""
 
+    shares = True
+    """Whether others may have its sources meanwhile."""
+
     def __init__(
         self,
         world: World,
@@ -99,7 +102,8 @@ class KeepingNode(Node):
         self._lapses = 0
         self._newest_ntp64 = self._fence_read = 0
         self._answered: set[str] | None = None
-        self._showing: dict[str, set[str]] = {}
+        self._claims_shown: dict[tuple[str, str], list[Sample]] = {}
+        """What each cache showed when positions were read last, by claim."""
         self.read_from: frozenset[str] = frozenset()
         """The caches whose positions this process read last."""
 
@@ -149,8 +153,10 @@ class KeepingNode(Node):
 
     def _put(self, position: Position, ntp64: int) -> Receipt:
         run = position.source, position.epoch, position.rewinds
-        key = position_key(DOMAIN, CONSUMER, *run)
-        self._kept.writes(self, position, ntp64)
+        shares = self.shares and self._options.caches is None
+        writer = self.writer.source if shares else None
+        key = position_key(DOMAIN, CONSUMER, *run, writer)
+        self._kept.writes(self, key, position, ntp64)
         return self.writer.put(key, encode_position(position), ntp64)
 
     def _are_held(self, receipts: Iterable[Receipt], end_ns: int | None) -> Thread[bool]:
@@ -183,10 +189,10 @@ class KeepingNode(Node):
 
     # Reading and claiming
 
-    def _read_now(self) -> Thread[list[Position]]:
+    def _read_now(self, *, deep: bool = False) -> Thread[list[Position]]:
         heard: list[tuple[str, list[Sample]]] = []
         ended: list[Outcome] = []
-        asked = ((keeper, keeper.answer) for keeper in self._keepers)
+        asked = ((one, one.answer_all if deep else one.answer) for one in self._keepers)
         self.network.ask(self, asked, _QUERY_SECONDS, heard.append, ended.append)
         while not ended:
             yield WAIT_SECONDS
@@ -194,7 +200,7 @@ class KeepingNode(Node):
             raise StorageUnavailable("positions could not be read")
         self._answered = {name for name, _ in heard}
         self.read_from = frozenset(self._answered)
-        self._showing = {}
+        self._claims_shown = {}
         found: list[Position] = []
         for name, samples in heard:
             for sample in samples:
@@ -203,8 +209,8 @@ class KeepingNode(Node):
                 self._fence_read = max(self._fence_read, position.fence)
                 if not is_claim_key(DOMAIN, sample.key):
                     found.append(position)
-                elif sample.source == self.writer.source and self._claims.is_newest(sample.ntp64):
-                    self._showing.setdefault(sample.key, set()).add(name)
+                    continue
+                self._claims_shown.setdefault((name, sample.key), []).append(sample)
         if self._options.caches is not None:
             self._check(len(self._answered))
         return join_positions(found)
@@ -214,16 +220,36 @@ class KeepingNode(Node):
             raise StorageUnavailable("fewer caches than a majority told where it stands")
 
     def _read_claimed(
-        self, sources: Iterable[SourceId], pause_seconds: float
+        self, sources: Iterable[SourceId], *, met: bool = False
     ) -> Thread[list[Position]]:
-        yield from self._read_now()
-        showed = self._showing
-        yield pause_seconds
+        yield from self._read_now(deep=met)
+        keys = [claim_key(DOMAIN, CONSUMER, source) for source in sources]
+        showed = {key: self._showing(key) for key in keys}
+        if not met or any(map(self._is_contested, keys)):
+            yield LEASE_SECONDS
         positions = yield from self._read_now()
-        for source in sources:
-            key = claim_key(DOMAIN, CONSUMER, source)
-            self._check(len(showed.get(key, set()) & (self._answered or set())))
+        for key in keys:
+            self._check(len(showed[key] & (self._answered or set())))
         return positions
+
+    def _showing(self, of_key: str) -> set[str]:
+        """Return which caches showed a claim of ours as the newest."""
+        newest = {
+            name: max(claims, key=lambda one: one.ntp64)
+            for (name, key), claims in self._claims_shown.items()
+            if key == of_key
+        }
+        own = self.writer.source
+        return {
+            name
+            for name, one in newest.items()
+            if one.source == own and self._claims.is_newest(one.ntp64)
+        }
+
+    def _is_contested(self, of_key: str) -> bool:
+        """Tell whether another member claimed it, who may go on for a lease."""
+        shown = (claims for (_, key), claims in self._claims_shown.items() if key == of_key)
+        return any(one.source != self.writer.source for claims in shown for one in claims)
 
     def _claim(self, sources: Iterable[SourceId], fence: int, end_ns: int | None) -> Thread[bool]:
         sent_ns, claimed = self.world.now_ns, sorted(sources)

@@ -35,6 +35,16 @@ from durable_cache.testing.simulation.truth import Publication, Truth
 from durable_cache.testing.simulation.world import World
 
 
+class _Held(NamedTuple):
+    """A position that caches acknowledged to its writer."""
+
+    position: Position
+    ntp64: int
+    key: str
+    acked: frozenset[str]
+    held_ns: int
+
+
 class _Written(NamedTuple):
     """A position that left: when, how it is stamped, what it says is confirmed."""
 
@@ -42,15 +52,12 @@ class _Written(NamedTuple):
     ntp64: int
     told: frozenset[Publication]
     level: int
+    key: str
 
-
-class _Held(NamedTuple):
-    """A position that caches acknowledged to its writer."""
-
-    position: Position
-    ntp64: int
-    acked: frozenset[str]
-    held_ns: int
+    def hides(self, held: _Held) -> bool:
+        """Tell whether who reads this one goes by it, and not by one that is held."""
+        is_newer = self.key == held.key and self.ntp64 >= held.ntp64
+        return is_newer or self.level > held.position.rewinds
 
 
 class _Begun(NamedTuple):
@@ -235,13 +242,12 @@ class MemberPromise:
             return  # it is new, or what stood there was read at an earlier begin
         known = [one for one in held if one.held_ns < begun.read_ns]
         seen = [one for one in known if one.acked & begun.read_from]
-        hiding = (
-            (one.level, one.ntp64)
+        hiding = [
+            one
             for one in self._written[_run(publication)]
             if one.written_ns < begun.read_ns and publication not in one.told
-        )
-        late = max(hiding, default=(-1, -1))
-        if any((one.position.rewinds, one.ntp64) > late for one in seen):
+        ]
+        if any(not any(other.hides(one) for other in hiding) for one in seen):
             self._fail(f"comes to {member.name}, and was known to be held", publication)
         elif seen:
             self._world.occur("processed again after a partition")
@@ -333,14 +339,14 @@ class MemberPromise:
 
     # Positions
 
-    def writes(self, member: KeepingNode, position: Position, ntp64: int) -> None:
+    def writes(self, member: KeepingNode, key: str, position: Position, ntp64: int) -> None:
         """Judge a position that leaves: it says no more than was confirmed."""
         told = frozenset(self._told(position))
         for publication in told:
             if not self._is_confirmed(publication, position.rewinds):
                 self._fail(f"is confirmed by {member.name}'s position, never so", publication)
         own, source = member.writer.source, position.source
-        written = _Written(self._world.now_ns, ntp64, told, position.rewinds)
+        written = _Written(self._world.now_ns, ntp64, told, position.rewinds, key)
         self._written[source, position.epoch].append(written)
         others = (fence for one, fence in self._fences[source].items() if one != own)
         if max(others, default=-1) >= position.fence:
@@ -350,9 +356,9 @@ class MemberPromise:
         """Hear that a writer knows that enough caches hold a position."""
         if not is_claim_key(DOMAIN, receipt.sample.key):
             position = decode_position(receipt.sample.payload)
-            held = _Held(
-                position, receipt.sample.ntp64, frozenset(receipt.acked), self._world.now_ns
-            )
+            sample = receipt.sample
+            acked = frozenset(receipt.acked)
+            held = _Held(position, sample.ntp64, sample.key, acked, self._world.now_ns)
             self._held[position.source, position.epoch].append(held)
 
     def _told(self, position: Position) -> Iterator[Publication]:
@@ -420,8 +426,10 @@ class MemberPromise:
         if self._exclusive or not says or not hides:
             return False
         last = max(says, key=lambda one: one.written_ns)
-        hiding = max(hides, key=lambda one: one.ntp64)
-        return hiding.ntp64 > last.ntp64 and hiding.written_ns < last.written_ns
+        return any(
+            one.key == last.key and one.ntp64 > last.ntp64 and one.written_ns < last.written_ns
+            for one in hides
+        )
 
     def _check_reports(self) -> None:
         """Judge what several members confirmed who live on: one of them said so."""

@@ -18,7 +18,6 @@ import msgspec
 from durable_cache.errors import DurableCacheError, OutcomeUnknown
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.consumers import Position
-from durable_cache.protocol.majority import LEASE_SECONDS
 from durable_cache.protocol.subscriber.positions import Point, rewound
 from durable_cache.testing.simulation.keepers import SimKeeper, Writer
 from durable_cache.testing.simulation.member_keeping import (
@@ -109,6 +108,8 @@ def chosen_points(random: Random, known: Sequence[Position], rows: _Rows) -> Poi
 class SimOperator(KeepingNode):
     """Who rewinds a consumer of which no member is seen: `rewind_consumer`, played."""
 
+    shares = False
+
     def __init__(
         self,
         world: World,
@@ -172,7 +173,7 @@ class SimOperator(KeepingNode):
             claimed |= gained
             if not (yield from self._claim(gained, fence, self._end_ns)):
                 raise OutcomeUnknown("no majority of the caches acknowledges claims")
-            read = yield from self._read_claimed(claimed, LEASE_SECONDS)
+            read = yield from self._read_claimed(claimed)
         return [msgspec.structs.replace(one, fence=fence) for one in read]
 
     @property

@@ -29,7 +29,7 @@ from durable_cache.protocol.consumers import (
     encode_dead_letter,
     next_fence,
 )
-from durable_cache.protocol.majority import LEASE_SECONDS, majority_of
+from durable_cache.protocol.majority import majority_of
 from durable_cache.protocol.members import NO_VIEW, Sharing, View
 from durable_cache.protocol.subscriber.positions import Positions, join_positions
 from durable_cache.protocol.takeovers import Takeovers, Twice
@@ -348,7 +348,7 @@ class SimMember(KeepingNode):
             if not (yield from self._claim(claimed, fence, self._for_a_while())):
                 raise OutcomeUnknown("no majority of the caches acknowledges claims")
             self.may_crash("between claim and reading")
-            read = yield from self._read_claimed(claimed, LEASE_SECONDS)
+            read = yield from self._read_claimed(claimed)
         return read, fence
 
     # Samples
@@ -566,7 +566,7 @@ class SimMember(KeepingNode):
         if not (yield from self._claim((source,), fence, self._for_a_while())) or not met:
             return
         try:
-            stands = yield from self._read_claimed((source,), 0.0)
+            stands = yield from self._read_claimed((source,), met=True)
         except DurableCacheError:
             self._claims.forget((source,))
             raise
