@@ -78,6 +78,19 @@ def test_what_a_page_has_of_another_run_is_not_given_again_as_of_this() -> None:
     assert [one.epoch for one in reader.delivered_samples] == [EPOCH, FRESH - 1]
 
 
+def test_what_is_older_than_all_of_another_run_was_not_read_of_that() -> None:
+    """The publisher's clock was set back: by its number alone it could be one of that run."""
+    names = (*NAMES, Incarnation(SOURCE, EPOCH + 1, "bbbbbbbb"))
+    before = [sample(sn, EPOCH, at=50 + sn) for sn in range(3)]
+    reader = listed(newest=3, token="bbbbbbbb")
+    reader.live(sample(1, at=5))
+    reader.page(before, names=names, cut_after=before[-1])
+    reader.page([sample(2, EPOCH + 1, at=6)], names=names)
+    while reader.fetches:
+        reader.answer(names=names)
+    assert reader.story == [0, 1, 2, 1, 2]
+
+
 def test_a_wrap_lies_between_what_came_and_what_a_page_has_of_a_foreign_run() -> None:
     """The newest of the run before are on the page, and of the next nothing is (seed 2999)."""
     reader = Reader(history=True, newest=2)
