@@ -103,6 +103,11 @@ class Reader:
         answer = Answer((part,), answerers, whole, cut_after)
         self.handle(Fetched(self.fetches.pop(0).fetch_id, answer, self.now))
 
+    def answer_of(self, *parts: AnswerPart) -> None:
+        """Bring an answer of several, each with names of its own."""
+        answer = Answer(parts, len(parts), whole=True, cut_after=None)
+        self.handle(Fetched(self.fetches.pop(0).fetch_id, answer, self.now))
+
     def page(
         self,
         *parts: list[Sample],

@@ -250,10 +250,29 @@ def test_absences_of_a_run_called_otherwise_are_believed_though_its_last_numbers
             reader.answer(absent=(absent(2, 2, AbsenceReason.OTHER_KEY, 77),))
         reader.wait(1)
     reader.handle(HeartbeatReceived(SOURCE, 3, reader.now))
-    assert reader.wanted == [(1, 3)]
+    assert reader.wanted == [(0, 3)]
     reader.answer(sample(1, 77, at=9.1), absent=(absent(2, 3, AbsenceReason.OTHER_KEY, 77),))
     reader.live(sample(4, at=9.4))
     assert reader.story == [0, 1, 0, 1, (2, 2), 4]
+
+
+def test_who_lacks_what_was_passed_on_last_shows_by_an_earlier_number_which_run_it_means() -> None:
+    """Twice as many are asked for with the hole each time, down to the first of the run."""
+    reader = Reader()
+    reader.live(sample(0), sample(1))
+    reader.live(*(sample(sn, at=9 + sn) for sn in range(4)))
+    reader.handle(HeartbeatReceived(SOURCE, 4, reader.now))
+    reader.answer(answerers=0)
+    other_keys = (absent(4, 4, AbsenceReason.OTHER_KEY, 77),)
+    asked = []
+    for _ in range(4):
+        asked += reader.wanted
+        reader.answer(absent=other_keys)
+        reader.wait(2)
+    assert asked == [(4, 4), (3, 4), (2, 4), (0, 4)]
+    reader.answer(sample(1, 77, at=10), absent=other_keys)
+    reader.live(sample(5, at=14))
+    assert reader.story == [0, 1, 0, 1, 2, 3, 5]
 
 
 def test_what_an_answerer_explains_of_a_later_run_explains_nothing_of_this() -> None:

@@ -9,14 +9,13 @@ if TYPE_CHECKING:
 
 
 def asked_from(numbering: Numbering) -> int:
-    """Return where to begin: at the first hole, or at what was passed on last before it.
+    """Return where to begin: at the first hole, or at one of those passed on last before it.
 
-    That shows, where others may call the run otherwise, which one they speak of.
+    These show, where others may call the run otherwise, which one they speak of.
     """
-    following = numbering.next_sn or 0
-    behind = following if numbering.gone_from is None else numbering.gone_from
-    shown = numbering.called_otherwise and behind > (numbering.first_sn or 0)
-    return behind - 1 if shown else following
+    behind = numbering.behind_passed_on
+    shown_by = min(numbering.shown_by, behind - (numbering.first_sn or 0))
+    return behind - shown_by if shown_by else numbering.next_sn or 0
 
 
 def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
@@ -36,6 +35,6 @@ def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
         if settled is None and last not in numbering.pending:
             break
         last = last - 1 if settled is None else settled.first - 1
-    shows = (follows and bool(numbering.incarnation)) or numbering.called_otherwise
+    shows = (follows and bool(numbering.incarnation)) or numbering.shown_by > 0
     shows = shows and last + 1 in numbering.pending
     return max(first, last + 1 if shows else last)

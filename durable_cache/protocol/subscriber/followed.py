@@ -290,7 +290,7 @@ class Followed:
         while incarnation and names.is_taken(self.source, named, incarnation):
             named += 1
         begun = Numbering(self.source, named, incarnation, epoch)
-        if fresh or (newest is not None and newest.next_sn is not None):
+        if fresh or (newest is not None and (newest.next_sn is not None or not maybe_stale)):
             begun.begin(0)  # it began while we followed: all of it is ours
         self.numberings.append(begun)
         self.remember(incarnation, named)

@@ -65,8 +65,9 @@ class Numbering:
     fetch: Fetch | None = None
     asked_to: int = -1
     """The last number that was asked for."""
-    called_otherwise: bool = False
-    """Perhaps: an answerer explained missing numbers under an epoch that nothing shows to be it."""
+    shown_by: int = 0
+    """How many numbers before a hole are asked for with it: not 0 once an answerer explained
+    missing numbers under an epoch that nothing shows to be this run."""
     span: int = 0
     dropped_from: int | None = None
     """The lowest number that came while there was no room to hold it."""
@@ -110,6 +111,11 @@ class Numbering:
     def reached(self) -> int:
         """The highest number that is known; -1 where none is."""
         return max(self.top, (self.next_sn or 0) - 1)
+
+    @property
+    def behind_passed_on(self) -> int:
+        """The number behind the last that was passed on."""
+        return (self.next_sn or 0) if self.gone_from is None else self.gone_from
 
     @property
     def began_ntp64_min(self) -> int:
@@ -161,6 +167,12 @@ class Numbering:
         since = self.newest_ntp64 if below is None else self.pending[below].ntp64
         until = self.pending[above].ntp64
         return since < sample.ntp64 < until
+
+    def lies_among(self, sample: Sample) -> bool:
+        """Tell whether a sample lies among those that were passed on, by its number and time."""
+        first, since = self.began or (0, 0)
+        within = since - RESTART_NTP64 <= sample.ntp64 <= self.newest_ntp64
+        return first <= sample.sn and (within or sample.stamped)
 
     def is_called(self, epoch: int, incarnation: str) -> bool:
         """Tell whether somebody means this run: by its name, else by its epoch."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
@@ -19,7 +20,7 @@ from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import is_of_an_earlier
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.reading import Reading
-from durable_cache.protocol.subscriber.while_shown import Waiting, leave, part
+from durable_cache.protocol.subscriber.while_shown import Waiting, leave, part, shown_after
 
 
 @dataclass(slots=True)
@@ -29,10 +30,28 @@ class _Came:
     begun: dict[str, bool] = field(default_factory=dict)
     """The incarnations that its tokens name, and whether each began while we looked."""
     samples: list[Sample] = field(default_factory=list)
+    under: dict[str | None, list[Sample]] = field(default_factory=dict)
+    """The same, by the incarnation whose token was there; None: before a token waits, or goes."""
+    run: str | None = None
+    """The incarnation that what comes now is of."""
+    given: set[tuple[int, int]] = field(default_factory=set)
+    """Number and time of what history passed on as well."""
     shown: str = ""
     """The incarnation whose token is there, where it waits."""
     before: str | None = None
     """The incarnation whose token was there before the first that waits, or that one went."""
+
+    @property
+    def before_next(self) -> str:
+        """The run that what comes now is of, as far as what waits shows it."""
+        return (self.before if self.run is None else self.run) or ""
+
+    def of_run(self, incarnation: str, followed: Followed | None) -> list[Sample]:
+        """Return what came while the token of a run was there."""
+        shown = "" if followed is None else followed.shown
+        before = shown if self.before is None else self.before
+        runs = (incarnation, None) if incarnation == before else (incarnation,)
+        return [one for run in runs for one in self.under.get(run, ())]
 
 
 class Held:
@@ -54,7 +73,9 @@ class Held:
     def add(self, sample: Sample) -> None:
         """Keep a sample."""
         self._waiting.append(sample)
-        self._came.setdefault(sample.source, _Came()).samples.append(sample)
+        came = self._came.setdefault(sample.source, _Came())
+        came.samples.append(sample)
+        came.under.setdefault(came.run, []).append(sample)
 
     def follows_crowd(self, source: SourceId, crowd: Crowd) -> bool:
         """Keep what the crowd has of a source before a token does; tells whether anything waits.
@@ -79,13 +100,15 @@ class Held:
         beside = came.shown or ("" if followed is None else followed.shown)
         begun = fresh or (before and not (stale and beside))
         came.before = beside if came.before is None else came.before
-        came.begun.setdefault(token.incarnation, begun)
+        begun = came.begun.setdefault(token.incarnation, begun)
+        came.run = shown_after(came.before_next, token, begun=begun)
         came.shown = token.incarnation
 
     def gone(self, token: TokenGone) -> None:
         """Keep that a token of a source that waits went."""
         came = self._came[token.source]
         came.before = token.incarnation if came.before is None else came.before
+        came.run = shown_after(came.before_next, token)
         if came.shown == token.incarnation:
             came.shown = ""
         self._waiting.append(token)
@@ -123,27 +146,42 @@ class Held:
                 return True
         return False
 
-    def came_with(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return what came of a foreign run while we looked and is missing among its `samples`.
+    def came_with(
+        self, samples: Sequence[Sample], sources: Sources, incarnation: str
+    ) -> list[Sample]:
+        """Return what came of a run while we looked and is missing among its `samples`.
 
-        These are on a page, in order of their numbers. What came is of their run if one of them
-        came with it, and if its time agrees with its number.
+        These are on a page, in order of their numbers. What came is of their run if its time agrees
+        with its number and the run's token was there, or, of a foreign run, one of them came with
+        it. Behind a wrap numbers are of another run.
         """
-        came = self._came.get(samples[0].source)
+        source = samples[0].source
+        came = self._came.get(source)
         if came is None:
             return []
         sns = [sample.sn for sample in samples]
         found: dict[int, Sample] = {}
-        shown = False
-        for one in came.samples:
+        named = shown = bool(incarnation)
+        for one in came.of_run(incarnation, sources.get(source)) if named else came.samples:
             at = bisect_left(sns, one.sn)
-            if at < len(sns) and sns[at] == one.sn:
+            if at == len(sns) or sns[at] - one.sn > SOURCE_SN_MODULUS // 2:
+                continue
+            if sns[at] == one.sn:
                 shown |= is_one(samples[at], one)
-            elif at < len(sns) and not (
-                is_later(one, samples[at].ntp64) or (at and is_later(samples[at - 1], one.ntp64))
-            ):
+            elif not named or at:
+                earlier = at and is_later(samples[at - 1], one.ntp64)
+                if not earlier and not is_later(one, samples[at].ntp64):
+                    found[one.sn] = one
+            else:  # below all that history has of a named run
                 found[one.sn] = one
         return [*found.values()] if shown else []
+
+    def note_given(self, source: SourceId, samples: Sequence[Sample]) -> None:
+        """History passes on samples of a source: what waits of them is a repeat (ADR 0309)."""
+        came = self._came.get(source)
+        if came is not None:
+            given = {(one.sn, one.ntp64) for one in samples if not one.stamped}
+            came.given |= given.intersection((one.sn, one.ntp64) for one in came.samples)
 
     def brought_the_run_before(self, samples: Sequence[Sample]) -> bool:
         """Tell whether a foreign run on a page began while we looked: one before it came live.
@@ -239,7 +277,7 @@ class Held:
         if not self._waiting:
             return []
         before = {source: came.before or "" for source, came in self._came.items()}
-        waiting, left = part(self._waiting, before, self.has_begun, sources)
+        waiting, left = part(self._take_unread(), before, self.has_begun, sources)
         leave(left, sources, too_late, read)
         self._waiting, self._came = [], {}
         tokens: dict[SourceId, int] = {}
@@ -268,6 +306,17 @@ class Held:
             else:
                 kept.append(one)
         return kept
+
+    def _take_unread(self) -> list[Waiting]:
+        """Return what waits, but for the samples that history passed on."""
+        unread: list[Waiting] = []
+        for one in self._waiting:
+            if isinstance(one, Sample) and (one.sn, one.ntp64) in self._came[one.source].given:
+                self.repeats += 1
+                self._losses.repeated(one.source)
+            else:
+                unread.append(one)
+        return unread
 
 
 def _is_foreign(followed: Followed) -> bool:

@@ -37,7 +37,6 @@ from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.subscriber.events import (
     Answer,
-    AnswerPart,
     AskHistory,
     DeliveryOptions,
     Fetch,
@@ -326,7 +325,7 @@ class History:
         self._deadline_ns = now_ns + self._timeout_ns
         self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
         self._cut = answer.cut_after
-        given = self._given(answer.parts)
+        given = self._readings.given(answer.parts)
         answer = replace(answer, parts=told_apart(parted(answer.parts), given))
         self.names.agree(answer.parts, partial(self._held.shown, self._sources))
         shorten(self._reached, self._options.places_max)
@@ -341,7 +340,7 @@ class History:
             self._begin_anew()
             return
         for key, group in (taken := self._without_later(groups)).items():
-            self._take_group(key, group, now_ns)
+            self._take_group(key, group, groups, now_ns)
         if len({source for source, _ in groups}) < len(groups) or len(taken) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
         if self._options.recovery:
@@ -363,7 +362,9 @@ class History:
         name = self.names.of(key)
         return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *key, name)
 
-    def _take_group(self, key: Key, samples: list[Sample], now_ns: int) -> None:
+    def _take_group(
+        self, key: Key, samples: list[Sample], page: Mapping[Key, list[Sample]], now_ns: int
+    ) -> None:
         if is_unnumbered(key[0]):
             self._take_unnumbered(key, samples)
             return
@@ -375,11 +376,12 @@ class History:
         catches_up, given_as, over = self._since_ns is not None, key, False
         if not name:
             key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns])
-            sns = [*by_sn]
         else:
             over = self._held.is_before_shown(self._sources, name, samples, self.reading)
             is_known = over or key in self._readings
             self._sources.let_follow(*key, name, now_ns, is_known=is_known)
+            by_sn = by_sn if over else self._with_what_came(key, by_sn, page)
+        sns = sorted(by_sn)
         reading = self._held.reading_of(self._sources, *key, name)
         if reading is None or reading.numbering is None:
             late = over or (reading is not None and reading.late)
@@ -436,17 +438,6 @@ class History:
         """Return how far a named run was read, if it was."""
         return self._readings.get((source, self.names.called.get((source, name), -1)))
 
-    def _given(self, parts: Sequence[AnswerPart]) -> AnswerPart | None:
-        """Return what shows the runs without a name that were given so far of sources on a page."""
-        samples = (one for part in parts for one in part.samples) if self._readings else ()
-        runs = (
-            run
-            for source in dict.fromkeys(one.source for one in samples)
-            for run in self._readings.of(source).values()
-        )
-        given = [run.shows for run in runs if run.shows is not None]
-        return AnswerPart(given) if given else None
-
     def _without_later(self, groups: Mapping[Key, list[Sample]]) -> dict[Key, list[Sample]]:
         """Return what of a page is not left to what waits, nor was followed live."""
         taken = dict(groups)
@@ -475,8 +466,10 @@ class History:
         What came of it while we looked is among them, in order of numbers.
         """
         (source, epoch), over = key, False
-        came = self._held.came_with(samples)
-        samples = sorted([*samples, *(self._unread(came, key) if came else ())], key=_SN)
+        came = self._held.came_with(samples, self._sources, "")
+        page = {key: group.samples for key, group in (self._page or {}).items()}
+        unread = self._readings.unread(came, key, page) if came else ()
+        samples = sorted([*samples, *unread], key=_SN)
         followed = self._sources.stands(source)
         if followed is not None:
             epoch, over = followed.place(epoch, samples)
@@ -489,14 +482,14 @@ class History:
             over |= is_of_an_earlier(reached, samples)
         return (source, epoch), {sample.sn: under(sample, epoch) for sample in samples}, over
 
-    def _unread(self, came: list[Sample], key: Key) -> list[Sample]:
-        """Return, of what came while we looked, what is of no other run on a page so far."""
-        source, epoch = key
-        runs = [run for at, run in self._readings.of(source).items() if at != epoch]
-        groups = [g for (of, at), g in (self._page or {}).items() if of == source and at != epoch]
-        known = {(one.sn, one.ntp64) for group in groups for one in group.samples}
-        unknown = (one for one in came if (one.sn, one.ntp64) not in known)
-        return [one for one in unknown if not any(run.has_read(one) for run in runs)]
+    def _with_what_came(
+        self, key: Key, by_sn: dict[int, Sample], page: Mapping[Key, Sequence[Sample]]
+    ) -> dict[int, Sample]:
+        """Return samples of a named run with what came of it while we looked, and nobody has."""
+        samples = [by_sn[sn] for sn in sorted(by_sn)]
+        came = self._held.came_with(samples, self._sources, self.names.of(key))
+        unread = self._readings.unread(came, key, page) if came else ()
+        return by_sn | {one.sn: under(one, key[1]) for one in unread}
 
     def _fits_seam(self, key: Key) -> bool:
         """Tell whether a run is none of a source that an earlier life knew by other runs."""
@@ -555,6 +548,7 @@ class History:
             if group.reading.late:
                 group.report_all((source, epoch), self._outputs)
             elif not is_unnumbered(source):
+                self._held.note_given(source, group.samples)
                 self._reached[source] = max(epoch, self._reached.pop(source, epoch))
         self._fetches.clear()
         samples = self._in_order

@@ -2,8 +2,9 @@
 
 Observers of a foreign source name a run by the time of the first sample that they saw of it, and
 may have seen different ones. What an answerer says of numbers that are missing is believed where a
-sample in the same answer shows that both mean one run. Where an answer holds nothing but absences,
-the number that was delivered before the hole is asked for with it the next time: it shows it.
+sample in the same answer shows that both mean one run. Where none does, the number that was
+delivered before the hole is asked for with it the next time: it shows it. An answerer may lack that
+one: then twice as many are asked for with the hole, and so on (ADR 0310).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _HALF = SOURCE_SN_MODULUS // 2
 """Numbers so far apart lie on either side of a wrap (ADR 0110)."""
+_SHOWN_BY_MAX = 256
+"""Numbers asked for with a hole, so that one of them shows the run."""
 
 
 class Owns(Protocol):
@@ -37,22 +40,28 @@ def called_by(
 ) -> set[int]:
     """Return the epochs by which an answerer calls a numbering; notes where no sample shows it."""
     names = part.names()
-    following = numbering.next_sn or 0
+    following, newest_ntp64 = numbering.next_sn or 0, numbering.newest_ntp64
     called: set[int] = {numbering.epoch}
     others: set[int] = set()
     for sample in part.samples:
         if sample.source != numbering.source or not first <= sample.sn <= last:
             continue
-        # What has been delivered is no later than the latest that was.
-        delivered = sample.sn >= following or sample.ntp64 <= numbering.newest_ntp64
-        (called if delivered and owns(sample, names) else others).add(sample.epoch)
+        passed_on = sample.sn < following
+        if passed_on and not numbering.incarnation:
+            ours = numbering.lies_among(sample)
+        else:
+            ours = owns(sample, names) and not (passed_on and sample.ntp64 > newest_ntp64)
+        (called if ours else others).add(sample.epoch)
     called -= others
-    numbering.called_otherwise |= not numbering.incarnation and any(
+    called_otherwise = not numbering.incarnation and any(
         absence.source == numbering.source
         and absence.epoch not in called
         and max(absence.first, first, following) <= min(absence.last, last)
         for absence in part.absent
     )
+    if called_otherwise:
+        asked_before = max(0, numbering.behind_passed_on - first)
+        numbering.shown_by = max(numbering.shown_by, min(2 * asked_before or 1, _SHOWN_BY_MAX))
     return called
 
 

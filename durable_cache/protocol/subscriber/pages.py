@@ -77,6 +77,8 @@ class Group:
     """All that follows is missing, for nobody said yet where it ends."""
     until_ntp64: int = 0
     """When the next run began, where its end is asked for."""
+    next_run: Key | None = None
+    """What follows, where its end is asked for."""
     fetch: Fetch | None = None
     whole: bool = True
     """All answers to the question under way were whole so far."""
@@ -100,11 +102,11 @@ class Group:
         since = began_ns is not None and newest_ntp64 >= ntp64_from_ns(began_ns)
         return self.reading.resumed or since
 
-    def seek_end(self, until_ntp64: int, *, wraps: bool) -> None:
+    def seek_end(self, next_run: Key, until_ntp64: int, *, wraps: bool) -> None:
         """Miss what follows the last sample: up to the wrap, else as far as anybody says."""
         last = max(map(_SN, self.samples), default=self.reading.next_sn - 1)
         self.end = _LAST_SN if wraps else last
-        self.to_end, self.until_ntp64 = not wraps, until_ntp64
+        self.to_end, self.next_run, self.until_ntp64 = not wraps, next_run, until_ntp64
         self.reading.end_sought = True
         if last < _LAST_SN:
             self.missing.add(last + 1, _LAST_SN)
@@ -123,6 +125,9 @@ class Group:
         """
         self.whole &= answer.whole
         heard = self.whole and answer.cut_after is None
+        for one in (one for part in answer.parts for one in part.samples):
+            if (one.source, one.epoch) == self.next_run and not one.stamped:
+                self.until_ntp64 = min(self.until_ntp64, one.ntp64)
         before, latest_ntp64 = len(self.samples), self.latest_ntp64
         for part in answer.parts:
             called = run.by(part)
@@ -200,7 +205,7 @@ def seek_ends(
             ended = page[before] = Group(reading, [], RangeSet())
         name = names.of(before)
         wraps = bool(name) and names.of(key) == incarnation_after(name)
-        ended.seek_end(min(map(_NTP64, group.samples)), wraps=wraps)
+        ended.seek_end(key, min(map(_NTP64, group.samples)), wraps=wraps)
         group.follows = before, ended
         sought = True
     return sought

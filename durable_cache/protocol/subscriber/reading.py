@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol.restarts import RESTART_NTP64
+from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.run_names import RunNames
 from durable_cache.protocol.subscriber.run_table import RunTable
@@ -66,7 +68,9 @@ class Reading:
 
     def has_read(self, sample: Sample) -> bool:
         """Tell whether a sample lies among the numbers and the times that were delivered."""
-        return self.first_sn <= sample.sn < self.next_sn and sample.ntp64 <= self.newest_ntp64
+        since = 0 if self.began is None else self.began[1] - RESTART_NTP64
+        numbers = self.first_sn <= sample.sn < self.next_sn
+        return numbers and since <= sample.ntp64 <= self.newest_ntp64
 
 
 class Readings(RunTable[Reading]):
@@ -96,6 +100,31 @@ class Readings(RunTable[Reading]):
         reading = self.get(key)
         if reading is not None and reading.began == began:
             del self[key]
+
+    def given(self, parts: Sequence[AnswerPart]) -> AnswerPart | None:
+        """Return what shows the runs without a name that were given so far of sources on a page."""
+        samples = (one for part in parts for one in part.samples) if self else ()
+        runs = (
+            run
+            for source in dict.fromkeys(one.source for one in samples)
+            for run in self.of(source).values()
+        )
+        given = [run.shows for run in runs if run.shows is not None]
+        return AnswerPart(given) if given else None
+
+    def unread(
+        self,
+        came: Sequence[Sample],
+        key: tuple[SourceId, int],
+        page: Mapping[tuple[SourceId, int], Sequence[Sample]],
+    ) -> list[Sample]:
+        """Return, of what came while we looked, what is of no other run that a page brought."""
+        source, epoch = key
+        runs = [run for at, run in self.of(source).items() if at != epoch]
+        groups = [group for (of, at), group in page.items() if of == source and at != epoch]
+        known = {(one.sn, one.ntp64) for group in groups for one in group}
+        unknown = (one for one in came if (one.sn, one.ntp64) not in known)
+        return [one for one in unknown if not any(run.has_read(one) for run in runs)]
 
     def hand_over(self) -> list[tuple[tuple[SourceId, int], Reading]]:
         """Return the runs that were read since this was called last, but those that are over."""

@@ -21,6 +21,16 @@ Left = Mapping[tuple[SourceId, str], Sequence[Sample]]
 """What is of runs before those that history brought, by the names of these runs."""
 
 
+def shown_after(run: str, token: Declared | TokenGone, *, begun: bool = False) -> str:
+    """Return of which run that is what comes after a token came or went, `run` what came before it.
+
+    `begun`: the token's run began while we looked; else the token may be left over of an earlier.
+    """
+    if isinstance(token, TokenGone):
+        return "" if token.incarnation == run else run
+    return token.incarnation if begun or not run else run
+
+
 def part(
     waiting: Sequence[Waiting],
     before: Mapping[SourceId, str],
@@ -46,11 +56,8 @@ def part(
     for at, one in enumerate(waiting):
         source = one.source
         run = shown.get(source, "")
-        if isinstance(one, Declared):
-            if not run or begun(source, one.incarnation):
-                shown[source] = run = one.incarnation
-        elif isinstance(one, TokenGone) and one.incarnation == run:
-            shown[source] = ""
+        if not isinstance(one, Sample):
+            shown[source] = run = shown_after(run, one, begun=begun(source, one.incarnation))
         known = sources.known(source) if at < behind.get(source, -1) else None
         over = known is not None and run and not known.goes_on(run)
         if known is None or not over or isinstance(one, TokenGone):
