@@ -112,7 +112,9 @@ def test_a_bar_says_how_far_work_has_come() -> None:
 def test_a_terminal_that_draws_nothing_gets_lines(program: str) -> None:
     drawn = on_a_terminal(program, 80, "dumb")
     assert "\x1b" not in drawn
-    assert "bold" in drawn or "20 of 20" in drawn or drawn.split() == ["samples", "5", "samples", "6"]
+    assert (
+        "bold" in drawn or "20 of 20" in drawn or drawn.split() == ["samples", "5", "samples", "6"]
+    )
 
 
 @pytest.mark.parametrize(("kind", "said"), [("xterm", "drawn"), ("dumb", "line by line")])
