@@ -71,7 +71,7 @@ from durable_cache.endpoints.status import CacheStatus, status_of
 from durable_cache.endpoints.unnumbered import Plain, Unnumbered, parse_unnumbered
 from durable_cache.endpoints.workers import PREFIX, Lane, Loops, Pool
 from durable_cache.errors import Closed, ConfigError, DurableCacheError
-from durable_cache.model.arguments import check_kind, check_number, read_timeout, refused
+from durable_cache.model.arguments import bounded, check_kind, check_number, read_timeout, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
@@ -555,6 +555,7 @@ def declare_reliability_cache(  # noqa: PLR0913  # one call, as zenoh.ext has it
     try:
         check_session(session)
         chosen.check()
+        chosen = bounded(chosen)
         key_exprs = _texts("key_expr", [key_expr] if _is_one(key_expr) else key_expr)
         excluded = _texts("exclude", exclude)
     except (Closed, ConfigError):

@@ -147,6 +147,24 @@ def check_fields(options: object) -> None:
             check_fields(value)
 
 
+def bounded(options: _OptionsT) -> _OptionsT:
+    """Return checked options in which for ever, in every time, is thirty years, as in waits."""
+    found: dict[str, Any] = {}
+    for name, hint in _hints(type(options)):
+        value = getattr(options, name)
+        if is_dataclass(value) and not isinstance(value, type):
+            inner = bounded(value)
+            if inner is not value:
+                found[name] = inner
+        elif (
+            float in (hint, *get_args(hint))
+            and isinstance(value, (int, float))
+            and value > FOR_EVER_SECONDS
+        ):
+            found[name] = FOR_EVER_SECONDS
+    return replace(options, **found) if found else options
+
+
 @lru_cache(maxsize=64)
 def _hints(options: Any) -> tuple[tuple[str, Any], ...]:
     hints = get_type_hints(options)
@@ -163,7 +181,8 @@ def _fits(value: object, hint: Any) -> bool:
         return True
     if hint in (int, float):
         kinds = int if hint is int else (int, float)
-        return isinstance(value, kinds) and not isinstance(value, (bool, Enum))
+        is_number = isinstance(value, kinds) and not isinstance(value, (bool, Enum))
+        return is_number and value == value  # NaN is no number
     return isinstance(value, origin or hint)
 
 

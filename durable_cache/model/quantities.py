@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from durable_cache.model.arguments import refused
+from durable_cache.model.arguments import FOR_EVER_SECONDS, refused
 
 SECONDS_EXAMPLE = '"90s", "1h 30m" or "7d"'
 BYTES_EXAMPLE = '"64 KiB", "10 MiB" or "2 GB"'
@@ -27,6 +27,7 @@ _BYTES = {
     **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", 1)},
     "KB": 1000.0,
 }
+_BYTES_MAX = 1 << 62
 _PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 
 
@@ -58,7 +59,7 @@ def bytes_of(name: str, value: int | str, least: int) -> int:
     size = read_size(value) if isinstance(value, str) else value
     if isinstance(value, bool) or not isinstance(size, (int, float)) or not size >= least:
         raise refused(name, value, f'a size of at least {least} bytes, as 4000000 or "10 mb"')
-    return int(size)
+    return int(min(size, _BYTES_MAX))
 
 
 def seconds_of(name: str, value: float | str, least: float) -> float:
@@ -69,4 +70,4 @@ def seconds_of(name: str, value: float | str, least: float) -> float:
     span = read_span(value) if isinstance(value, str) else value
     if isinstance(value, bool) or not isinstance(span, (int, float)) or not span >= least:
         raise refused(name, value, f'a duration of at least {least:g} s, as 10 or "60 sec"')
-    return float(span)
+    return float(min(span, FOR_EVER_SECONDS))

@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from typing import NamedTuple, assert_never
 
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_fields, check_kind, check_number, refused
+from durable_cache.model.arguments import bounded, check_fields, check_kind, check_number, refused
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.ranges import RangeSet, SnRange
 
@@ -62,7 +62,7 @@ class ModeOptions:
         seconds = self.confirm_timeout_seconds
         if seconds is not None and not seconds > 0:
             raise refused("confirm_timeout_seconds", seconds, "a number of seconds above 0")
-        return self
+        return bounded(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
 INCARNATION_DIGITS = 8
 """32 random bits: among the few runs of one source within an epoch, two alike are no event."""
+_OWN = KeyExpression("@durable/**")
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -389,6 +390,11 @@ def is_incarnation(text: str) -> bool:
 def own_key(domain: str, *chunks: str) -> str:
     """Return a key of ours: ``@durable/v1/<domain>/…``, which no ``**`` matches."""
     return "/".join(("@durable", "v1", domain, *chunks))
+
+
+def is_own(key_expr: KeyExpression) -> bool:
+    """Tell whether a key of ours is among those named: none is for a program's own samples."""
+    return key_expr.intersects(_OWN)
 
 
 def tokens_about(domain: str, kind: str, key_expr: KeyExpression, owner: str = "*") -> str:

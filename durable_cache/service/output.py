@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +16,18 @@ if TYPE_CHECKING:
     from durable_cache.service.terminal import Bar
 
 Row = Mapping[str, object]
+_DUMB = frozenset({"dumb", "unknown"})
+"""Terminals that show escape sequences rather than obey them, as those of editors do."""
 
 
 def say(text: str) -> None:
     """Write one line for people to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal that moves its cursor; lines are written elsewhere."""
+    return stream.isatty() and os.environ.get("TERM", "") not in _DUMB
 
 
 def counted(count: int, thing: str) -> str:
@@ -66,7 +74,7 @@ def _numeric(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
 
 def write_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Write a table to stdout: drawn on a terminal, aligned lines and nothing else elsewhere."""
-    if sys.stdout.isatty():
+    if can_draw(sys.stdout):
         from durable_cache.service.terminal import show_table
 
         show_table(_cells(rows, columns), columns, _numeric(rows, columns))
@@ -89,7 +97,7 @@ def write_anew(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) ->
         for row in rows:
             print(json.dumps(row, ensure_ascii=False), flush=True)
         return
-    if sys.stdout.isatty():
+    if can_draw(sys.stdout):
         print("\x1b[H\x1b[2J", end="")
     print("\n".join(table_lines(rows, columns)), flush=True)
 
@@ -140,7 +148,7 @@ class Progress:
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if can_draw(self._stream):
             from durable_cache.service.terminal import Bar
 
             self._bar = Bar(self._label, self._total, self._stream)

@@ -51,6 +51,7 @@ from durable_cache.service.logs import CHANGES
 from durable_cache.service.looking import Looking
 from durable_cache.service.measured import Measured
 from durable_cache.service.piping import Piping, pipe_options
+from durable_cache.service.ports import with_ports
 from durable_cache.service.report import ServiceReport, Timeline, report_values
 from durable_cache.service.rest import RestServer, Writing
 from durable_cache.service.volumes import Volume
@@ -93,7 +94,10 @@ class Service:
             undo.callback(self._lock.release)
             self._pool = Pool("service", threads=_pool_threads(options.values()))
             undo.callback(self._pool.close, 1.0)
-            self.session = _open(_with_id(settings.zenoh, directory))
+            zenoh = with_ports(_with_id(settings.zenoh, directory))
+            self.listening = _endpoints(zenoh, "listen")
+            """The endpoints that Zenoh was told to listen on."""
+            self.session = _open(zenoh)
             undo.callback(self.session.close)
             self._writing = Writing(
                 self.session,
@@ -233,11 +237,6 @@ class Service:
         _close(cache, name, time.monotonic() + STOP_SECONDS_MAX, left)
         about = {"storage": name, "samples_left_in_its_journal": left.get(name, 0)}
         _changes_log.info("a storage was removed", extra=about)
-
-    @property
-    def listening(self) -> tuple[str, ...]:
-        """The endpoints the configuration lets Zenoh listen on."""
-        return _endpoints(self.settings.zenoh, "listen")
 
     def report(self) -> ServiceReport:
         """Return what the service does at this moment; cheap."""

@@ -192,6 +192,12 @@ def test_a_deleted_key_has_a_history_and_no_latest_value(served: Served, run: Ru
         (("put", "lab/x", "1", "--timeout", "0"), "--timeout: expected seconds above 0, got 0"),
         (("put", "lab/x", "1", "--domain", "a/b"), "--domain: expected 1 to 64 of"),
         (("put", "", "1"), "key '': a key expression may not be empty"),
+        (("put", "@durable/v1/default/x", "1"), "below @durable/ are durable-cache's own messages"),
+        (("purge", "", "--key-expr", "**"), "'' is no name of a storage"),
+        (("purge", "lab", "--key-expr", "**", "--below", "", "--yes"), "--below: an empty text"),
+        (("consumers", "--reset", "", "--to", "3"), "--reset: an empty text says nothing"),
+        (("consumers", "--reset", "billing", "--to", ""), "--to: an empty text says nothing"),
+        (("loss", "--storage", ""), "--storage: an empty text says nothing"),
         (("replay", "lab/**", "--same-keys", "--pace", "0"), "--pace: expected a number above 0"),
         (("purge", "lab", "--key-expr", "a//b"), "--key-expr: 'a//b': empty chunk"),
         (("streams", "--source", "x/y"), "--source: 'x/y' is no source_id"),
@@ -293,6 +299,7 @@ def test_loss_shows_what_each_subscriber_and_cache_counted(served: Served, run: 
         watched = run("loss", *to_it, "--watch", "--rounds", "2", "--interval", "0.1", "--json")
         rounds = [json.loads(line) for line in watched.stdout.splitlines()]
         assert [row["msg_loss"] for row in rounds if row["at"] == first["at"]] == [4, 4]
+        assert watched.stderr == ""
         http = f"http://127.0.0.1:{served.http_port}/metrics"
         wait_until(lambda: b"samples_lost_total 4\n" in urlopen(http).read())
         for measured in (b'subscribers{mode="at-most-once"} 1', b"uniqueness{", b"reliability{"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -110,6 +111,16 @@ def one_line(result: subprocess.CompletedProcess[str]) -> str:
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
     return lines[0]
+
+
+def test_a_port_that_the_system_chose_is_told(start: Start, run: Run) -> None:
+    process = start("serve", "--listen", "tcp/127.0.0.1:0", DURABLE_CACHE_CONFIG="")
+    process.wait_for(READY)
+    told = re.search(r"listening  (tcp/127\.0\.0\.1:[1-9][0-9]*)\n", process.stderr)
+    assert told is not None, process.stderr
+    assert f"--connect {told[1]}" in process.stderr
+    result = run("put", "lab/x", "1", "--connect", told[1])
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_newcomer_stores_everything_durably(start: Start, run: Run, endpoint: str) -> None:

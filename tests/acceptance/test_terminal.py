@@ -31,14 +31,30 @@ with Progress("copied [b]x[/b]", 20) as progress:
         progress.advance()
 """
 
+ANEW = """
+from durable_cache.service.output import write_anew
+for samples in 5, 6:
+    write_anew([{"samples": samples}], ["samples"], as_json=False)
+"""
+TOP = """
+import sys
+from durable_cache.service.cli import main
+from durable_cache.service.verbs import observe
 
-def on_a_terminal(program: str, columns: int) -> str:
+sys.stdin = sys.stdout
+observe._top_view = lambda arguments: print("drawn") or 0
+observe._top_lines = lambda arguments: print("line by line") or 0
+assert main(["top"]) == 0
+"""
+
+
+def on_a_terminal(program: str, columns: int, kind: str = "xterm") -> str:
     """Run a program on a terminal of so many columns; returns what it drew there."""
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {
         **{k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")},
-        "TERM": "xterm",
+        "TERM": kind,
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     process = subprocess.Popen(
@@ -90,6 +106,20 @@ def test_a_bar_says_how_far_work_has_come() -> None:
     drawn = plain(on_a_terminal(PROGRESS, 100))
     assert "copied [b]x[/b]" in drawn
     assert "20/20" in drawn
+
+
+@pytest.mark.parametrize("program", [TABLE, PROGRESS, ANEW], ids=["table", "bar", "anew"])
+def test_a_terminal_that_draws_nothing_gets_lines(program: str) -> None:
+    drawn = on_a_terminal(program, 80, "dumb")
+    assert "\x1b" not in drawn
+    assert (
+        "bold" in drawn or "20 of 20" in drawn or drawn.split() == ["samples", "5", "samples", "6"]
+    )
+
+
+@pytest.mark.parametrize(("kind", "said"), [("xterm", "drawn"), ("dumb", "line by line")])
+def test_top_draws_where_a_terminal_can(kind: str, said: str) -> None:
+    assert on_a_terminal(TOP, 80, kind).strip() == said
 
 
 def test_a_pipe_gets_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:

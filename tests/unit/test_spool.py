@@ -21,6 +21,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.publisher.events import Standing
 
 ONE, TWO = SourceId("ab12", 7), SourceId("cd34", 7)
+LAST = "does not say which numbering is its last"
 NAMES = {ONE: "0000aaaa", TWO: "0000bbbb"}
 
 
@@ -148,6 +149,12 @@ def test_what_says_whose_it_is_and_how_it_counts_has_a_checksum(tmp_path: Path) 
         ("value = '0000cccc' WHERE kind = 'numbering'", "numbering 'ab12:7/5' fails its check"),
         ("value = 'nonsense' WHERE kind = 'numbering'", "fails its check|incarnation"),
         ("name = 'ab12:7/6' WHERE kind = 'numbering'", "fails its check"),
+        ("name = 'sun' WHERE name = 'sum'", "does not say whose it is"),
+        ("value = 'ab12:7/4' WHERE name = 'current'", LAST),
+        ("name = 'burrent' WHERE name = 'current'", LAST),
+        ("value = '0123456789abcdef' WHERE kind = 'spool' AND name = 'mark'", LAST),
+        ("name = 'marc' WHERE kind = 'spool' AND name = 'mark'", LAST),
+        ("name = 'lasu_sum' WHERE name = 'last_sum'", LAST),
     ):
         with closing(sqlite3.connect(tmp_path / "spool.db")) as database:
             with database:
@@ -212,7 +219,9 @@ def test_a_spool_of_an_earlier_version_is_watched_from_its_first_numbering_on(
     spool.close()
     (tmp_path / "spool.mark").unlink()
     with closing(sqlite3.connect(tmp_path / "spool.db")) as database, database:
-        database.execute("DELETE FROM kept WHERE name = 'mark'")
+        database.execute("DELETE FROM kept WHERE name IN ('mark', 'sum', 'last_sum')")
+        database.execute("DELETE FROM kept WHERE kind = 'numbering_sum'")
+        database.execute("UPDATE kept SET value = '1' WHERE name = 'format'")
     spool = opened(tmp_path)
     assert spool.spooled[0].goes_on
     spool.begin(ONE, 5, NAMES[ONE])  # it goes on

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from durable_cache.endpoints.subscriber.keeping import ConsumerOptions
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_domain, check_fields, check_number, refused
+from durable_cache.model.arguments import bounded, check_domain, check_fields, check_number, refused
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.protocol.consumers import check_consumer
 from durable_cache.protocol.modes import Mode
@@ -88,7 +88,7 @@ class PipeOptions:
             )
         self.durability  # noqa: B018  # raises where the level is none
         self._check_mode()
-        return replace(self, consumer_options=self.consumer_options.checked())
+        return bounded(replace(self, consumer_options=self.consumer_options.checked()))
 
     @property
     def delivery(self) -> DeliveryMode:

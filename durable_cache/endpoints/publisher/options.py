@@ -19,7 +19,7 @@ from durable_cache.endpoints.session import (
     read_qos,
 )
 from durable_cache.errors import ConfigError
-from durable_cache.model.arguments import check_domain, check_fields, check_number, refused
+from durable_cache.model.arguments import bounded, check_domain, check_fields, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.quantities import bytes_of, seconds_of
 from durable_cache.model.sample import Qos
@@ -168,7 +168,7 @@ class PublisherOptions:
         if self.encoding is not None:
             read_encoding(self.encoding)
         self.durability  # noqa: B018  # raises where the level is none
-        return self
+        return bounded(self)
 
     @property
     def durability(self) -> Durability:

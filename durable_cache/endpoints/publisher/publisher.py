@@ -25,6 +25,7 @@ from durable_cache.endpoints.publisher.epochs import ask_epochs
 from durable_cache.endpoints.publisher.in_reach import CachesInReach, resend
 from durable_cache.endpoints.publisher.jobs import run_jobs
 from durable_cache.endpoints.publisher.keys import OwnKeys
+from durable_cache.endpoints.publisher.lacking import Lacking, too_few
 from durable_cache.endpoints.publisher.options import PublisherOptions
 from durable_cache.endpoints.publisher.own_cache import OwnCache
 from durable_cache.endpoints.publisher.receipts import Receipt
@@ -150,6 +151,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         self._callbacks = Callbacks(self.changed, self._jobs)
         bounds = options.engine_options()
         self._caches = CachesInReach(options.domain, key_expr, bounds.acknowledgers_max)
+        self._lacking = Lacking(key_expr, options.acknowledgements)
         self._heartbeats = options.heartbeats()
         self._tokens: ZenohSubscriber | None = None
         self._thread: Thread | None = None
@@ -293,7 +295,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             raise Closed(f"the publisher on {self.key_expr} was closed")
         waiting, unknown = self._engine.unacknowledged, self._engine.unknown - before
         wanted, seen = self._options.acknowledgements, self._engine.caches_in_reach
-        failure = self._engine.last_failure or ("" if seen >= wanted else _too_few(seen))
+        failure = self._engine.last_failure or ("" if seen >= wanted else too_few(seen))
         raise OutcomeUnknown(
             f"{waiting + unknown} samples on {self.key_expr} are not known to be held by "
             f"{wanted} caches; they may be all the same" + (f" ({failure})" if failure else "")
@@ -514,7 +516,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         for event in self._caches.changes(take_token_changes(self._tokens)):
             self._tell(event)
         with self._lock:
-            wake_ns = self._engine.wake_ns()
+            wake_ns, waits = self._engine.wake_ns(), self._engine.unacknowledged > 0
+            seen = self._engine.caches_in_reach
+        self._lacking.look(seen, time.monotonic_ns(), waits=waits)
         if wake_ns is not None and wake_ns <= time.monotonic_ns():
             self._do(self._tell(Tick(moment_now())))
 
@@ -585,10 +589,3 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             self._spool.close()
 
     undeclare = close
-
-
-def _too_few(seen: int) -> str:
-    """Say how many caches could acknowledge, and why there may be others that cannot."""
-    if seen:
-        return f"{seen} in reach"
-    return "none is in reach; a session with a namespace reaches those of its namespace alone"

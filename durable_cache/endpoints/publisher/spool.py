@@ -24,7 +24,9 @@ from durable_cache.protocol.wire import is_incarnation
 from durable_cache.storage.journaled.journal import IncompleteJournal, Journal
 from durable_cache.storage.journaled.locks import DirectoryLock
 
-_FORMAT = "1"
+_FORMAT = "2"
+_UNSUMMED = "1"
+"""Written by earlier versions; nothing tells whether a fact is as they wrote it."""
 _REMEDY = "move the directory away and lose what only it holds"
 _Place = tuple[str, int]
 """(incarnation, sn)."""
@@ -85,9 +87,13 @@ class Spool:
         if not found and not self._journal.entries:
             self._journal.keep("spool", ours)
             return
-        total = found.get("sum", "")  # earlier versions wrote none
-        if total and total != _sum(*(found.get(name, "") for name in ours if name != "sum")):
+        is_unsummed = found.get("format") == _UNSUMMED
+        total = found.get("sum", "")
+        summed = _sum(*(found.get(name, "") for name in ours if name != "sum"))
+        if total != summed and not (is_unsummed and not total):
             raise self._damaged(f"it does not say whose it is; {_REMEDY}")
+        if is_unsummed:
+            ours = {**ours, "format": _UNSUMMED}
         for name, wanted in ours.items():
             if name != "sum" and found.get(name) != wanted:
                 raise ConfigError(
@@ -128,6 +134,7 @@ class Spool:
                 samples.setdefault(numbering, {})[sample.sn] = sample
                 self._waiting.append((entry.entry_id, (name, sample.sn)))
         facts = self._journal.kept("spool")
+        self._check_last(facts)
         self._current = last = facts.get("current", "")
         self._mark = facts.get("mark", "")
         ordered = sorted(self._names, key=lambda at: f"{at[0]}/{at[1]}" == last)
@@ -143,6 +150,15 @@ class Spool:
             if at in samples or f"{at[0]}/{at[1]}" == last
         )
 
+    def _check_last(self, facts: dict[str, str]) -> None:
+        """Raise StorageCorrupt where the facts do not say, for certain, which numbering goes on."""
+        last = [facts.get(name, "") for name in ("current", "mark")]
+        total = facts.get("last_sum", "")
+        if not total and (facts.get("format") == _UNSUMMED or not any((*last, self._names))):
+            return  # nothing began, or it cannot be known
+        if total != _sum(*last):
+            raise StorageCorrupt(f"it does not say which numbering is its last; {_REMEDY}")
+
     def begin(self, source: SourceId, epoch: int, incarnation: str) -> None:
         """Know a numbering durably, before its first sample. Idempotent."""
         name, mark = f"{source}/{epoch}", self._journal.name
@@ -152,7 +168,8 @@ class Spool:
         if not known:
             self._journal.keep("numbering", {name: incarnation})
             self._journal.keep("numbering_sum", {name: _sum(name, incarnation)})
-        self._journal.keep("spool", {"current": name, "mark": mark})
+        last = {"current": name, "mark": mark, "last_sum": _sum(name, mark)}
+        self._journal.keep("spool", last)
         self._names[source, epoch] = incarnation
         self._current, self._mark = name, mark
 

@@ -38,7 +38,7 @@ from durable_cache.errors import (
     RemoteProtocolError,
     StorageUnavailable,
 )
-from durable_cache.model.arguments import check_fields, check_number, refused
+from durable_cache.model.arguments import bounded, check_fields, check_number, refused
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.protocol.consumers import (
@@ -136,7 +136,7 @@ class ConsumerOptions:
             *("caches_seconds", "handover_seconds"),
         ):
             check_number(name, getattr(self, name), 0, whole=False)
-        return self
+        return bounded(self)
 
     @property
     def shared(self) -> bool:

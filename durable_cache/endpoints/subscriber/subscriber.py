@@ -53,7 +53,13 @@ from durable_cache.endpoints.subscriber.mailbox import NEVER_NS, Mailbox
 from durable_cache.endpoints.subscriber.questions import Questions, newest_asked
 from durable_cache.endpoints.subscriber.receiver import Receiver
 from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
-from durable_cache.model.arguments import check_domain, check_fields, check_number, read_timeout
+from durable_cache.model.arguments import (
+    bounded,
+    check_domain,
+    check_fields,
+    check_number,
+    read_timeout,
+)
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
@@ -159,7 +165,7 @@ class SubscriberOptions:
         for name in ("query_timeout_seconds", "overrun_seconds"):
             check_number(name, getattr(self, name), 0, whole=False)
         self.delivery.check()
-        return self
+        return bounded(self)
 
 
 class ReliableSubscriber(Receiving[Sample], Closing):

@@ -84,9 +84,17 @@ class DeliveryOptions:
         if period is not None and (isinstance(period, bool) or not _is_above_zero(period)):
             raise refused("periodic_queries", period, "a number of seconds above 0")
         check_fields(self)
-        for name in ("gap_timeout_seconds", "history_timeout_seconds", "convergence_seconds"):
+        for name in (
+            *("gap_timeout_seconds", "history_timeout_seconds", "convergence_seconds"),
+            *("retry_seconds", "retry_seconds_max", "token_wait_seconds"),
+        ):
             check_number(name, getattr(self, name), 0, whole=False)
-        check_number("subject_losses_max", self.subject_losses_max, 1, whole=True)
+        for name in (
+            *("request_samples_max", "window_size_samples", "pending_samples_max", "sources_max"),
+            *("losses_max", "loss_keys_max", "places_max", "history_page_samples"),
+            "subject_losses_max",
+        ):
+            check_number(name, getattr(self, name), 1, whole=True)
         self.sub_window  # noqa: B018  # raises where it is none
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from durable_cache.errors import ConfigError
-from durable_cache.service.output import say, write_rows
+from durable_cache.service.output import can_draw, say, write_rows
 from durable_cache.service.verbs.losses import nobody_answers
 from durable_cache.service.verbs.options import add_client_options, add_format_option
 from durable_cache.service.verbs.parsing import Verbs, add_verb
@@ -101,7 +101,7 @@ class _Line:
     """One line on stderr: drawn anew on a terminal, written when it changed elsewhere."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._live = can_draw(sys.stderr)
         self._shown = ""
 
     def show(self, text: str) -> None:

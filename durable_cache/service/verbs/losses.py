@@ -116,7 +116,7 @@ def _show_subjects(
 
 def storage_name(name: str) -> str:
     """Return a storage's name, or ``*`` for all; ConfigError for anything else."""
-    if "/" in name or ("*" in name and name != "*"):
+    if not name or "/" in name or ("*" in name and name != "*"):
         raise ConfigError(f"{name[:80]!r} is no name of a storage")
     return name
 
@@ -151,7 +151,7 @@ def _skips(session: Session, storage: str, arguments: argparse.Namespace) -> int
 
 def _watch(session: Session, storage: str, arguments: argparse.Namespace) -> int:
     rounds, as_json = 0, arguments.format == "json"
-    told: Sequence[str] = ()
+    told: Sequence[str] = []
     while True:
         found, silent = _tables(session, storage)
         rows = _rows(found, arguments.limit, people=not as_json)

@@ -17,6 +17,7 @@ from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.selection import parse_source
 from durable_cache.service.output import (
+    can_draw,
     counted,
     say,
     write_anew,
@@ -271,7 +272,7 @@ def _top(arguments: argparse.Namespace) -> int:
         raise ConfigError("--rounds: expected a number above 0; 0 goes on until Ctrl-C")
     if not 1 <= arguments.rows <= _ROWS_MAX:
         raise ConfigError(f"--rows: expected 1 to {_ROWS_MAX}")
-    if arguments.json or arguments.rounds or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if arguments.json or arguments.rounds or not (sys.stdin.isatty() and can_draw(sys.stdout)):
         return _top_lines(arguments)
     return _top_view(arguments)
 

@@ -99,6 +99,14 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{left[0]!r}: one argument too many; quote what holds spaces or wildcards")
         return chosen, left
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an empty text where a shell's variable was empty and everything would be meant."""
+        if value == "" and action.option_strings and action.default is not None:
+            raise argparse.ArgumentError(
+                action, "an empty text says nothing; write a value, or leave the option out"
+            )
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         """Say on one line what is wrong and where help is; exit code 2."""
         wrong = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message)

@@ -15,7 +15,7 @@ from durable_cache.model.arguments import wrong_at
 from durable_cache.model.key_expression import parse_short
 from durable_cache.service.document import read_document
 from durable_cache.service.logs import write_log
-from durable_cache.service.output import Progress, counted, say, write_result
+from durable_cache.service.output import Progress, can_draw, counted, say, write_result
 from durable_cache.service.stopping import Stop
 from durable_cache.service.verbs.options import add_guarantee_options
 from durable_cache.service.verbs.parsing import Verbs, add_verb, in_words_of
@@ -201,7 +201,7 @@ def _watch(pipe: ReliablePipe, stop: Stop, arguments: argparse.Namespace) -> Non
     """Say how far the pipe has come, until it is stopped, failed, or idle for long enough."""
     moved = told = time.monotonic()
     before = shown = pipe.status()
-    is_drawn, reason = sys.stderr.isatty(), ""
+    is_drawn, reason = can_draw(sys.stderr), ""
     with Progress(f"pipe {pipe.name}") as progress:
         while not stop.wait(_WATCH_SECONDS) and pipe.error is None:
             status, now = pipe.status(), time.monotonic()

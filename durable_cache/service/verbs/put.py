@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections import deque
@@ -78,6 +79,8 @@ def _put(arguments: argparse.Namespace) -> int:
     from durable_cache.endpoints.publisher import declare_reliable_publisher
     from durable_cache.service.client import client_session
 
+    # Why caches are silent is said at the end; the publisher's own record would stand beside it.
+    logging.getLogger("durable_cache").addHandler(logging.NullHandler())
     wanted = 0 if arguments.no_wait else arguments.acknowledgements
     with ExitStack() as stack:
         session = stack.enter_context(client_session(arguments))
