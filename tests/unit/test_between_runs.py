@@ -28,7 +28,7 @@ from tests.unit.subscriber_reader import SOURCE, Reader
 from tests.unit.subscriber_reader import sample as heard
 from tests.unit.test_core import EPOCH, ONE, TWO, acknowledged, of_run, run_of, token
 
-THREE = ONE._replace(eid=8)
+THREE, FOUR = ONE._replace(eid=8), ONE._replace(eid=9)
 WAIT = EngineOptions().token_wait_seconds
 
 
@@ -474,8 +474,10 @@ def test_sources_that_show_no_token_any_more_push_out_none_that_do() -> None:
 def test_a_cache_knows_who_shows_a_token_though_it_has_no_room_for_its_windows() -> None:
     """What overtook the next token was filed under the run before (seeds 3840 and 6557)."""
     cache = ended(EngineOptions(sources_max=1))
-    token(cache, TWO, EPOCH, "00000001")
-    cache.take(run_of(TWO, 0, 3))
+    for other in (TWO, THREE, FOUR):
+        token(cache, other, EPOCH, "00000001")
+        cache.take(run_of(other, 0, 3))
+    cache.give(TokenGone(FOUR, "00000001", cache.now))
     cache.seconds = 20
     cache.take(run_of(ONE, 0, 2, seconds=20, run=1))
     assert of_run(cache, ONE, 1) == {}, "nothing says yet whose they are"

@@ -195,7 +195,8 @@ def test_last_samples_of_a_run_whose_token_went_stay_with_it_when_others_give_th
     assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 3)])}
 
 
-def test_two_runs_that_others_call_later_both_take_the_later_names() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_two_runs_that_others_call_later_both_take_the_later_names(restarted: bool) -> None:
     """This cache was away when the first of three runs was declared (seed 1600)."""
     cache = DrivenCache()
     token(cache, ONE, EPOCH, SECOND)
@@ -208,7 +209,11 @@ def test_two_runs_that_others_call_later_both_take_the_later_names() -> None:
         under(EPOCH + 1, run_of(ONE, 0, 3, run=2)),
         under(EPOCH, run_of(ONE, 0, 2, run=1)),
     ):
+        cache.reads = not restarted
         cache.give(Arrived(SampleBatch(given), Origin.ALIGNED, cache.now, theirs))
+        if restarted:
+            cache.start()
+            cache.answer_all()
         cache.wait(2)
     assert of_run(cache, ONE, 1) == {EPOCH: RangeSet([(0, 2)])}
     assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 3)])}
@@ -297,7 +302,9 @@ def test_a_run_takes_the_name_that_another_has_left_without_hearing_of_it_again(
 def test_a_run_gives_way_though_the_cache_is_killed_between_two_moves() -> None:
     one, other = heard_alone(1, SECOND, seconds=0), heard_alone(2, FIRST, seconds=20)
     told = tuple(one.store.index.incarnations([ONE]))
+    other.appends = False
     other.give(Arrived(SampleBatch(one.all()), Origin.ALIGNED, other.now, told))
+    other.appends = True
     other.start()
     align(one, other)
     assert of_run(other, ONE, 2) == {EPOCH + 1: RangeSet([(0, 4)])}
