@@ -57,18 +57,20 @@ def part(
 class BetweenRuns:
     """Which sources show a token, and what came of those that show none.
 
-    At most `samples_max` samples wait; of at most `sources_max` sources it is known whether they
-    show a token. Owned by one thread.
+    At most `samples_max` samples wait; at most `sources_max` sources that show a token are
+    remembered, and as many that show none any more. Owned by one thread.
     """
 
     def __init__(self, sources_max: int, samples_max: int, wait_seconds: float) -> None:
         self._sources_max, self._samples_max = sources_max, samples_max
         self._wait_ns = round(wait_seconds * 1e9)
         self._shown: OrderedDict[SourceId, dict[str, None]] = OrderedDict()
+        self._hidden: OrderedDict[SourceId, None] = OrderedDict()
+        """Those whose last token went; one that had a name and is forgotten counts as one, too."""
         self._waiting: dict[SourceId, list[tuple[int, Sample | SnRange]]] = {}
         """What came of each, with the time at which it waits no longer."""
         self._forgetful = False
-        """There were more sources than are remembered: what is not known means nothing."""
+        """More sources showed a token than are remembered: what is not known means nothing."""
         self.held = 0
         """How many samples wait."""
 
@@ -87,14 +89,19 @@ class BetweenRuns:
 
     def hides(self, source: SourceId, incarnation: str) -> None:
         """See a token go."""
-        shown = self._shown.pop(source, {})
+        shown = self._shown.get(source, {})
         shown.pop(incarnation, None)
-        self._note(source, shown)
+        if not shown:
+            self._shown.pop(source, None)
+            self._hidden[source] = None
+            if len(self._hidden) > self._sources_max:
+                self._hidden.popitem(last=False)
 
     def is_open(self, source: SourceId, *, named: bool) -> bool:
         """Tell whether a source shows no token; `named`: its last run had one, perhaps long ago."""
-        shown = self._shown.get(source)
-        return (named and not self._forgetful) if shown is None else not shown
+        if source in self._shown:
+            return False
+        return source in self._hidden or (named and not self._forgetful)
 
     def shown(self, source: SourceId) -> frozenset[str]:
         """Return which incarnations of a source show a token, as far as they were seen."""
@@ -136,7 +143,7 @@ class BetweenRuns:
             if not waiting:
                 del self._waiting[source]
             expired.append((source, self._given(over)))
-            if source not in self._shown:
+            if source not in self._shown and source not in self._hidden:
                 self._note(source, {"": None})  # it shows its tokens to others, if to anybody
         return expired
 
@@ -148,6 +155,7 @@ class BetweenRuns:
 
     def _note(self, source: SourceId, shown: dict[str, None]) -> None:
         self._shown[source] = shown
+        self._hidden.pop(source, None)
         if len(self._shown) > self._sources_max:
             self._shown.popitem(last=False)
             self._forgetful = True

@@ -25,7 +25,7 @@ class AwaitingTokens:
     def __init__(self, engine: CacheEngine, options: EngineOptions) -> None:
         self._engine = engine
         self._between = BetweenRuns(
-            options.sources_max, options.doubtful_samples_max, options.token_wait_seconds
+            options.tokens_max, options.doubtful_samples_max, options.token_wait_seconds
         )
 
     @property

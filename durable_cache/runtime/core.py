@@ -90,7 +90,7 @@ from durable_cache.protocol.cache.questions import (
 from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
 from durable_cache.runtime.awaiting_tokens import AwaitingTokens
 from durable_cache.runtime.behind_tokens import BehindTokens
-from durable_cache.runtime.calling import call_as_others, name_as_given
+from durable_cache.runtime.calling import Calling
 from durable_cache.runtime.effects import (
     Answered,
     Arrived,
@@ -100,6 +100,8 @@ from durable_cache.runtime.effects import (
     Effect,
     Inquire,
     Inquired,
+    NamedTwice,
+    NameLeft,
     ReportEpochs,
     ResendArrived,
     Started,
@@ -125,13 +127,6 @@ class CoreOptions:
     """How often it is looked whether the backend has what is moved to another epoch."""
     move_polls: int = 150
     """So often; then the move begins anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class _NamedTwice:
-    """Of this source some numbers are here under two names, perhaps of one run."""
-
-    source: SourceId
 
 
 class CacheCore:
@@ -163,16 +158,18 @@ class CacheCore:
         self._admission = Admission(self._options.resources_limit, streams)
         self._screen = screen
         self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
+        claims = self._awaiting_tokens.claims
+        self._calling = Calling(self._engine, claims, self._engine_takes, self._renamed)
         self._resends = Resends(
             self._engine,
-            self._awaiting_tokens.claims,
+            claims,
             load=self._load,
             declare=self._declare,
             within_limit=self._within_limit,
             take=self._engine_takes,
         )
         self._live: deque[CoreEvent] = deque()
-        self._given: deque[CoreEvent | _NamedTwice] = deque()
+        self._given: deque[CoreEvent | NamedTwice | NameLeft] = deque()
         self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=first_moved))
         self._busy_live = self._busy_given = self._busy_moving = False
         self._effects: list[Effect] = []
@@ -348,7 +345,7 @@ class CacheCore:
             self._engine_takes(BatchReceived(batch, origin, now))
             known = (source for source in batch.sources if not self._engine.unknown((source,)))
             twice = heard_twice(batch, map(self._engine.known, known))
-            self._given.extend(map(_NamedTwice, twice))
+            self._given.extend(map(NamedTwice, twice))
 
     def _take_unnumbered(self, batch: SampleBatch) -> Conversation[SampleBatch]:
         """Take the samples that have no number of a source, and return the others."""
@@ -395,7 +392,7 @@ class CacheCore:
             for source in unknown:
                 self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
                 if named_too(self._engine.known(source)):
-                    self._given.append(_NamedTwice(source))
+                    self._given.append(NamedTwice(source))
 
     def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
         """Give samples from publishers' own caches the epochs that these publish under.
@@ -442,7 +439,7 @@ class CacheCore:
                 yield from answer_of(Keep(declaration), Done)
         self._engine_takes(event)
 
-    def _take_given(self, event: CoreEvent | _NamedTwice) -> Conversation[None]:
+    def _take_given(self, event: CoreEvent | NamedTwice | NameLeft) -> Conversation[None]:
         try:
             match event:
                 case Arrived():
@@ -452,8 +449,10 @@ class CacheCore:
                 case ResendArrived():
                     answer = yield from self._resends.judge(event)
                     self._effects.append(answer)
-                case _NamedTwice(source):
+                case NamedTwice(source):
                     yield from self._look_at(source, self._agreement.name_own(source, self._now))
+                case NameLeft(source):
+                    yield from self._look_at(source, self._calling.go_on(source))
                 case Inquired(inquiry_id, _, failed, whole):
                     if failed:
                         self._talks.begin(self._inquire_again(inquiry_id), lambda: None)
@@ -468,9 +467,8 @@ class CacheCore:
 
     def _take_from_others(self, event: Arrived) -> Conversation[None]:
         given = yield from self._take_unnumbered(event.batch)
-        sources = [*dict.fromkeys(sample.source for sample in given)]
-        yield from self._load(sources)
-        every = [self._engine.known(source) for source in sources]
+        yield from self._load(given.sources)
+        every = [*map(self._engine.known, given.sources)]
         try:
             with pinned(*every):
                 yield from self._let_in(event, given, every)
@@ -485,20 +483,22 @@ class CacheCore:
         """Call what others gave as it goes here, and take what may come in now."""
         self._agreement.hear_names(event.names)
         for known in every:
-            later = yield from call_as_others(known, event.names, self.epochs, self._engine_takes)
-            if later is not None:
-                self._effects.append(ReportEpochs(later, are_one=True))
-                self._to_move.append(later)
+            yield from self._calling.as_others(known, event)
         called = called_here(given, event.names, self._engine.known)
         self.put_off += len(given) - len(called)
         for known in every:
-            if not self._awaiting_tokens.claims(known.source):
-                yield from name_as_given(known, called, event.names, self._engine_takes)
+            yield from self._calling.as_given(known, called, event.names)
         batch = yield from self._agreement.settle(called, self._now)
         batch = yield from self._not_removed(batch)
         batch = self._within_limit(batch, event.origin)
         if len(batch):
             self._engine_takes(BatchReceived(batch, event.origin, self._now))
+
+    def _renamed(self, alias: Alias) -> None:
+        """Move what goes by another epoch now."""
+        self._effects.append(ReportEpochs(alias, are_one=True))
+        self._admission.moved(alias.source, alias.stored, alias.epoch)
+        self._to_move.append(alias)
 
     def _look_at(self, source: SourceId, look: Conversation[None]) -> Conversation[None]:
         """Have a conversation about a source that is in memory, and stays there meanwhile."""
@@ -517,9 +517,7 @@ class CacheCore:
             self._effects.append(Inquire(*inquiry))
         for alias in agreement.agreed:
             self._engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))
-            self._effects.append(ReportEpochs(alias, are_one=True))
-            self._admission.moved(alias.source, alias.stored, alias.epoch)
-            self._to_move.append(alias)
+            self._renamed(alias)
         for alias in agreement.revoked:
             self._engine_takes(EpochFreed(alias.source, alias.stored))
             self.epochs.reuse(alias.source, alias.stored)
@@ -544,6 +542,8 @@ class CacheCore:
         if right:
             yield from answer_of(Forget(alias), Done)
             self.epochs.moved(alias)
+            if self._calling.waits(alias.source):
+                self._given.append(NameLeft(alias.source))
         else:
             yield from answer_of(Keep(Disagreed(alias)), Done)
             self._agreement.differ(alias.source, alias.epoch, alias.stored)

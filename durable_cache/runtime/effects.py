@@ -117,6 +117,23 @@ class AskFailed:
     now: Moment
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTwice:
+    """Of this source some numbers are here under two names, perhaps of one run.
+
+    As `NameLeft`, a core tells it itself; it waits in turn with what others gave.
+    """
+
+    source: SourceId
+
+
+@dataclass(frozen=True, slots=True)
+class NameLeft:
+    """Nothing of this source is stored any more under an epoch that a run left."""
+
+    source: SourceId
+
+
 CoreEvent = (
     Started
     | Arrived

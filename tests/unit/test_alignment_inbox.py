@@ -19,6 +19,7 @@ from durable_cache.protocol.cache.events import Alias
 
 SOURCE = SourceId("ab12", 7)
 STREAM = Stream("a/b", SOURCE, 5)
+NAMELESS = Stream("a/b", SOURCE, 0)
 
 
 def appended(sn: int, *, epoch: int = 5, payload: bytes = b"x") -> Appended:
@@ -57,13 +58,23 @@ def test_what_was_stored_comes_in_order_and_before_what_peers_say(inbox: Inbox) 
 
 def test_samples_without_an_epoch_wait_for_their_token(inbox: Inbox, epochs: Epochs) -> None:
     inbox.stored(appended(1, epoch=0), 10.0)
-    inbox.stored(Forgotten((STREAM,)), 10.1)
+    inbox.stored(Forgotten((NAMELESS,)), 10.1)
     inbox.stored(appended(2), 10.2)
     assert taken(inbox, 10.3) == [appended(2)]
     epochs.learn(Alias(SOURCE, 0, 0, 9))
     assert taken(inbox, 11.9) == []
     assert taken(inbox, 12.05) == [appended(1, epoch=9)]
-    assert taken(inbox, 12.2) == [Forgotten((STREAM,))]
+    assert taken(inbox, 12.2) == [Forgotten((NAMELESS,))]
+
+
+def test_what_left_an_epoch_is_told_before_what_takes_it(inbox: Inbox) -> None:
+    """The aligner forgot what came under the epoch since, and pulled it for ever (seed 2128)."""
+    both = SampleBatch([*appended(1, epoch=0).batch, *appended(1).batch])
+    inbox.stored(Appended(both), 10.0)
+    inbox.stored(Forgotten((STREAM,)), 10.1)
+    inbox.stored(appended(2), 10.2)
+    assert taken(inbox, 10.3) == [appended(1), Forgotten((STREAM,)), appended(2)]
+    assert taken(inbox, 12.05) == [appended(1, epoch=0)]
 
 
 def test_what_was_stored_is_never_left_out_in_silence(inbox: Inbox) -> None:
@@ -135,7 +146,7 @@ def test_what_was_left_out_wakes_at_once_and_what_has_time_does_not(
     inbox: Inbox, woken: list[str]
 ) -> None:
     inbox.stored(appended(1, epoch=0), 0.0)
-    inbox.stored(Forgotten((STREAM,)), 0.0)
+    inbox.stored(Forgotten((NAMELESS,)), 0.0)
     assert not woken
     inbox.stored(appended(2, payload=bytes(9_000)), 0.0)
     assert woken == ["woken"]

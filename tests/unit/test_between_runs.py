@@ -28,6 +28,7 @@ from tests.unit.subscriber_reader import SOURCE, Reader
 from tests.unit.subscriber_reader import sample as heard
 from tests.unit.test_core import EPOCH, ONE, TWO, acknowledged, of_run, run_of, token
 
+THREE, FOUR = ONE._replace(eid=8), ONE._replace(eid=9)
 WAIT = EngineOptions().token_wait_seconds
 
 
@@ -441,13 +442,46 @@ def _numbers(each: Sample | SnRange) -> range:
     return range(each.sn, each.sn + 1) if isinstance(each, Sample) else range(each[0], each[1] + 1)
 
 
-def test_where_sources_were_forgotten_nothing_waits_that_is_not_known_to_show_no_token() -> None:
+def test_where_tokens_were_forgotten_nothing_waits_that_is_not_known_to_show_none() -> None:
     between = BetweenRuns(1, 10, 1.0)
     assert between.is_open(ONE, named=True)
     between.shows(ONE, "00000001")
     between.hides(ONE, "00000001")
     assert between.is_open(ONE, named=True)
     between.shows(TWO, "00000001")
+    assert between.is_open(ONE, named=False), "it shows none, and is remembered"
+    between.shows(THREE, "00000001")
+    assert not between.is_open(TWO, named=True)
+    assert between.is_open(ONE, named=True)
+    between.hides(THREE, "00000001")
+    assert between.is_open(THREE, named=True)
+
+
+def test_sources_that_show_no_token_any_more_push_out_none_that_do() -> None:
+    """A cache runs for months, and each publisher that begins anew is a source of its own."""
+    between = BetweenRuns(2, 10, 1.0)
+    between.shows(ONE, "00000001")
+    for number in range(10):
+        gone = ONE._replace(eid=100 + number)
+        between.shows(gone, "00000002")
+        between.hides(gone, "00000002")
     assert not between.is_open(ONE, named=True)
-    between.hides(TWO, "00000001")
-    assert between.is_open(TWO, named=True)
+    between.hides(ONE, "00000001")
+    assert between.is_open(ONE, named=True)
+    assert between.is_open(ONE._replace(eid=100), named=True), "forgotten, and shows none"
+
+
+def test_a_cache_knows_who_shows_a_token_though_it_has_no_room_for_its_windows() -> None:
+    """What overtook the next token was filed under the run before (seeds 3840 and 6557)."""
+    cache = ended(EngineOptions(sources_max=1))
+    for other in (TWO, THREE, FOUR):
+        token(cache, other, EPOCH, "00000001")
+        cache.take(run_of(other, 0, 3))
+    cache.give(TokenGone(FOUR, "00000001", cache.now))
+    cache.seconds = 20
+    cache.take(run_of(ONE, 0, 2, seconds=20, run=1))
+    assert of_run(cache, ONE, 1) == {}, "nothing says yet whose they are"
+    token(cache, ONE, EPOCH + 2, "00000002")
+    cache.wait(2)
+    assert of_run(cache, ONE, 0) == {EPOCH: runs(3)}
+    assert of_run(cache, ONE, 1) == {EPOCH + 2: runs(2)}

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
-from durable_cache.protocol.cache.events import EngineOptions, Origin
+from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
-from durable_cache.runtime.effects import Inquired
+from durable_cache.runtime.effects import Arrived, Inquired
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import BEGAN_NS, DrivenCache
@@ -182,3 +182,37 @@ def test_a_number_that_comes_live_under_one_name_and_was_given_under_another_is_
     cache.wait(2)
     assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 4)])}
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(0, 9)])}
+
+
+def test_what_came_by_its_publishers_name_gets_the_one_that_its_token_has_here() -> None:
+    """The index was away when the token came, and the publisher's clock was set back (seed 4279).
+
+    Its own cache gave the run by the epoch that it declared; that was no token's here.
+    """
+    cache = DrivenCache()
+    ours = frame(BEGAN_NS)
+    token(cache, ONE, ours, "0a0a0a0a")
+    cache.take(run_of(ONE, 0, 4))
+    cache.give(TokenGone(ONE, "0a0a0a0a", cache.now))
+    cache.disk_up = False
+    token(cache, ONE, CALLED, "0b0b0b0b", fresh=False)
+    cache.disk_up = True
+    own = called(run_of(ONE, 0, 2, seconds=60, run=1))
+    declared = (Incarnation(ONE, CALLED, "0b0b0b0b"),)
+    cache.give(Arrived(SampleBatch(own), Origin.RECOVERED, cache.now, declared))
+    assert of_run(cache, ONE, 1) == {CALLED: RangeSet([(0, 2)])}
+    cache.wait(1)
+    cache.take(run_of(ONE, 0, 4, seconds=60, run=1))
+    assert cache.store.index.incarnations([ONE])[-1].epoch == ours + 1
+    cache.inquiries()
+    theirs = (Incarnation(ONE, ours, "0a0a0a0a"), Incarnation(ONE, ours + 1, "0b0b0b0b"))
+    given = [
+        msgspec.structs.replace(sample, epoch=ours + 1)
+        for sample in run_of(ONE, 0, 4, seconds=60, run=1)
+    ]
+    cache.give(Arrived(SampleBatch(given), Origin.ALIGNED, cache.now, theirs))
+    (inquiry,) = cache.inquiries()
+    cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, 1) == {ours + 1: RangeSet([(0, 4)])}
+    assert {sample.epoch for sample in cache.all()} == {ours, ours + 1}

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock
 
+from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.alignment import (
@@ -73,10 +74,12 @@ class Inbox:
                 self._overflow()
             else:
                 self._bytes += size
-                if isinstance(event, Forgotten) or _is_young(event):
-                    self._settling.append((now + _SETTLING_SECONDS, event))
+                young, other = _part(event)
+                if young is not None:
+                    self._settling.append((now + _SETTLING_SECONDS, young))
+                if other is None:
                     return  # looked for at every tick
-                self._stored.append(event)
+                self._stored.append(other)
         if idle or self.overflown:
             self._wake()
 
@@ -149,10 +152,22 @@ def _can_wait(event: Stored) -> bool:
     return isinstance(event, ContentRead | ContentEnded)
 
 
-def _is_young(event: Stored) -> bool:
-    return isinstance(event, Appended) and any(
-        s.epoch == EPOCH_UNKNOWN and not is_unnumbered(s.source) for s in event.batch
-    )
+def _part(event: Stored) -> tuple[Stored | None, Stored | None]:
+    """Return what of an event waits for a token, and what does not: an epoch may be used anew."""
+    if isinstance(event, Forgotten):
+        young = any(stream.epoch == EPOCH_UNKNOWN for stream in event.streams)
+        return (event, None) if young else (None, event)
+    if not (isinstance(event, Appended) and any(map(_is_young, event.batch))):
+        return None, event
+    young_samples = [sample for sample in event.batch if _is_young(sample)]
+    if len(young_samples) == len(event.batch):
+        return event, None
+    others = SampleBatch(sample for sample in event.batch if not _is_young(sample))
+    return Appended(SampleBatch(young_samples)), Appended(others)
+
+
+def _is_young(sample: Sample) -> bool:
+    return sample.epoch == EPOCH_UNKNOWN and not is_unnumbered(sample.source)
 
 
 def _size(event: Stored) -> int:

@@ -136,7 +136,7 @@ class Agreement:
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
         self._undecided: OrderedDict[SourceId, float] = OrderedDict()
         self._left: OrderedDict[tuple[SourceId, int], float] = OrderedDict()
-        self._declared: OrderedDict[tuple[SourceId, int], bool] = OrderedDict()
+        self._declared: OrderedDict[tuple[SourceId, int], str] = OrderedDict()
         self._parted: OrderedDict[Alias, bool] = OrderedDict()
         self._agreed = {(alias.source, alias.stored): alias for alias in agreements}
         self.inquiries: list[Inquiry] = []
@@ -148,8 +148,8 @@ class Agreement:
 
     def hear_names(self, names: Iterable[Incarnation]) -> None:
         """Note which epochs tokens declared, as another cache says with what it gives."""
-        for source, epoch, _ in names:
-            _put(self._declared, (source, epoch), True)
+        for source, epoch, incarnation in names:
+            _put(self._declared, (source, epoch), incarnation)
 
     def agree(self, alias: Alias) -> Conversation[None]:
         """Take two epochs for one, durably; what is stored under the loser is then moved."""
@@ -210,7 +210,7 @@ class Agreement:
             self._nameless_answered(pair, inquiry)
             return
         known = self._known_of(source)
-        if self._is_declared(known, loser) and not self._is_declared(known, winner):
+        if self._declared_by(known, loser) > self._declared_by(known, winner):
             winner, loser = loser, winner
         if (yield from self._are_one(pair, inquiry, loser)):
             yield from self.agree(Alias(source, loser, 0, winner))
@@ -251,8 +251,9 @@ class Agreement:
                 return False
         if any(known.canonical(epoch, 0) != epoch for epoch in (one, two)):
             return False  # one of them has become another meanwhile
-        declared = self._is_declared(known, loser)
-        if declared or (yield from self._same_here(known, one, two)) is False:
+        name, other = self._name_of(known, one), self._name_of(known, two)
+        two_runs = self._declared_by(known, loser) and not (name and name == other)
+        if two_runs or (yield from self._same_here(known, one, two)) is False:
             self._differ(pair)
             return False
         return True
@@ -271,11 +272,18 @@ class Agreement:
                 return False
         return True
 
-    def _is_declared(self, known: KnownSource, epoch: int) -> bool:
-        """Tell whether a token said, here or to another cache, that a run goes by an epoch."""
+    def _declared_by(self, known: KnownSource, epoch: int) -> int:
+        """Return 2 where a token named an epoch here, 1 where at another cache, else 0."""
         numbering = known.numberings.get(epoch)
-        here = numbering is not None and (numbering.declared or bool(numbering.incarnation))
-        return here or (known.source, epoch) in self._declared
+        if numbering is not None and (numbering.declared or numbering.incarnation):
+            return 2
+        return int((known.source, epoch) in self._declared)
+
+    def _name_of(self, known: KnownSource, epoch: int) -> str:
+        """Return what a token called the run of an epoch: here, or as another cache says."""
+        numbering = known.numberings.get(epoch)
+        here = "" if numbering is None else numbering.incarnation
+        return here or self._declared.get((known.source, epoch), "")
 
     def _welcome(
         self, source: SourceId, epoch: int, samples: list[Sample]

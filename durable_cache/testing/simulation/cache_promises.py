@@ -112,10 +112,11 @@ class CachePromise:
             return
         floors: dict[Stream, int] = {}
         named = [floor for floor in cache.told_purges if floor.stream.epoch != EPOCH_UNKNOWN]
-        for floor in cache.purged + named:
+        for floor in map(cache.purged_runs.stands, cache.purged + named):
             stream = cache.process.core.epochs.canonical_stream(floor.stream)
             floors[stream] = max(floor.sn, floors.get(stream, 0))
-        for floor in cache.told_purges:  # of no run that has got a name here
+        told = map(cache.purged_runs.stands, cache.told_purges)
+        for floor in told:  # of no run that has got a name here
             floors[floor.stream] = max(floor.sn, floors.get(floor.stream, 0))
         for publication, epoch in found.items():
             sample = publication.sample

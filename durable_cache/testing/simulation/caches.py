@@ -42,6 +42,7 @@ from durable_cache.testing.simulation.publishers import (
     PublisherToken,
     SimPublisher,
 )
+from durable_cache.testing.simulation.purged import PurgedRuns
 from durable_cache.testing.simulation.questions import Heard, Question
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.untold import Heard as HeardRuns
@@ -70,6 +71,7 @@ class SimCache(Listener):
         """Since when each publication is durable here and can be read, as the truth has it."""
         self.named: dict[tuple[SourceId, int], Numbering] = {}
         """Which numbering it calls by an epoch, as what it stores shows."""
+        self.purged_runs = PurgedRuns(self.named)
         self.removed: set[Publication] = set()
         """What retention or a purge took away."""
         self.floors: list[tuple[Numbering, str, int]] = []
@@ -174,7 +176,8 @@ class SimCache(Listener):
         samples = [s for held in self.backend.state.streams.values() for s in held.values()]
         for entry in self._process.journal.waiting():
             samples += entry.batch.samples
-        floors = {floor.stream: floor.sn for floor in sorted(self.purged + self.told_purges)}
+        purges = map(self.purged_runs.stands, self.purged + self.told_purges)
+        floors = {floor.stream: floor.sn for floor in sorted(purges)}
         for sample in samples:
             publication = self.truth.of(sample)
             if publication is None:
@@ -390,6 +393,7 @@ class SimCache(Listener):
         self.removes(floors)
         before = set(self.held_ns)
         if self._process.purge(floors):
+            self.purged_runs.note(floors)
             purged = self.told_purges if told else self.purged
             purged += floors
             self.lost(before)
