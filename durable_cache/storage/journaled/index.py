@@ -312,7 +312,7 @@ class StreamIndex:
     def sources_with_holes(self, limit: int) -> list[SourceId]:
         """Return up to `limit` sources whose numbers are not one unbroken run of one epoch.
 
-        Behind them those of which some numbers have an epoch and some have none: perhaps one run.
+        Behind them those of which tokens named runs, and some numbers have no epoch: perhaps one's.
         """
         rows = self.rows(WITH_HOLES, (limit,))
         return [SourceId(str(zid), int(eid)) for zid, eid in rows]

@@ -50,8 +50,8 @@ CREATE TABLE IF NOT EXISTS purge_times (
 CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
 """
 WITH_HOLES = """SELECT zid, eid FROM numberings AS one
-WHERE json_array_length(held) > 1 OR (epoch = 0 AND EXISTS (SELECT * FROM numberings AS other
-  WHERE other.zid = one.zid AND other.eid = one.eid AND other.epoch > 0))
+WHERE json_array_length(held) > 1 OR (epoch = 0 AND EXISTS (SELECT * FROM names
+  WHERE names.zid = one.zid AND names.eid = one.eid))
 GROUP BY zid, eid ORDER BY max(json_array_length(held) > 1) DESC LIMIT ?"""
 LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
 SELECT zid, eid, epoch, '' FROM numberings WHERE epoch > 0"""
