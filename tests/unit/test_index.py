@@ -125,3 +125,20 @@ def test_sources_with_holes_are_those_whose_numbers_are_not_one_run() -> None:
     index.record(batch(ONE, 6))
     assert index.sources_with_holes(9) == [SOURCE]
     index.close()
+
+
+def test_what_is_here_without_an_epoch_beside_a_named_run_is_looked_at_as_holes_are() -> None:
+    """A question whether both are one run may have been forgotten (seed 519 of the simulator)."""
+    index = StreamIndex()
+    nameless = ONE._replace(epoch=0)
+    index.record(batch(nameless, 0, 1))
+    assert index.sources_with_holes(9) == []
+    index.record(batch(ONE, 0, 1, 2))
+    assert index.sources_with_holes(9) == [], "no token named a run of it"
+    index.declare(SOURCE, ONE.epoch, "0a0a0a0a")
+    assert index.sources_with_holes(9) == [SOURCE]
+    other = SourceId("ff", 1)
+    index.record(batch(ONE._replace(source=other), 0, 2))
+    assert index.sources_with_holes(1) == [other], "holes come first"
+    assert index.sources_with_holes(9) == [other, SOURCE]
+    index.close()

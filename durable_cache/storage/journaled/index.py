@@ -37,6 +37,7 @@ from durable_cache.storage.journaled.index_rows import (
     HAS_ZID,
     LOSE_NAMES,
     SCHEMA,
+    WITH_HOLES,
     NumberingKey,
     NumberingRuns,
     StreamInfo,
@@ -310,11 +311,11 @@ class StreamIndex:
             self._keeper.keep("agreement", {}, gone=[lost])
 
     def sources_with_holes(self, limit: int) -> list[SourceId]:
-        """Return up to `limit` sources whose numbers are not one unbroken run."""
-        rows = self.rows(
-            "SELECT DISTINCT zid, eid FROM numberings WHERE json_array_length(held) > 1 LIMIT ?",
-            (limit,),
-        )
+        """Return up to `limit` sources whose numbers are not one unbroken run of one epoch.
+
+        Behind them those of which tokens named runs, and some numbers have no epoch: perhaps one's.
+        """
+        rows = self.rows(WITH_HOLES, (limit,))
         return [SourceId(str(zid), int(eid)) for zid, eid in rows]
 
     def has_zid(self, zid: str) -> bool:

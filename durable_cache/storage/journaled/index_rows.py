@@ -49,6 +49,10 @@ CREATE TABLE IF NOT EXISTS purge_times (
   PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
 """
+WITH_HOLES = """SELECT zid, eid FROM numberings AS one
+WHERE json_array_length(held) > 1 OR (epoch = 0 AND EXISTS (SELECT * FROM names
+  WHERE names.zid = one.zid AND names.eid = one.eid))
+GROUP BY zid, eid ORDER BY max(json_array_length(held) > 1) DESC LIMIT ?"""
 LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
 SELECT zid, eid, epoch, '' FROM numberings WHERE epoch > 0"""
 """An empty name: a token may have called the run something that is not known any more."""
