@@ -216,3 +216,19 @@ def test_what_came_by_its_publishers_name_gets_the_one_that_its_token_has_here()
     cache.wait(2)
     assert of_run(cache, ONE, 1) == {ours + 1: RangeSet([(0, 4)])}
     assert {sample.epoch for sample in cache.all()} == {ours, ours + 1}
+
+
+def test_two_names_that_are_two_runs_here_are_not_asked_about_whatever_others_give_by_them() -> (
+    None
+):
+    """Another cache calls the later run as the earlier one goes here (seed 10005)."""
+    cache = DrivenCache()
+    later = run_of(ONE, 0, 15, seconds=60, run=1)
+    cache.take(called(run_of(ONE, 0, 4)), Origin.ALIGNED)
+    given = [msgspec.structs.replace(sample, epoch=CALLED + 1) for sample in later]
+    cache.take(given, Origin.ALIGNED)
+    cache.start()
+    cache.inquiries()
+    cache.take(called(later[11:]), Origin.ALIGNED)
+    assert cache.inquiries() == []
+    assert of_run(cache, ONE, 1) == {CALLED + 1: RangeSet([(0, 15)])}

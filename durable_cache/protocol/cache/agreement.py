@@ -301,7 +301,10 @@ class Agreement:
         if ours is not None and (fits is False or not proven):
             twins = yield from self._twins(known, ours, samples)
             for twin in twins if fits is None else ():
-                proven |= (yield from self._same_here(known, epoch, twin)) is True
+                same = yield from self._same_here(known, epoch, twin)
+                proven |= same is True
+                if same is False:  # they are two here, whatever others call them
+                    self._differ((source, *lower_first(epoch, twin)))
         if ours is not None and fits is False:
             for twin in twins:
                 self._differ((source, *lower_first(epoch, twin)))

@@ -44,8 +44,8 @@ class EngineOptions:
     sources_max: int = 10_000
     """Windows in memory; further ones are read back from the stream index."""
     tokens_max: int = 100_000
-    """Sources whose tokens are remembered: they tell of which run a sample is. Each costs a few
-    hundred bytes, a hundredth of its windows; of further ones samples do not wait for a token."""
+    """Sources whose tokens are remembered, a few hundred bytes each; samples of further ones wait
+    for no token."""
     losses_max: int = 10_000
     """Sources whose losses are counted one by one; those of further ones are counted together."""
     gaps_open_max: int = 10_000
