@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
-from durable_cache.protocol.subscriber.events import AnswerPart, HeartbeatReceived, TokenGone
+from durable_cache.protocol.subscriber.events import (
+    AnswerPart,
+    DeliveryOptions,
+    HeartbeatReceived,
+    TokenGone,
+)
 from durable_cache.protocol.wire import AbsenceReason, Incarnation, incarnation_after
 from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, absent, sample
 
@@ -143,6 +148,22 @@ def test_of_a_run_that_began_behind_another_in_our_sight_what_went_before_is_ask
     reader.declared(EPOCH, "bbbbbbbb")
     reader.live(sample(2, at=5))
     assert reader.wanted == [(0, 2)]
+
+
+def test_what_found_no_room_to_wait_goes_behind_the_tokens_that_waited() -> None:
+    """Else number 0 of the next run looks like one of behind a wrap (seed 11564)."""
+    names = (*NAMES, Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    reader = Reader(DeliveryOptions(pending_samples_max=2), history=True)
+    reader.live(sample(LAST - 9, at=1))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(LAST - 8, at=1))
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(sample(0, at=9))
+    reader.page([sample(LAST - 9, EPOCH, at=1), sample(LAST - 8, EPOCH, at=1)], names=names)
+    while reader.fetches:
+        reader.answer(sample(0, FRESH, at=9), names=names)
+    assert reader.story == [LAST - 9, LAST - 8, 0]
 
 
 def test_what_an_answer_calls_the_next_run_shows_where_a_nameless_one_ended() -> None:

@@ -443,10 +443,10 @@ class SubscriberEngine:
 
     # Tokens and heartbeats
 
-    def _declared(self, event: Declared) -> None:
+    def _declared(self, event: Declared, *, waited: bool = False) -> None:
         source, now = event.source, event.now
         fresh, stale = age_of(event, self._began_ns)
-        if self._waits(source, now):
+        if not waited and self._waits(source, now):
             self._held.declare(event, self._sources.known(source), fresh=fresh, stale=stale)
             return
         followed = self._sources.follow(source)
@@ -483,9 +483,9 @@ class SubscriberEngine:
             self._live(sample, now)
         return False
 
-    def _token_gone(self, event: TokenGone) -> None:
+    def _token_gone(self, event: TokenGone, *, waited: bool = False) -> None:
         self._sources.hides(event.source, event.incarnation)
-        if self._waits(event.source, event.now):
+        if not waited and self._waits(event.source, event.now):
             self._held.gone(event)
             return
         self._awaiting.gone(event)
@@ -552,9 +552,9 @@ class SubscriberEngine:
                 self._sources.rest(followed)
         for one in self._held.take(self._sources, self._too_late, history.reading):
             if isinstance(one, Declared):
-                self._declared(one)
+                self._declared(one, waited=True)
             elif isinstance(one, TokenGone):
-                self._token_gone(one)
+                self._token_gone(one, waited=True)
             else:
                 self._take(one, now)
         for followed in self._crowd.passed_by(self._sources, self._outputs):
