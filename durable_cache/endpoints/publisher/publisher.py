@@ -391,13 +391,17 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                             except BaseException as error:
                                 self._not_sent(error)
                                 raise
-                            with self._lock:
+                            if self._wants:
+                                with self._lock:
+                                    self._engine.sent()
+                            else:  # others take the history as it is at one moment (ADR 0318)
                                 self._engine.sent()
-                                if self._own_cache.reading:
+                            if self._own_cache.reading:
+                                with self._lock:
                                     self.changed.notify_all()
-                        elif not (paced and room.holds_up()):
+                        else:
                             put = Put.of(form, payload, attachment, read_ntp64(stamp), now)
-                            sending = self._send_other(put, key, stamp)
+                            sending = self._send_put(put, key, stamp, paced=paced)
                         if sending is not None:
                             if self._keys.unregistered:
                                 self._keys.register(form.key)
@@ -416,11 +420,13 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             deadline = deadline or time.monotonic() + self._options.put_timeout_seconds
             paced = room.wait(deadline)
 
-    def _send_other(self, put: Put, key: str | None, stamp: Timestamp) -> Send | None:
-        """Carry out what a put needs; None where there is no room for it.
+    def _send_put(self, put: Put, key: str | None, stamp: Timestamp, *, paced: bool) -> Send | None:
+        """Carry out what a put needs; None where there is no room for it, or its turn is to come.
 
         Whatever it raises, the engine is told what became of it.
         """
+        if paced and self._room.holds_up():
+            return None
         sending, kept = None, False
         if self._engine.under_way is not None:
             self._ended(_SENT)  # Ctrl-C ended that put: its sample may have left with its number

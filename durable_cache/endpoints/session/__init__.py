@@ -52,6 +52,7 @@ from durable_cache.endpoints.session.asking import (
     reply_error,
     reply_sample,
 )
+from durable_cache.endpoints.session.declared_keys import DeclaredKeys
 from durable_cache.endpoints.session.declaring import (
     Listening,
     RawSample,

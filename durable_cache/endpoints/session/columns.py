@@ -38,10 +38,12 @@ def decode_ordinary(
     received_ns: int,
     payload_bytes_max: int,
     source_of: Callable[[zenoh.EntityGlobalId], SourceId],
+    meet: Callable[[Sequence[str]], None],
 ) -> list[Sample] | None:
     """Decode samples, at least one; None where one of them is out of the ordinary.
 
-    Ordinary is a sample with a number, a timestamp, and a key and a payload within their bounds.
+    `meet` is told their keys. Ordinary is a sample with a number, a timestamp, and a key and a
+    payload within their bounds.
     """
     infos = _column(samples, _source_info)
     if None in infos:
@@ -58,6 +60,7 @@ def decode_ordinary(
     keys = _texts(_column(samples, _key_expr))
     if any(map(is_too_long, keys)):
         return None
+    meet(keys)
     are_of_one = _is_alike(eids) and _is_alike(_column(ids, _zid))
     ntp64, stamp_ids = _read_stamps(stamps)
     return list(

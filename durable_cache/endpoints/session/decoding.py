@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zenoh
 from zenoh import Session
 
 from durable_cache.endpoints.session.columns import decode_ordinary, number_of
+from durable_cache.endpoints.session.declared_keys import DeclaredKeys
 from durable_cache.model.key_expression import is_too_long
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
@@ -61,9 +63,13 @@ class Decoder:
     sources are remembered.
     """
 
-    def __init__(self, own_zid: str, payload_bytes_max: int) -> None:
+    def __init__(
+        self, own_zid: str, payload_bytes_max: int, keys: DeclaredKeys | None = None
+    ) -> None:
+        """`keys` is told which ones come."""
         self._own_zid = own_zid
         self._payload_bytes_max = payload_bytes_max
+        self._keys = keys
         self._sources: dict[SourceId, SourceId] = {}
         self._by_eid: dict[int, tuple[zenoh.ZenohId, SourceId]] = {}
         """The source that bore each entity number last, and its session as zenoh has it."""
@@ -89,7 +95,7 @@ class Decoder:
             return []
         if len(samples) >= _COLUMNS_MIN:
             bytes_max = self._payload_bytes_max
-            decoded = decode_ordinary(samples, received_ns, bytes_max, self._source)
+            decoded = decode_ordinary(samples, received_ns, bytes_max, self._source, self._meet)
             if decoded is not None:
                 return decoded
         return self._one_by_one(samples, received_ns, keep_plain, left_out)
@@ -106,6 +112,7 @@ class Decoder:
         if self._last is None:
             # Not None to compare with: that is what zenoh's own encoding equals.
             self._last = _Last.of(samples[0])
+            self._meet((self._last.key_text,))
         last = self._last
         for sample in samples:
             info = sample.source_info
@@ -122,6 +129,7 @@ class Decoder:
             if key != last.key:
                 last.key, last.key_text = key, str(key)
                 last.key_too_long = is_too_long(last.key_text)
+                self._meet((last.key_text,))
             size = len(payload)
             whole = size <= payload_bytes_max
             if last.key_too_long and (left_out is None or info is not None):
@@ -162,6 +170,10 @@ class Decoder:
                 )
             )
         return decoded
+
+    def _meet(self, keys: Sequence[str]) -> None:
+        if self._keys is not None:
+            self._keys.meet(keys)
 
     def _source(self, told: zenoh.EntityGlobalId) -> SourceId:
         zid, eid = told.zid, told.eid

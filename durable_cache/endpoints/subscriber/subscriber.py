@@ -21,6 +21,7 @@ from durable_cache.endpoints.asking import Asking
 from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.closing import Closing
 from durable_cache.endpoints.session import (
+    DeclaredKeys,
     Decoder,
     Origins,
     Session,
@@ -225,7 +226,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         )
         self._receiver = Receiver(
             self._subscriber,
-            Decoder(own_zid, options.payload_bytes_max),
+            Decoder(own_zid, options.payload_bytes_max, DeclaredKeys(session)),
             self._mailbox,
             options.overrun_seconds,
             self._stopped,

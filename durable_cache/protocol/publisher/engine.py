@@ -141,7 +141,8 @@ class PublisherEngine:
     @property
     def under_way(self) -> Sample | None:
         """The sample that is being sent."""
-        return None if self._under_way is None else self._under_way.sample
+        sending = self._under_way  # another thread may end it between two looks
+        return None if sending is None else sending.sample
 
     def kept(self) -> list[Sample]:
         """Return the samples that the publisher's own cache offers, oldest first."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from itertools import chain
 
 from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet, SnRange
@@ -26,6 +25,9 @@ class History:
     Every older sample precedes every recent one: both are kept in the order they were sent. The
     recent ones of one run are one after another, without holes. What is kept is what was to be
     sent: samples are made of it for those who ask (ADR 0300).
+
+    Where nothing waits to be acknowledged, one thread may add while another reads: a deque becomes
+    a list in one step of the interpreter (ADR 0318).
     """
 
     def __init__(self, depth: int) -> None:
@@ -95,15 +97,16 @@ class History:
         return [sent.sample for sent in found]
 
     def _all(self) -> Iterable[Send]:
-        return chain(self._older.values(), self._recent)
+        return [*self._older.values(), *self._recent]
 
     def _among_recent(self, numbers: range) -> Iterable[Send]:
         """Return the recent samples of these numbers, where all are of one run."""
-        if not self._recent:
+        recent = [*self._recent]
+        if not recent:
             return ()
-        begin = self._recent[0].sn
-        until = min(numbers.stop - begin, len(self._recent))
-        return [self._recent[at] for at in range(max(0, numbers.start - begin), until)]
+        begin = recent[0].sn
+        until = min(numbers.stop - begin, len(recent))
+        return [recent[at] for at in range(max(0, numbers.start - begin), until)]
 
     def _edges(self) -> list[Send]:
         """Return the first and the last sample of each part: runs are kept in their order."""
