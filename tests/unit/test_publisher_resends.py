@@ -29,7 +29,7 @@ from durable_cache.protocol.publisher.events import (
     Tick,
     TokenDeclared,
 )
-from durable_cache.protocol.resends import RefusalReason, ResendRefusal
+from durable_cache.protocol.resends import RESEND_BYTES_MAX, RefusalReason, ResendRefusal
 from durable_cache.protocol.wire import Ack
 from tests.unit.test_publisher import NOW, SOURCE, put_event
 
@@ -310,3 +310,15 @@ def test_what_no_cache_is_known_to_hold_is_not_told() -> None:
     driven.wait(11)
     assert not any(isinstance(output, HandedOver) for output in driven.outputs)
     assert told_by(driven, 0, 2) == [HandedOver(SOURCE, 2, 2)]
+
+
+def test_a_sample_that_no_frame_can_hold_keeps_nothing_behind_it_from_being_sent() -> None:
+    driven = Driven(unacknowledged_bytes_max=1 << 30)
+    driven.engine.handle(CacheAppeared("c1"))
+    (large,) = driven.put(payload=bytes(RESEND_BYTES_MAX))
+    driven.put(2)
+    sent = [sample.sn for resend in driven.wait(5) for sample in resend.samples]
+    assert sent[:2] == [1, 2]
+    assert large.sn not in sent
+    assert driven.engine.last_failure == "cache c1: refused 0..0: too large"
+    assert driven.engine.unacknowledged == 3

@@ -62,7 +62,8 @@ class RunStatus:
     @property
     def behind(self) -> int:
         """How many of the source's numbers are still to be confirmed, as far as caches show."""
-        return self.open + max(0, (self.newest or 0) - self.reached)
+        newest = self.reached if self.newest is None else self.newest
+        return self.open + max(0, newest - self.reached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ from durable_cache.protocol.publisher.events import (
     Send,
 )
 from durable_cache.protocol.publisher.numbering import Numbering, Waiting
-from durable_cache.protocol.resends import FOR_GOOD, in_words
+from durable_cache.protocol.resends import FOR_GOOD, RESEND_BYTES_MAX, RefusalReason, in_words
 
 _SECOND_NS = 1_000_000_000
+_SAMPLE_BYTES_MAX = RESEND_BYTES_MAX - 65_536
+"""Of one sample in a frame; its key takes 32 KiB at most."""
 
 
 class _Cache:
@@ -121,8 +123,9 @@ class Resending:
                 lacking = numbering.lacking(cache_id, before_ns)
                 if lacking and lacking[-1].send is sending:
                     lacking.pop()
-                if lacking:
-                    resends.append(self._resend(cache_id, cache, numbering, lacking))
+                resend = self._resend(cache_id, cache, numbering, lacking)
+                if resend is not None:
+                    resends.append(resend)
                     break
             else:
                 cache.pause_ns = 0
@@ -130,14 +133,20 @@ class Resending:
 
     def _resend(
         self, cache_id: str, cache: _Cache, numbering: Numbering, lacking: list[Waiting]
-    ) -> Resend:
+    ) -> Resend | None:
+        """Return the oldest samples as one frame; None where there are none that one can hold."""
         samples: list[Sample] = []
         left = self._options.resend_bytes_max
         for waiting in lacking[: self._options.resend_samples_max]:
+            if waiting.size > _SAMPLE_BYTES_MAX:  # no cache would read it, nor what is behind it
+                self._refused(cache_id, numbering, waiting.send.sn)
+                continue
             left -= waiting.size
             if samples and left < 0:
                 break
             samples.append(waiting.send.sample)
+        if not samples:
+            return None
         resend_id = next(self._ids)
         cache.under_way = (resend_id, numbering)
         cache.oldest = (numbering, samples[0].sn)
@@ -150,3 +159,8 @@ class Resending:
             numbering.incarnation,
             tuple(samples),
         )
+
+    def _refused(self, cache_id: str, numbering: Numbering, sn: int) -> None:
+        numbering.refuse(cache_id, sn, sn, RefusalReason.TOO_LARGE)
+        words = in_words(RefusalReason.TOO_LARGE)
+        self.last_failure = f"cache {cache_id}: refused {sn}..{sn}: {words}"

@@ -298,7 +298,8 @@ class Positions:
         if run is None or sn > run.reached or sn in run.left:
             raise LocalProtocolError(
                 f"sample {sn} of {sample.source}, epoch {sample.epoch}, was not delivered by this "
-                "subscriber: confirm samples as they were received from it"
+                "subscriber, or not since a rewind took it back: confirm samples as they were "
+                "received from it"
             )
         return run
 

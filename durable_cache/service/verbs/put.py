@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -148,29 +148,43 @@ def _await_match(publisher: ReliablePublisher[Receipt]) -> None:
 
 def _publish(publisher: ReliablePublisher[Receipt], arguments: argparse.Namespace) -> _Outcome:
     """Publish every value; returns how many were acknowledged before the time was over."""
-    waiting: deque[Receipt] = deque()
-    last: Receipt | None = None
+    receipts: deque[Receipt] = deque()
     published = acknowledged = 0
+    last: Receipt | None = None
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress("published")) if arguments.value == "-" else None
-        try:
-            for value in _values(arguments):
-                receipt: Receipt | None = publisher.put(value, attachment=arguments.attachment)
-                published += 1
-                if receipt is not None:
-                    last = receipt
-                    waiting.append(receipt)
-                while waiting and waiting[0].done:
-                    waiting.popleft()
-                    acknowledged += 1
-                if progress is not None:
-                    progress.advance()
-        except Unacknowledged:
-            published += 1  # it was not, and neither was what follows it
-    deadline = time.monotonic() + arguments.timeout
-    for receipt in waiting:
-        acknowledged += receipt.wait(max(0.0, deadline - time.monotonic()))
+        stack.push(lambda kind, *_: _tell_of_end(kind, published, acknowledged, receipts))
+        with ExitStack() as shown:
+            progress = (
+                shown.enter_context(Progress("published")) if arguments.value == "-" else None
+            )
+            try:
+                for value in _values(arguments):
+                    receipt: Receipt | None = publisher.put(value, attachment=arguments.attachment)
+                    published += 1
+                    if receipt is not None:
+                        last = receipt
+                        receipts.append(receipt)
+                    while receipts and receipts[0].done:
+                        receipts.popleft()
+                        acknowledged += 1
+                    if progress is not None:
+                        progress.advance()
+            except Unacknowledged:
+                published += 1  # it was not, and neither was what follows it
+        deadline = time.monotonic() + arguments.timeout
+        acknowledged += sum(
+            receipt.wait(max(0.0, deadline - time.monotonic())) for receipt in receipts
+        )
     return _Outcome(published, acknowledged, last)
+
+
+def _tell_of_end(
+    kind: type[BaseException] | None, published: int, acknowledged: int, left: Iterable[Receipt]
+) -> None:
+    """Say of what was published before Ctrl-C how much is known to be held."""
+    if kind is not None and issubclass(kind, KeyboardInterrupt) and published:
+        held = acknowledged + sum(receipt.done for receipt in left)
+        say(f"interrupted: {counted(published, 'sample')} published, {held} acknowledged")
 
 
 def _reason(session: Session, outcome: _Outcome, arguments: argparse.Namespace) -> str:
