@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.index_rows import StreamInfo
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.journaled.purges import Purges
 
@@ -114,3 +116,16 @@ def test_the_latest_purges_are_compared_with_what_is_committed_and_older_ones_ar
     assert [s.sn for s in below] == [*range(6)]
     purges.watch(Floor(Stream(f"b/{at}", SOURCE, 3), 1) for at in range(10_000))
     assert purges.part(batch)[0] is batch
+
+
+def test_what_was_there_of_other_keys_is_not_counted_as_purged(tmp_path: Path) -> None:
+    """A backend that is an older copy may lack it: it is to be asked for again."""
+    journal = Journal(tmp_path / "journal.db")
+    there = {ONE: StreamInfo(ONE, RangeSet([(1, 1), (3, 4), (7, 9)]), newest_ntp64=5)}
+    Purges(journal).begin([Floor(ONE, 8)], 3, [Sample(*ONE, 5, b"", ntp64=6)], there)
+    lost = Purges(journal).lost_by(lambda streams: {s: StreamInfo(s, RangeSet()) for s in streams})
+    assert lost[ONE].runs == RangeSet([(1, 1), (3, 5), (7, 7)])
+    assert lost[ONE].newest_ntp64 == 6
+    known = Purges(journal).lost_by(lambda _: {ONE: StreamInfo(ONE, RangeSet(), purged=8)})
+    assert known == {}
+    journal.close()

@@ -25,6 +25,8 @@ from durable_cache.storage.journaled.journal import Entry
 _KIND = "purge"
 _NOTHING = SampleBatch()
 _NO_INFOS: Mapping[Stream, StreamInfo] = MappingProxyType({})
+_RUNS_MAX = 1_000
+"""Runs of numbers that a purge keeps, 20 kB; a key beside others of its source has many."""
 _LATEST_MAX = 10_000
 """So many of the latest purges are compared with what is committed: a sample is on its way from the
 door to the journal for seconds, and an index read for each commit would hold up every other one."""
@@ -47,15 +49,17 @@ class _Purge(NamedTuple):
     """From entries up to this one."""
     pending: bool
     """The backend may still hold some of it."""
-    first: int | None = None
-    """The first number that was known to be there; None: nothing was, or nobody noted it."""
+    runs: tuple[tuple[int, int], ...] = ()
+    """What was known to be there; of more than `_RUNS_MAX` runs the last."""
     ntp64: int = 0
     """When the newest sample that was known of the stream was published."""
 
-    def knowing(self, first: int | None, ntp64: int) -> _Purge:
-        """Return it with a number that was there, and how new what was there is."""
-        firsts = [one for one in (self.first, first) if one is not None and one < self.sn]
-        return self._replace(first=min(firsts, default=None), ntp64=max(ntp64, self.ntp64))
+    def knowing(self, runs: RangeSet, ntp64: int) -> _Purge:
+        """Return it with numbers that were there, and how new what was there is."""
+        known = RangeSet(self.runs)
+        known.update(runs)
+        below = [(first, last) for first, last in known.clip(0, self.sn - 1)]
+        return self._replace(runs=tuple(below[-_RUNS_MAX:]), ntp64=max(ntp64, self.ntp64))
 
 
 class Purges:
@@ -96,9 +100,9 @@ class Purges:
         purges = self._kept()
         infos = infos_of([*purges])
         return {
-            stream: StreamSummary(RangeSet([(p.first, p.sn - 1)]), p.ntp64, p.ntp64, 0)
+            stream: StreamSummary(RangeSet(p.runs), p.ntp64, p.ntp64, 0)
             for stream, p in purges.items()
-            if p.first is not None and infos[stream].purged < p.sn
+            if p.runs and infos[stream].purged < p.sn
         }
 
     def begin(
@@ -119,10 +123,10 @@ class Purges:
             known = new.get(stream) or before.get(stream) or _Purge(0, 0, pending=False)
             new[stream] = known._replace(sn=max(sn, known.sn), entry_id=entry_id, pending=True)
             if (info := recorded.get(stream)) is not None:
-                new[stream] = new[stream].knowing(info.held.first, info.newest_ntp64)
+                new[stream] = new[stream].knowing(info.held, info.newest_ntp64)
             self._carried_out.pop(stream, None)
-        for sample in unrecorded:
-            new[sample.stream] = new[sample.stream].knowing(sample.sn, sample.ntp64)
+        for stream, gone in SampleBatch(unrecorded).summaries.items():
+            new[stream] = new[stream].knowing(gone.runs, gone.newest_ntp64)
         self._keep(new)
         self._untold.update(new)
         self._unrecorded += unrecorded
