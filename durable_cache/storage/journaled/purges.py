@@ -25,8 +25,8 @@ from durable_cache.storage.journaled.journal import Entry
 _KIND = "purge"
 _NOTHING = SampleBatch()
 _NO_INFOS: Mapping[Stream, StreamInfo] = MappingProxyType({})
-_RUNS_MAX = 1_000
-"""Runs of numbers that a purge keeps, 20 kB; a key beside others of its source has many."""
+_RUNS_MAX = 100
+"""Runs of numbers that a purge keeps, 2 kB; a key beside others of its source has many."""
 _LATEST_MAX = 10_000
 """So many of the latest purges are compared with what is committed: a sample is on its way from the
 door to the journal for seconds, and an index read for each commit would hold up every other one."""
