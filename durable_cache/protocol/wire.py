@@ -44,6 +44,7 @@ SAMPLES_MAX = 1 << 20
 INCARNATION_DIGITS = 8
 """32 random bits: among the few runs of one source within an epoch, two alike are no event."""
 _OWN = KeyExpression("@durable/**")
+_POSITIONS = KeyExpression("@durable/v1/*/consumers/**")
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -395,6 +396,11 @@ def own_key(domain: str, *chunks: str) -> str:
 def is_own(key_expr: KeyExpression) -> bool:
     """Tell whether a key of ours is among those named: none is for a program's own samples."""
     return key_expr.intersects(_OWN)
+
+
+def is_stored_by_nobody(key_expr: KeyExpression) -> bool:
+    """Tell whether keys of ours are named that no cache may store: only positions may be."""
+    return is_own(key_expr) and not _POSITIONS.includes(key_expr)
 
 
 def tokens_about(domain: str, kind: str, key_expr: KeyExpression, owner: str = "*") -> str:

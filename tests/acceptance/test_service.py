@@ -193,6 +193,7 @@ def test_a_deleted_key_has_a_history_and_no_latest_value(served: Served, run: Ru
         (("put", "lab/x", "1", "--domain", "a/b"), "--domain: expected 1 to 64 of"),
         (("put", "", "1"), "key '': a key expression may not be empty"),
         (("put", "@durable/v1/default/x", "1"), "below @durable/ are durable-cache's own messages"),
+        (("put", "@durable/v1/default/consumers/x/y", "1"), "durable-cache's own messages; choose"),
         (("purge", "", "--key-expr", "**"), "'' is no name of a storage"),
         (("purge", "lab", "--key-expr", "**", "--below", "", "--yes"), "--below: an empty text"),
         (("consumers", "--reset", "", "--to", "3"), "--reset: an empty text says nothing"),

@@ -417,3 +417,19 @@ def test_acks_with_an_impossible_incarnation_are_refused(incarnation: str) -> No
 )
 def test_what_is_no_publisher_token_is_none(tail: str) -> None:
     assert wire.parse_publisher_token(f"@durable/v1/home/pub/{tail}", "home") is None
+
+
+@pytest.mark.parametrize(
+    ("key_expr", "own", "stored_by_nobody"),
+    [
+        ("**", False, False),
+        ("fleet/@durable/x", False, False),
+        ("@durable/v1/default/x", True, True),
+        ("@durable/**", True, True),
+        ("@durable/v1/default/consumers/billing/a:7/5", True, False),
+    ],
+)
+def test_keys_of_ours_are_known(key_expr: str, own: bool, stored_by_nobody: bool) -> None:
+    parsed = KeyExpression(key_expr)
+    assert wire.is_own(parsed) is own
+    assert wire.is_stored_by_nobody(parsed) is stored_by_nobody

@@ -12,7 +12,7 @@ from durable_cache.endpoints.publisher.receipts import Receipt
 from durable_cache.endpoints.session import IntoKeyExpr, Session, check_session, while_open
 from durable_cache.errors import ConfigError
 from durable_cache.model.arguments import check_kind, with_named
-from durable_cache.protocol.wire import is_own
+from durable_cache.protocol.wire import is_stored_by_nobody
 
 
 @overload
@@ -73,7 +73,7 @@ def declare_reliable_publisher(
     chosen = with_named("declare_reliable_publisher", options or PublisherOptions(), named)
     if acknowledgements is not None:
         chosen = replace(chosen, acknowledgements=acknowledgements)
-    if is_own(parsed):
+    if is_stored_by_nobody(parsed):
         raise ConfigError(
             f"key expression {str(parsed)[:80]!r}: below @durable/ are durable-cache's own "
             "messages, which no program publishes; choose other keys"

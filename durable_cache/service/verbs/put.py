@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from durable_cache.errors import ConfigError, DurableCacheError, Unacknowledged
 from durable_cache.model.key_expression import KeyExpression, parse_short
+from durable_cache.protocol.wire import is_own
 from durable_cache.service.output import Progress, counted, say
 from durable_cache.service.verbs.options import (
     add_client_options,
@@ -113,6 +114,11 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{arguments.key[:80]!r}: name one key, without wildcards")
     except ValueError as error:
         raise ConfigError(f"key {error}") from error
+    if is_own(parse_short(arguments.key)):
+        raise ConfigError(
+            f"key {arguments.key[:80]!r}: below @durable/ are durable-cache's own messages; "
+            "choose another key"
+        )
     if arguments.acknowledgements < 1:
         raise ConfigError("--acknowledgements: expected 1 or more; --no-wait waits for none")
     if arguments.rate < 0:
