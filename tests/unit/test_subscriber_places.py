@@ -154,3 +154,19 @@ def test_what_finds_no_room_and_is_in_no_history_is_reported_once_that_is_read()
     reader.page([])
     assert (3, 3) in reader.story
     assert sum(len(given) for given in of_each(reader, sources)) + reader.engine.missed == 3
+
+
+def test_a_source_that_rested_forgets_in_time_what_came_before_no_token() -> None:
+    """A late number of a run was taken for one of the next, much later (seed 9266)."""
+    reader = Reader(DeliveryOptions(sources_max=1))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(18, at=1))
+    reader.live(sample(16, at=20))  # its publisher's clock was behind when it sent the other
+    reader.live(sample(0, source=OTHER))
+    reader.wait(20)
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    reader.live(sample(0, at=40), sample(1, at=40))
+    reader.answer()  # the run before is at its end
+    reader.wait(20)
+    assert of_each(reader, [SOURCE]) == [[18, 0, 1]]
+    assert reader.engine.missed == reader.engine.gaps_open == 0

@@ -53,6 +53,8 @@ class Followed:
     """The incarnation whose token is there, as far as it is known."""
     early_last: int = -1
     """The highest number that came so and for which there was no room; -1 where none did."""
+    early_until_ns: int = 0
+    """When that is of none any more."""
     used: bool = True
     live: bool = False
     """What is published of it is passed on; until then history comes first."""
@@ -492,11 +494,16 @@ class Followed:
 
     def keep_early(self, sample: Sample, options: DeliveryOptions, now_ns: int) -> bool:
         """Keep a sample until its numbering's token comes, soon; False where there is no room."""
+        if self.early and self.early[0][0] <= now_ns:
+            self.early = [early for early in self.early if now_ns < early[0]]
+        if now_ns >= self.early_until_ns:
+            self.early_last = -1
         return self._keep(sample, now_ns + round(options.token_wait_seconds * 1e9))
 
     def _keep(self, sample: Sample, until_ns: int) -> bool:
         if len(self.early) >= _EARLY_MAX:
             self.early_last = max(self.early_last, sample.sn)
+            self.early_until_ns = max(self.early_until_ns, until_ns)
             return False
         self.early.append((until_ns, sample))
         return True
@@ -504,7 +511,8 @@ class Followed:
     def take_early(self, options: DeliveryOptions, now_ns: int) -> list[Sample]:
         """Return what came before the token that is here now; its run reaches what was not kept."""
         early = [sample for until_ns, sample in self.early if now_ns < until_ns]
-        last, newest = self.early_last, self.numberings[-1]
+        last = self.early_last if now_ns < self.early_until_ns else -1
+        newest = self.numberings[-1]
         self.early, self.early_last = [], -1
         if newest.next_sn is not None and last <= newest.reached + options.window_size_samples:
             newest.top = max(newest.top, last)

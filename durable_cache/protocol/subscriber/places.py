@@ -79,6 +79,7 @@ class _Place:
     ended: _Stood | None
     seen: tuple[tuple[str, int], ...]
     early_last: int
+    early_until_ns: int
     live: bool
 
     @classmethod
@@ -88,6 +89,7 @@ class _Place:
             None if followed.ended is None else _Stood.of(followed.ended),
             tuple(followed.seen.items()),
             max([followed.early_last, *(sample.sn for _, sample in followed.early)]),
+            max([followed.early_until_ns, *(until_ns for until_ns, _ in followed.early)]),
             followed.live,
         )
 
@@ -98,6 +100,7 @@ class _Place:
             None if self.ended is None else self.ended.numbering(source),
             dict(self.seen),
             early_last=self.early_last,
+            early_until_ns=self.early_until_ns,
             live=self.live,
         )
 
