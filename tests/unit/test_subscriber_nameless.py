@@ -292,3 +292,18 @@ def test_what_is_held_in_any_order_goes_to_the_run_that_began_at_one_look_each()
     assert len(before.let_go_later(sample(0, at=0.0))) == 500
     assert len(looks) < 5
     assert before.top == -1
+
+
+def test_the_number_that_shows_whether_a_run_ended_is_asked_for() -> None:
+    """It lay above all that was held, and lower numbers were given behind it (seed 8397)."""
+    reader = Reader()
+    reader.live(sample(13, at=0.2))
+    reader.live(sample(12, at=0.5))
+    reader.declared(FRESH, "aaaaaaaa")
+    name = Incarnation(SOURCE, FRESH, "aaaaaaaa")
+    reader.answer(names=(name,))
+    assert reader.wanted == [(0, 13)]
+    times = {2: 0.4, 12: 0.5, 13: 0.2}
+    reader.answer(*(sample(sn, FRESH, at=at) for sn, at in times.items()), names=(name,))
+    reader.live(sample(14, at=0.7))
+    assert reader.story == [13, 14]

@@ -18,18 +18,20 @@ def asked_from(numbering: Numbering) -> int:
     return behind - shown_by if shown_by else numbering.next_sn or 0
 
 
-def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
-    """Return where to end: at the last hole within a span; `follows`: it follows another run.
+def asked_to(numbering: Numbering, span: int, ended: Numbering | None) -> int:
+    """Return where to end: at the last hole within a span; `ended`: the run that it follows.
 
     What caches said to be gone is asked for again while it waits for its turn: one of them may have
     found it since. What is held of a run that follows another may be of that: an answer names it.
     Of a run that begins all of it is asked for, later what comes next behind the hole. That shows,
     where others may call the run otherwise, which one they speak of.
     """
-    first = numbering.next_sn or 0
-    last = min(numbering.top, first + span - 1)
-    if follows and first == numbering.first_sn:
-        return last
+    first, follows = numbering.next_sn or 0, ended is not None
+    reach = first + span - 1
+    last = min(numbering.top, reach)
+    if ended is not None and first == numbering.first_sn:
+        doubtful = _in_doubt(ended, numbering)
+        return max(last, doubtful) if doubtful <= reach else last
     while last > first:
         settled = numbering.passed.run_at(last)
         if settled is None and last not in numbering.pending:
@@ -38,3 +40,13 @@ def asked_to(numbering: Numbering, span: int, *, follows: bool) -> int:
     shows = (follows and bool(numbering.incarnation)) or numbering.shown_by > 0
     shows = shows and last + 1 in numbering.pending
     return max(first, last + 1 if shows else last)
+
+
+def _in_doubt(ended: Numbering, begun: Numbering) -> int:
+    """Return the number that shows whether what only times ended is of the run that has a token.
+
+    It is the first that was passed on: an answer gives it by the name of its run (ADR 0204). -1
+    where there is no such doubt.
+    """
+    doubtful = bool(begun.incarnation) and not (ended.incarnation or ended.declared)
+    return ended.began[0] if doubtful and ended.began is not None else -1

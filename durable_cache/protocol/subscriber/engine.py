@@ -356,8 +356,7 @@ class SubscriberEngine:
             numbering.asked_to = numbering.top
         else:
             span = max(numbering.span, self._options.request_samples_max)
-            follows = followed.ended is not None
-            numbering.asked_to = asked_to(numbering, span, follows=follows)
+            numbering.asked_to = asked_to(numbering, span, followed.ended)
             numbering.fetch = self._ask(numbering, asked_from(numbering), numbering.asked_to)
 
     def _ask(self, numbering: Numbering, first: int, last: int | None) -> Fetch:
