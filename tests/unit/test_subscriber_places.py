@@ -170,3 +170,23 @@ def test_a_source_that_rested_forgets_in_time_what_came_before_no_token() -> Non
     reader.wait(20)
     assert of_each(reader, [SOURCE]) == [[18, 0, 1]]
     assert reader.engine.missed == reader.engine.gaps_open == 0
+
+
+def test_what_found_no_room_is_nothing_of_a_run_that_history_brought_behind_it() -> None:
+    """The last of a run found no room, and the next was taken to reach it (seed 8967)."""
+    options = DeliveryOptions(pending_samples_max=1, sources_max=1)
+    reader = Reader(options, history=True)
+    reader.live(sample(0, source=OTHER))
+    reader.live(sample(26, at=20), sample(27, at=21))
+    reader.live(sample(3, source=SourceId("ef", 1)))
+    names = (
+        Incarnation(SOURCE, EPOCH, "aaaaaaaa"),
+        Incarnation(SOURCE, EPOCH + 9, "bbbbbbbb"),
+    )
+    given = [sample(26, EPOCH, at=20), *(sample(sn, EPOCH + 9, at=40 + sn) for sn in range(3))]
+    reader.page(given, names=names)
+    reader.wait(20)
+    assert of_each(reader, [SOURCE]) == [[26, 0, 1, 2]]
+    lost = [one for one in reader.missed if one.source == SOURCE]
+    assert [(one.epoch, one.first, one.last) for one in lost] == [(EPOCH, 27, 27)]
+    assert not reader.engine.gaps_open

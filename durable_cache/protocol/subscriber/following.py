@@ -174,6 +174,16 @@ class Numbering:
         within = since - RESTART_NTP64 <= sample.ntp64 <= self.newest_ntp64
         return first <= sample.sn and (within or sample.stamped)
 
+    def began_after(self, sample: Sample) -> bool:
+        """Tell whether a sample is older than all of this run."""
+        began = self.began_ntp64_min if self.began is None else self.began[1] - RESTART_NTP64
+        return not sample.stamped and sample.ntp64 < began
+
+    def could_go_on_to(self, sample: Sample, span: int) -> bool:
+        """Tell whether a sample goes on, within a span, behind what was passed on."""
+        ahead = sample.sn - (self.next_sn or 0)
+        return 0 <= ahead < span and self.newest_ntp64 < sample.ntp64
+
     def is_called(self, epoch: int, incarnation: str) -> bool:
         """Tell whether somebody means this run: by its name, else by its epoch."""
         if incarnation and self.incarnation:

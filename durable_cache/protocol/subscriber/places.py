@@ -259,6 +259,13 @@ class Crowded:
     samples: list[Sample] = field(default_factory=list)
     """The first, the highest and the last, as they came: a network may have changed their order."""
 
+    def add(self, sample: Sample) -> None:
+        """Keep a sample, if it is one of the three."""
+        samples = self.samples
+        highest = max((*samples, sample), key=lambda one: one.sn)
+        between = highest is not sample and highest is not samples[0]
+        samples[1:] = [highest, sample] if between else [sample]
+
     def runs(self, span: int) -> list[tuple[int, int]]:
         """Return the numbers that came: all between the two where they are of one run."""
         sns = [sample.sn for sample in self.samples]
@@ -276,7 +283,7 @@ class Crowd:
     def __init__(self, options: DeliveryOptions) -> None:
         self._options = options
         self.waiting: OrderedDict[SourceId, Crowded] = OrderedDict()
-        self._passed_by: OrderedDict[SourceId, RangeSet] = OrderedDict()
+        self._passed_by: OrderedDict[SourceId, tuple[RangeSet, Crowded]] = OrderedDict()
         """What came beyond the bound while history was read: that may bring it."""
 
     def __len__(self) -> int:
@@ -288,10 +295,7 @@ class Crowd:
 
     def add(self, sample: Sample) -> None:
         """Keep the first, the highest and the last sample of a source."""
-        samples = self.waiting.setdefault(sample.source, Crowded()).samples
-        highest = max((*samples, sample), key=lambda one: one.sn)
-        between = highest is not sample and highest is not samples[0]
-        samples[1:] = [highest, sample] if between else [sample]
+        self.waiting.setdefault(sample.source, Crowded()).add(sample)
 
     def leave(self, source: SourceId) -> list[Sample]:
         """Return what came of a source that shows a token only now, and wait for it no more."""
@@ -317,26 +321,37 @@ class Crowd:
         runs = crowded.runs(options.window_size_samples)
         if not reading:
             return [(source, *run) for run in runs]
-        passed_by = self._passed_by.setdefault(source, RangeSet())
+        numbers, samples = self._passed_by.setdefault(source, (RangeSet(), Crowded()))
         for first, last in runs:
-            passed_by.add(first, last)
+            numbers.add(first, last)
+        for sample in crowded.samples:
+            samples.add(sample)
         if len(self._passed_by) <= options.places_max:
             return []
-        source, passed_by = self._passed_by.popitem(last=False)
-        return [(source, run.first, run.last) for run in passed_by]
+        source, (numbers, _) = self._passed_by.popitem(last=False)
+        return [(source, run.first, run.last) for run in numbers]
 
     def passed_by(self, sources: Sources, outputs: Outputs) -> Iterator[Followed]:
         """History is over: yield the sources of which more is known to be published now.
 
-        Of a source that history did not bring what came beyond the bound is reported.
+        Of a source that history did not bring what came beyond the bound is reported; so is what is
+        older than the run that it brought last, where the one before lacks it.
         """
         passed_by, self._passed_by = self._passed_by, OrderedDict()
-        for source, runs in passed_by.items():
+        span = self._options.window_size_samples
+        for source, (numbers, crowded) in passed_by.items():
             followed = sources.known(source)
             newest = followed.numberings[-1] if followed and followed.numberings else None
             if followed is None or newest is None or newest.next_sn is None:
-                for first, last in runs:
+                for first, last in numbers:
                     outputs.report(source, EPOCH_UNKNOWN, first, last)
-            elif 0 < (runs.last or 0) - newest.reached <= self._options.window_size_samples:
-                newest.top = runs.last or 0
+                continue
+            reached, ended = newest.reached, followed.ended
+            for sample in crowded.samples:
+                if newest.began_after(sample):
+                    if ended is not None and ended.could_go_on_to(sample, span):
+                        ended.report_late(sample, outputs)
+                elif 0 < sample.sn - newest.reached <= span:
+                    newest.top = sample.sn
+            if newest.reached > reached:
                 yield followed
