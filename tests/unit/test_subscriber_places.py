@@ -7,6 +7,7 @@ from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
     DeliveryOptions,
+    TokenGone,
 )
 from durable_cache.protocol.wire import Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
@@ -190,3 +191,20 @@ def test_what_found_no_room_is_nothing_of_a_run_that_history_brought_behind_it()
     lost = [one for one in reader.missed if one.source == SOURCE]
     assert [(one.epoch, one.first, one.last) for one in lost] == [(EPOCH, 27, 27)]
     assert not reader.engine.gaps_open
+
+
+def test_what_waited_for_room_when_a_token_went_is_not_of_the_next_run() -> None:
+    """It waited for the next token and was given as of that run, or was lost (seed 9004)."""
+    reader = Reader(DeliveryOptions(sources_max=1))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(0))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.live(sample(1))
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    reader.answer(sample(1, source=OTHER))  # now there is room
+    reader.declared(FRESH + 1, "bbbbbbbb")
+    reader.live(sample(0, at=20))
+    while reader.fetches:
+        reader.answer()
+    assert of_each(reader, [SOURCE]) == [[0, 1, 0]]
+    assert reader.engine.missed == 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from durable_cache.model.ranges import SnRange
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.between_runs import BetweenRuns, part
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, TokenGone
@@ -49,6 +49,9 @@ class AwaitingTokens:
         self._between = BetweenRuns(
             options.places_max, options.pending_samples_max, options.token_wait_seconds
         )
+        self._sources_max = options.sources_max
+        self._before: dict[SourceId, set[tuple[int, int]]] = {}
+        """Number and time of what found no room and came before the token went."""
 
     def wake_times(self) -> list[int]:
         """Return when the first waits no longer, if one waits."""
@@ -65,6 +68,8 @@ class AwaitingTokens:
         """Let a sample wait if it must."""
         if not self.is_open(followed):
             return False
+        if (sample.sn, sample.ntp64) in self._before.get(followed.source, ()):
+            return False
         self._between.hold(followed.source, (sample,), now_ns)
         return True
 
@@ -78,13 +83,19 @@ class AwaitingTokens:
         self._between.hold(followed.source, (SnRange(source_sn, source_sn),), now_ns)
         return True
 
-    def gone(self, token: TokenGone) -> None:
-        """See a token go."""
+    def gone(self, token: TokenGone, came: Iterable[Sample]) -> None:
+        """See a token go; what `came` of its source waits for room, and is not of the next run."""
         self._between.hides(token.source, token.incarnation)
+        before = {(one.sn, one.ntp64) for one in came}
+        if before:
+            self._before[token.source] = before
+            while len(self._before) > self._sources_max:
+                del self._before[next(iter(self._before))]
 
     def shown(self, token: Declared, followed: Followed) -> Met:
         """See a token before its source does, and return what waited for it."""
         self._between.shows(token.source, token.incarnation)
+        self._before.pop(token.source, None)
         samples = [s for s in self._between.take(token.source) if isinstance(s, Sample)]
         newest = followed.numberings[-1] if samples and followed.numberings else None
         if newest is None:

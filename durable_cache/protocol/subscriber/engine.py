@@ -487,7 +487,7 @@ class SubscriberEngine:
         if not waited and self._waits(event.source, event.now):
             self._held.gone(event)
             return
-        self._awaiting.gone(event)
+        self._awaiting.gone(event, () if waited else self._crowd.came_of(event.source))
         self._tails.gone(event.source, event.now.monotonic_ns)
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 

@@ -9,7 +9,7 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
@@ -296,6 +296,11 @@ class Crowd:
     def add(self, sample: Sample) -> None:
         """Keep the first, the highest and the last sample of a source."""
         self.waiting.setdefault(sample.source, Crowded()).add(sample)
+
+    def came_of(self, source: SourceId) -> Sequence[Sample]:
+        """Return what of a source waits for room."""
+        crowded = self.waiting.get(source)
+        return () if crowded is None else crowded.samples
 
     def leave(self, source: SourceId) -> list[Sample]:
         """Return what came of a source that shows a token only now, and wait for it no more."""
