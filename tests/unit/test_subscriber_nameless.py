@@ -307,3 +307,15 @@ def test_the_number_that_shows_whether_a_run_ended_is_asked_for() -> None:
     reader.answer(*(sample(sn, FRESH, at=at) for sn, at in times.items()), names=(name,))
     reader.live(sample(14, at=0.7))
     assert reader.story == [13, 14]
+
+
+def test_what_waits_of_the_run_before_goes_before_one_that_history_brings() -> None:
+    """It was taken for a number far ahead in the run that history brought (seed 8221)."""
+    reader = Reader(history=True)
+    reader.live(sample(44, at=2))
+    reader.live(sample(1, at=5), sample(0, at=5), sample(2, at=5))
+    reader.page([sample(1, FRESH, at=5), sample(2, FRESH, at=5)])
+    while reader.fetches:  # whether anything follows of the run before
+        reader.answer()
+    assert reader.story == [44, 0, 1, 2]
+    assert not reader.engine.gaps_open

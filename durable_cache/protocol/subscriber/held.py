@@ -146,6 +146,22 @@ class Held:
                 return True
         return False
 
+    def nameless_goes_first(
+        self, page: Sequence[Sequence[Sample]], samples: Sequence[Sample], read: Sequence[Reading]
+    ) -> bool:
+        """Tell whether what came first is of the run before a foreign one, and is on no page.
+
+        What came behind it shows that the other one, whose `samples` are on the page, began.
+        """
+        came, in_order = self._came[samples[0].source], sorted(samples, key=lambda one: one.sn)
+        first, begun = came.samples[0], Reading.of_samples(in_order)
+        if came.begun or in_order[0].stamped or not is_of_an_earlier(begun, (first,)):
+            return False
+        ours = {_copy(one) for one in samples}
+        shown = any(_copy(one) in ours for one in came.samples if one.sn <= first.sn)
+        given = any(_copy(one) == _copy(first) for group in page for one in group)
+        return shown and not given and not any(run.has_read(first) for run in read)
+
     def came_with(
         self, samples: Sequence[Sample], sources: Sources, incarnation: str
     ) -> list[Sample]:
@@ -188,9 +204,8 @@ class Held:
 
         `samples` are in order of their numbers.
         """
-        came, first = self._came.get(samples[0].source), samples[0]
-        run = Reading(first.sn, samples[-1].sn + 1, began=(first.sn, first.ntp64))
-        return came is not None and not first.stamped and is_of_an_earlier(run, came.samples)
+        came, run = self._came.get(samples[0].source), Reading.of_samples(samples)
+        return came is not None and not samples[0].stamped and is_of_an_earlier(run, came.samples)
 
     def reading_of(
         self, sources: Sources, source: SourceId, epoch: int, incarnation: str
@@ -317,6 +332,11 @@ class Held:
             else:
                 unread.append(one)
         return unread
+
+
+def _copy(sample: Sample) -> tuple[int, int]:
+    """Return what copies of a sample have in common."""
+    return sample.sn, sample.ntp64
 
 
 def _is_foreign(followed: Followed) -> bool:

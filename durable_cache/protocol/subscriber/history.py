@@ -454,11 +454,15 @@ class History:
         The run began while we looked, so all of it is ours, whoever gives it (ADR 0205, 0250).
         """
         name, source = self.names.of(key), key[0]
-        if key in self._readings or not self._held.has_begun(source, name):
+        if key in self._readings or source not in self._held or is_unnumbered(source):
             return False
         read = [*self._readings.of(source).values()]
         groups = [group for (of, _), group in page.items() if of == source]
-        return self._held.goes_first(source, name, groups, read)
+        if not name:
+            unknown = self._sources.stands(source) is None
+            return unknown and self._held.nameless_goes_first(groups, page[key], read)
+        begun = self._held.has_begun(source, name)
+        return begun and self._held.goes_first(source, name, groups, read)
 
     def _place(self, key: Key, samples: list[Sample]) -> tuple[Key, dict[int, Sample], bool]:
         """Return by which epoch a run without a name goes here, its samples, whether it is over.

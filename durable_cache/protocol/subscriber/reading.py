@@ -48,6 +48,12 @@ class Reading:
             self.shows = replace(sample, payload=b"", attachment=None)
 
     @classmethod
+    def of_samples(cls, samples: Sequence[Sample]) -> Reading:
+        """Return how far a run would be read with some samples, in order of their numbers."""
+        first = samples[0]
+        return cls(first.sn, samples[-1].sn + 1, began=(first.sn, first.ntp64))
+
+    @classmethod
     def of_ended(cls, run: Numbering) -> Reading:
         """Return how far a run was followed that has ended.
 
