@@ -10,10 +10,9 @@ from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
-from durable_cache.protocol.cache.questions import Numbers
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
-from durable_cache.runtime.effects import Arrived, Ask, Inquired
+from durable_cache.runtime.effects import Arrived, Inquired
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import BEGAN_NS, DrivenCache
@@ -270,20 +269,3 @@ def test_a_run_that_others_gave_while_it_was_looked_up_has_one_name(restarts: bo
     cache.wait(2)
     assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 2 + restarts)])}
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(3, 9)])}
-
-
-def test_runs_with_neighbouring_names_are_compared_once() -> None:
-    cache = DrivenCache(options=CoreOptions(EngineOptions(sources_max=1)))
-    cache.take(called(run_of(ONE, 0, 4)), Origin.ALIGNED)
-    later = run_of(ONE, 0, 4, seconds=60, run=1)
-    cache.take([msgspec.structs.replace(one, epoch=CALLED + 1) for one in later], Origin.ALIGNED)
-    cache.start()
-    compared: list[int] = []
-    for at in range(2):
-        cache.take(run_of(TWO, at, at))
-        cache.effects.clear()
-        cache.take(run_of(ONE, 5 + at, 5 + at, seconds=60, run=1))
-        asked = [one for one in cache.effects if isinstance(one, Ask)]
-        compared.append(sum(isinstance(ask.question, Numbers) for ask in asked))
-    assert compared == [1, 0]
-    assert cache.inquiries() == []

@@ -236,11 +236,8 @@ class Agreement:
         for pair in dict.fromkeys(pairs):
             if pair in self._different:
                 continue
-            same = yield from self._same_here(known, *pair[1:])
-            if same:
+            if (yield from self._same_here(known, *pair[1:])):
                 self._inquire(pair, together(known, pair[2:], ()), in_common=True)
-            elif same is False:
-                self._differ(pair)
 
     def _are_one(self, pair: _Pair, inquiry: _Asked, loser: int) -> Conversation[bool]:
         """Tell whether what others gave, and what is here, show two epochs to be one."""
