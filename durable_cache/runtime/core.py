@@ -65,7 +65,7 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
-from durable_cache.protocol.cache.names import called_here, heard_twice, named_too
+from durable_cache.protocol.cache.names import called_here, heard_twice, named_twice
 from durable_cache.protocol.cache.numbering import KnownSource, pinned
 from durable_cache.protocol.cache.questions import (
     Agreed,
@@ -247,7 +247,10 @@ class CacheCore:
                 self._unnumbered.forget()
                 self._engine_takes(event)
             case Verified():
+                live = {one: one.current for one in map(self._engine.known, self._engine.doubted)}
                 self._engine_takes(event)
+                begun = (known for known, epoch in live.items() if known.current != epoch)
+                self._given.extend(map(NamedTwice, named_twice(begun)))
                 released = self._behind_tokens.released(self._engine.doubted, event.now)
                 self._live.extendleft(reversed(released))
             case FetchEnded() | Inquired() | ResendArrived():
@@ -277,7 +280,7 @@ class CacheCore:
         while self._given and not self._busy_given:
             given = self._given.popleft()
             self._busy_given = True
-            self._talks.begin(self._take_given(given), self._given_failed)
+            self._talks.begin(self._take_given(given), lambda: None)
         if self._to_move and not self._busy_moving and now_ns >= self._move_ns:
             alias = self._to_move.popleft()
             self._busy_moving = True
@@ -291,9 +294,6 @@ class CacheCore:
         self._live.appendleft(event)
         self._busy_live = False
         self._retry_live_ns = self._now.monotonic_ns + _ns(self._options.ask_retry_seconds)
-
-    def _given_failed(self) -> None:
-        self._busy_given = False
 
     def _take_live(self, event: CoreEvent) -> Conversation[None]:
         match event:
@@ -391,8 +391,7 @@ class CacheCore:
             loaded = yield from answer_of(LoadSources(unknown), SourcesFound)
             for source in unknown:
                 self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
-                if named_too(self._engine.known(source)):
-                    self._given.append(NamedTwice(source))
+            self._given.extend(map(NamedTwice, named_twice(map(self._engine.known, unknown))))
 
     def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
         """Give samples from publishers' own caches the epochs that these publish under.

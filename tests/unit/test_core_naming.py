@@ -8,6 +8,7 @@ import pytest
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
@@ -232,3 +233,39 @@ def test_two_names_that_are_two_runs_here_are_not_asked_about_whatever_others_gi
     cache.take(called(later[11:]), Origin.ALIGNED)
     assert cache.inquiries() == []
     assert of_run(cache, ONE, 1) == {CALLED + 1: RangeSet([(0, 15)])}
+
+
+def given_while_looked_up(cache: DrivenCache) -> int:
+    """Let others give a run by its name while its first samples wait for a look-up."""
+    begun = run_of(ONE, 0, 2, seconds=100, run=1)
+    name = frame(ntp64_to_ns(begun[0].ntp64))
+    cache.take(run_of(ONE, 3, 9))
+    cache.reads = False
+    cache.take(begun)
+    (look_up,) = cache.unanswered
+    cache.unanswered.clear()
+    cache.reads = True
+    cache.take([msgspec.structs.replace(one, epoch=name) for one in begun], Origin.ALIGNED)
+    for inquiry in cache.inquiries():
+        cache.give(Inquired(inquiry.inquiry_id, cache.now, whole=False))
+    cache.unanswered.append(look_up)
+    cache.answer_one()
+    assert cache.core.epochs.lost(ONE) == []
+    return name
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_run_that_others_gave_while_it_was_looked_up_has_one_name(restarts: bool) -> None:
+    """Its own name was taken, by itself: it was called by the next one (seed 11203)."""
+    cache = DrivenCache()
+    name = given_while_looked_up(cache)
+    assert {one.epoch for one in cache.all()} == {EPOCH_UNKNOWN, name, name + 1}
+    if restarts:
+        cache.inquiries()
+        cache.start()
+        cache.take(run_of(ONE, 3, 3, seconds=100, run=1))
+    asked = cache.inquiries()[-1]
+    cache.give(Inquired(asked.inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 2 + restarts)])}
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(3, 9)])}

@@ -27,31 +27,42 @@ def named_too(known: KnownSource) -> list[int]:
 
 
 def beyond_live(known: KnownSource, sns: RangeSet | None = None) -> list[int]:
-    """Return later epochs than that of live samples under which some of its numbers are here, too.
+    """Return epochs under which some numbers of the live run are here, too: perhaps it is one run.
 
-    `sns`: only these. Others gave it under that name before it came live: perhaps it is one run.
+    `sns`: only these. Others gave it under a later name before it came live, or under the very name
+    that it was to get here: then it goes by the next one (ADR 0321).
     """
-    live = known.live
-    if live.named or live.declared:
+    live = known.numberings.get(known.current)
+    if live is None or live.named or live.declared:
         return []
     held = live.window.held if sns is None else sns
-    later = [other for other in known.numberings.values() if other.epoch > live.epoch]
-    return [other.epoch for other in later if held.intersection(other.window.held)]
+    others = [other for other in known.numberings.values() if may_be_live(known, other.epoch)]
+    return [other.epoch for other in others if held.intersection(other.window.held)]
+
+
+def may_be_live(known: KnownSource, epoch: int) -> bool:
+    """Tell whether others may call the run of live samples by an epoch."""
+    return epoch > known.current or epoch == known.current - 1 > EPOCH_UNKNOWN
 
 
 def heard_twice(batch: SampleBatch, sources: Iterable[KnownSource]) -> list[SourceId]:
-    """Return the sources of which numbers came live that are here under a later epoch (ADR 0213).
+    """Return the sources of which numbers came live that are here under another name (ADR 0213).
 
     Only what others gave has a later epoch than live samples: there is nearly never one.
     """
     found: list[SourceId] = []
     for known in sources:
-        if max(known.numberings, default=EPOCH_UNKNOWN) <= known.current:
+        if not any(may_be_live(known, epoch) for epoch in known.numberings):
             continue
         sns = RangeSet.of([sample.sn for sample in batch if sample.source == known.source])
         if beyond_live(known, sns):
             found.append(known.source)
     return found
+
+
+def named_twice(sources: Iterable[KnownSource]) -> list[SourceId]:
+    """Return the sources of which one run may be here under two names."""
+    return [known.source for known in sources if named_too(known) or beyond_live(known)]
 
 
 def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: KnownOf) -> SampleBatch:
