@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
@@ -72,18 +73,23 @@ def test_what_came_under_a_token_is_of_its_run_whatever_times_say() -> None:
     assert reader.story == [0, 1, 2, (3, 5), 3, 4]
 
 
-def test_what_came_under_the_token_of_a_run_two_before_is_none_of_the_last() -> None:
+@pytest.mark.parametrize("stamped", [False, True])
+def test_what_came_under_the_token_of_a_run_two_before_is_none_of_the_last(stamped: bool) -> None:
     """History brought all three: it is a repeat, with a number the last has not (seed 30306)."""
     reader = Reader(history=True)
     reader.declared(EPOCH, "aaaaaaaa")
-    reader.live(sample(8, at=5))
+    ntp64 = sample(8, at=5).ntp64
+    live, first = (
+        Sample("k", SOURCE, epoch, 8, b"8", ntp64=ntp64, stamped=stamped) for epoch in (0, EPOCH)
+    )
+    reader.live(live)
     names = tuple(Incarnation(SOURCE, EPOCH + at, name * 8) for at, name in enumerate("abc"))
     for at, name in enumerate("bc"):
         reader.handle(TokenGone(SOURCE, "ab"[at] * 8, reader.now))
         reader.declared(EPOCH + 1 + at, name * 8)
         reader.live(sample(0, at=1 + at))
     reader.page(
-        [sample(0, EPOCH + 1, at=1), sample(0, EPOCH + 2, at=2), sample(8, EPOCH, at=5)],
+        [sample(0, EPOCH + 1, at=1), sample(0, EPOCH + 2, at=2), first],
         names=names,
     )
     reader.live(sample(1, at=3))
