@@ -25,9 +25,7 @@ SHARE_MIN = 5.0
 """In percent of the histories."""
 RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 """What takes two caches that hear different parts of a foreign publisher's restart."""
-NOT_YET = (
-    pytest.param(731, id="a foreign run's number is acknowledged after three losses of a medium"),
-)
+NOT_YET = (pytest.param(731, id="a backend comes back with an epoch older than a run without one"),)
 """Seeds that show what is not mended yet."""
 
 
