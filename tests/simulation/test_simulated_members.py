@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.protocol import consumers
 from durable_cache.protocol.consumers import Position, position_key
 from durable_cache.protocol.fences import Fences
 from durable_cache.protocol.members import Sharing
@@ -106,7 +107,8 @@ def says_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def writes_nothing_anew(patch: pytest.MonkeyPatch) -> None:
-    """What another one hid stays hidden."""
+    """What another one hid stays hidden, where all share a key."""
+    patch.setattr(consumers, "_WRITERS_KEYS", 1)
     patch.setattr(Takeovers, "unsaid", lambda *_: [])
 
 
@@ -121,9 +123,11 @@ def forgets_that_it_rewound(patch: pytest.MonkeyPatch) -> None:
 
 
 def writes_a_rewind_under_the_key_of_before(patch: pytest.MonkeyPatch) -> None:
-    """What is stamped later hides it, though it was confirmed before."""
+    """What is stamped later hides it, though it was confirmed before, where all share a key."""
 
-    def of_the_run(domain: str, consumer: str, source: SourceId, epoch: int, _: int) -> str:
+    def of_the_run(
+        domain: str, consumer: str, source: SourceId, epoch: int, _: int, __: SourceId | None
+    ) -> str:
         return position_key(domain, consumer, source, epoch)
 
     patch.setattr(member_keeping, "position_key", of_the_run)

@@ -168,6 +168,21 @@ def test_what_says_whose_it_is_and_how_it_counts_has_a_checksum(tmp_path: Path) 
     assert left(tmp_path) == [(ONE, [*range(6)], 6)]
 
 
+def test_a_spool_whose_power_went_before_its_first_sample_is_as_good_as_new(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "spool.db")) as database, database:
+        empty = database.execute("SELECT * FROM kept").fetchall()
+    spool = opened(tmp_path)
+    spool.begin(ONE, 5, NAMES[ONE])
+    spool.close()
+    with closing(sqlite3.connect(tmp_path / "spool.db")) as database, database:
+        kept = database.execute("SELECT * FROM kept WHERE kind LIKE 'numbering%'").fetchall()
+        database.execute("DELETE FROM kept")
+        database.executemany("INSERT INTO kept VALUES (?, ?, ?)", [*empty, *kept])
+    assert left(tmp_path) == []
+    fill(opened(tmp_path), 0, 5)
+
+
 def test_a_spool_that_lost_its_end_is_refused(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     fill(spool, 0, 3)

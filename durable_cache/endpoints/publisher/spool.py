@@ -154,7 +154,8 @@ class Spool:
         """Raise StorageCorrupt where the facts do not say, for certain, which numbering goes on."""
         last = [facts.get(name, "") for name in ("current", "mark")]
         total = facts.get("last_sum", "")
-        if not total and (facts.get("format") == _UNSUMMED or not any((*last, self._names))):
+        begun = any(last) or self._waiting  # a name alone: the power went before its first sample
+        if not total and (facts.get("format") == _UNSUMMED or not begun):
             return  # nothing began, or it cannot be known
         if total != _sum(*last):
             raise StorageCorrupt(f"it does not say which numbering is its last; {_REMEDY}")

@@ -56,8 +56,9 @@ class _Written(NamedTuple):
 
     def hides(self, held: _Held) -> bool:
         """Tell whether who reads this one goes by it, and not by one that is held."""
-        is_newer = self.key == held.key and self.ntp64 >= held.ntp64
-        return is_newer or self.level > held.position.rewinds
+        if self.level != held.position.rewinds:
+            return self.level > held.position.rewinds
+        return self.key == held.key and self.ntp64 >= held.ntp64
 
 
 class _Begun(NamedTuple):
