@@ -485,3 +485,15 @@ def test_a_cache_knows_who_shows_a_token_though_it_has_no_room_for_its_windows()
     cache.wait(2)
     assert of_run(cache, ONE, 0) == {EPOCH: runs(3)}
     assert of_run(cache, ONE, 1) == {EPOCH + 2: runs(2)}
+
+
+def test_samples_of_more_sources_than_tokens_max_wait_for_no_token() -> None:
+    cache = ended(EngineOptions(sources_max=1, tokens_max=2))
+    for other in (TWO, THREE, FOUR):
+        token(cache, other, EPOCH, "00000001")
+        cache.take(run_of(other, 0, 3))
+    for other in (TWO, THREE, FOUR):
+        cache.give(TokenGone(other, "00000001", cache.now))
+    cache.seconds = 20
+    cache.take(run_of(ONE, 0, 2, seconds=20, run=1))
+    assert of_run(cache, ONE, 1), "it is no longer known that its token went"
