@@ -181,4 +181,4 @@ def test_a_cache_that_restarts_brings_nothing_twice(sides: Sides, tmp_path: Path
         for count, payload in enumerate(payloads, 1):
             live_once(payload, count)
         assert [sample.payload for sample in delivered] == payloads
-        assert subscriber.missed == 0
+        assert (subscriber.missed, subscriber.duplicates) == (0, 0)
