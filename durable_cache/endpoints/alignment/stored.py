@@ -203,12 +203,15 @@ class AlignedStore:
             for stream, samples in batch.by_stream.items()
         ]
         pairs = [(mine, theirs.get(mine.identity)) for mine in self.stored(wanted)]
-        by_tokens = {name[:2] for name in self.names(sample.source for sample in batch)}
+        unlike = [
+            (mine, other)
+            for mine, other in pairs
+            if other is not None and sample_digest(mine) != sample_digest(other)
+        ]
+        by_tokens = {name[:2] for name in self.names(mine.source for mine, _ in unlike)}
         different: list[Sample] = []
         nameless: list[Sample] = []
-        for mine, other in pairs:
-            if other is None or sample_digest(mine) == sample_digest(other):
-                continue
+        for mine, other in unlike:
             if (mine.source, mine.epoch) in by_tokens or _is_of_one_put(mine, other):
                 different.append(mine)
             elif not self._stored_under_another(other):

@@ -118,7 +118,8 @@ class Purges:
         index knows. An index that is lost is told of both again (ADR 0314).
         """
         new: dict[Stream, _Purge] = {}
-        before = self._kept()
+        floors = [*floors]
+        before = self._kept_of({stream for stream, _ in floors})
         for stream, sn in floors:
             known = new.get(stream) or before.get(stream) or _Purge(0, 0, pending=False)
             new[stream] = known._replace(sn=max(sn, known.sn), entry_id=entry_id, pending=True)
@@ -213,6 +214,13 @@ class Purges:
         if self._keeper is None:
             return self._purges
         return {_stream(name): _read(value) for name, value in self._keeper.kept(_KIND).items()}
+
+    def _kept_of(self, streams: Iterable[Stream]) -> dict[Stream, _Purge]:
+        if self._keeper is None:
+            return self._purges
+        kept = self._keeper.kept(_KIND)
+        found = ((stream, kept.get(_name(stream))) for stream in streams)
+        return {stream: _read(value) for stream, value in found if value is not None}
 
     def _keep(self, purges: dict[Stream, _Purge]) -> None:
         if self._keeper is not None and purges:
