@@ -75,6 +75,17 @@ def test_after_a_reported_miss_the_late_sample_is_dropped() -> None:
     assert reader.engine.duplicates == 1
 
 
+def test_what_came_before_the_answer_that_was_asked_for_is_no_repeat() -> None:
+    """Two caches answer, and the sample itself is faster than both."""
+    reader = Reader()
+    reader.live(sample(0), sample(2))
+    assert reader.fetches
+    reader.live(sample(1))
+    reader.answer(sample(1))
+    assert reader.story == [0, 1, 2]
+    assert reader.engine.duplicates == 0
+
+
 def test_samples_of_other_sources_do_not_wait_for_a_gap() -> None:
     reader = Reader()
     reader.live(sample(0), sample(5), sample(100, source=OTHER), sample(101, source=OTHER))

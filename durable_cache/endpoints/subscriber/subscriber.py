@@ -273,7 +273,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
 
     @property
     def duplicates(self) -> int:
-        """How many repeats were dropped."""
+        """How many repeats were dropped; what an answer to its own question repeats is none."""
         return self._engine.duplicates
 
     @property

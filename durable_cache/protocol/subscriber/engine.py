@@ -115,6 +115,7 @@ class SubscriberEngine:
 
     @property
     def duplicates(self) -> int:
+        """How many repeats were dropped; what an answer to our own question repeats is none."""
         return self._duplicates + self._unnumbered.repeats + self._held.repeats
 
     @property
@@ -312,8 +313,8 @@ class SubscriberEngine:
         repeats, dropped = numbering.duplicates, numbering.dropped
         numbering.hold(sample, self._options.pending_samples_max)
         if not asked and numbering.duplicates > repeats:
+            self._duplicates += 1
             self.losses.repeated(sample.source)
-        self._duplicates += numbering.duplicates - repeats
         self.dropped += numbering.dropped - dropped
 
     # What the state of a source leads to
