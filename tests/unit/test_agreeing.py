@@ -100,7 +100,7 @@ def named(cache: Cache, epoch: int, *sns: int) -> None:
     assert cache.given(*samples(*sns, epoch=epoch)) == len(sns)
 
 
-def test_the_same_sample_under_two_epochs_shows_that_they_are_one_and_the_lower_stands() -> None:
+def test_the_same_sample_under_two_epochs_shows_that_they_are_one_and_the_later_stands() -> None:
     for held, given in ((EARLY, LATE), (LATE, EARLY)):
         cache = Cache()
         named(cache, held, 3, 4, 5)
@@ -108,7 +108,7 @@ def test_the_same_sample_under_two_epochs_shows_that_they_are_one_and_the_lower_
         assert cache.agreed == []
         assert [(first, last) for _, first, last in cache.asked] == [(3, 5)]
         cache.answered(*samples(3, 4, 5, epoch=given))
-        assert cache.agreed == [Alias(SOURCE, LATE, 0, EARLY)]
+        assert cache.agreed == [Alias(SOURCE, EARLY, 0, LATE)]
 
 
 def test_another_time_or_content_shows_that_two_epochs_are_two() -> None:
@@ -145,16 +145,16 @@ def test_what_is_here_under_both_names_must_not_differ_either() -> None:
 
 def test_an_agreement_that_others_show_to_be_wrong_is_taken_back() -> None:
     cache = Cache()
-    named(cache, EARLY, 3, 4, 5)
-    cache.given(*samples(5, epoch=LATE))
+    named(cache, LATE, 3, 4, 5)
+    cache.given(*samples(5, epoch=EARLY))
     cache.answered()
     (agreement,) = cache.agreed
-    cache.shell.give(EpochsAgreed(SOURCE, LATE, EARLY))
-    cache.given(*samples(4, epoch=LATE))
+    cache.shell.give(EpochsAgreed(SOURCE, EARLY, LATE))
+    cache.given(*samples(4, epoch=EARLY))
     assert cache.revoked == []
-    cache.given(*samples(3, epoch=LATE, payload=b"other"))
+    cache.given(*samples(3, epoch=EARLY, payload=b"other"))
     assert cache.revoked == [agreement]
-    cache.given(*samples(5, epoch=LATE))
+    cache.given(*samples(5, epoch=EARLY))
     assert (cache.revoked, len(cache.asked)) == ([agreement], 1)
 
 

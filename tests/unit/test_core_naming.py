@@ -181,7 +181,7 @@ def test_a_number_that_comes_live_under_one_name_and_was_given_under_another_is_
     (asked,) = cache.inquiries()
     cache.give(Inquired(asked.inquiry_id, cache.now))
     cache.wait(2)
-    assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 4)])}
+    assert of_run(cache, ONE, 1) == {name + 5: RangeSet([(0, 4)])}
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(0, 9)])}
 
 
@@ -267,5 +267,5 @@ def test_a_run_that_others_gave_while_it_was_looked_up_has_one_name(restarts: bo
     asked = cache.inquiries()[-1]
     cache.give(Inquired(asked.inquiry_id, cache.now))
     cache.wait(2)
-    assert of_run(cache, ONE, 1) == {name: RangeSet([(0, 2 + restarts)])}
+    assert of_run(cache, ONE, 1) == {name + 1: RangeSet([(0, 2 + restarts)])}
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(3, 9)])}

@@ -31,7 +31,7 @@ def test_a_run_that_two_caches_heard_in_parts_is_one_for_who_heard_the_rest() ->
     cache = has_the_rest()
     assert cache.agreed == []
     cache.answered(*samples(*BEGUN, epoch=EARLY))
-    assert cache.agreed == [Alias(SOURCE, LATE, 0, EARLY)]
+    assert cache.agreed == [Alias(SOURCE, EARLY, 0, LATE)]
 
 
 def test_a_run_that_two_caches_heard_in_parts_is_one_for_who_heard_the_beginning() -> None:
@@ -39,7 +39,7 @@ def test_a_run_that_two_caches_heard_in_parts_is_one_for_who_heard_the_beginning
     named(cache, EARLY, *BEGUN)
     assert cache.given(*samples(9, epoch=LATE)) == 1
     cache.answered(*samples(*REST, epoch=LATE))
-    assert cache.agreed == [Alias(SOURCE, LATE, 0, EARLY)]
+    assert cache.agreed == [Alias(SOURCE, EARLY, 0, LATE)]
 
 
 def test_a_beginning_that_somebody_gives_shows_that_a_later_run_is_another() -> None:
@@ -131,7 +131,7 @@ def called(epoch: int, run: list[Sample]) -> list[Sample]:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_core_stores_both_parts_under_the_earlier_name_if_all_of_the_answer_came_in(
+def test_a_core_stores_both_parts_under_the_later_name_if_all_of_the_answer_came_in(
     whole: bool,
 ) -> None:
     cache = DrivenCache()
@@ -142,7 +142,7 @@ def test_a_core_stores_both_parts_under_the_earlier_name_if_all_of_the_answer_ca
     cache.take(called(CALLED, every[:7]), Origin.RECOVERED)
     cache.give(Inquired(inquiry_id, cache.now, whole=whole))
     cache.wait(2)
-    expected = {CALLED: RangeSet([(0, 11)])}
+    expected = {CALLED + 1: RangeSet([(0, 11)])}
     assert (of_run(cache, ONE, 0) == expected) is whole
 
 

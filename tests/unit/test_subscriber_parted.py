@@ -1,4 +1,4 @@
-"""Two runs that two answerers call by one epoch are not read as one (ADR 0304)."""
+"""Two runs that two answerers call by one epoch are not read as one (ADR 0304, 0322)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def epochs(parts: tuple[AnswerPart, ...]) -> list[set[tuple[int, bytes]]]:
 
 
 @pytest.mark.parametrize("later_first", [False, True])
-def test_the_earlier_of_two_runs_goes_by_the_next_lower_epoch(later_first: bool) -> None:
+def test_the_later_of_two_runs_goes_by_the_next_epoch(later_first: bool) -> None:
     parts = [AnswerPart(run_of(100, range(4))), AnswerPart(run_of(200, range(9)))]
-    expected = [{(EPOCH - 1, b"100")}, {(EPOCH, b"200")}]
+    expected = [{(EPOCH, b"100")}, {(EPOCH + 1, b"200")}]
     if later_first:
         parts.reverse()
         expected.reverse()
     assert epochs(parted(parts)) == expected
 
 
-def test_what_another_has_of_the_earlier_run_under_that_epoch_is_of_it() -> None:
-    later = [*run_of(200, range(9)), *run_of(100, range(3, 4), EPOCH - 1)]
-    parts = parted([AnswerPart(run_of(100, range(4))), AnswerPart(later)])
-    assert epochs(parts)[0] == {(EPOCH - 1, b"100")}
+def test_what_another_has_of_the_later_run_under_that_epoch_is_of_it() -> None:
+    earlier = [*run_of(100, range(4)), *run_of(200, range(3, 4), EPOCH + 1)]
+    parts = parted([AnswerPart(run_of(200, range(9))), AnswerPart(earlier)])
+    assert epochs(parts)[0] == {(EPOCH + 1, b"200")}
 
 
 @pytest.mark.parametrize("why", ["a token", "a number in common", "another run", "stamped"])
@@ -49,7 +49,7 @@ def test_runs_are_left_as_they_are_called(why: str) -> None:
     if why == "a number in common":
         two[2] = one[2]
     if why == "another run":
-        two += run_of(50, range(9), EPOCH - 1)
+        one += run_of(300, range(9), EPOCH + 1)
     names = (Incarnation(SOURCE, EPOCH, "0a0a0a0a"),) if why == "a token" else ()
     parts = AnswerPart(one), AnswerPart(two, incarnations=names)
     assert parted(parts) == parts

@@ -5,7 +5,7 @@ the first samples, or began only later, it has another name for what the other h
 another cache gives shows that: the same key, number, timestamp and content under another epoch.
 Then it is asked for everything that is here under the other name: one number with another content
 says that they are two, of which one holds samples of the other by mistake. Otherwise the one stands
-that the source's token declared, else the lower; one that says nothing (0) never does (ADR 0048).
+that the source's token declared, else the later: epochs only rise (ADR 0048, 0322).
 
 Where two caches have samples of a source without an epoch, numbers in common tell whether they are
 of one run, too (ADR 0098). Timestamps do not: a publisher chooses its own, and they may go back.
@@ -20,9 +20,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -37,18 +36,18 @@ from durable_cache.protocol.cache.fitting import (
     belongs,
     by_time,
     came_before,
-    free_below,
     is_out_of_order,
     is_unnamed,
     may_be_of,
     wrapped_between,
 )
+from durable_cache.protocol.cache.inquiries import Asked, Inquiry, Pair
 from durable_cache.protocol.cache.names import (
     KnownOf,
     are_twins,
     beyond_live,
     both_declared,
-    lower_first,
+    later_first,
     named_too,
     together,
     under,
@@ -75,8 +74,6 @@ what is under a wrong name came after what is rightly under it."""
 _REMEMBERED_MAX = 4096
 _HELD_BACK_SECONDS = 10.0
 """An answer to the question how others call what is here takes less."""
-_ASKED_AGAIN_MAX = 10
-"""So often others are asked once more whose answer failed; then what they give asks anew."""
 _NAMED_SECONDS = 300.0
 """How long what another has without an epoch, and is of another run than ours, waits for its name:
 caches align with each of the others within a few minutes."""
@@ -87,34 +84,8 @@ _IN_COMMON_MAX = 1_000
 """So many numbers next to those that others give are asked for, to see whether they are of one run:
 what both caches heard before they were parted is among them."""
 _SN_END = 1 << 36
-_Pair = tuple[SourceId, int, int]
-"""A source and two of its epochs, the one that would stand first."""
 KeyT = TypeVar("KeyT")
 _ValueT = TypeVar("_ValueT")
-
-
-class Inquiry(NamedTuple):
-    """Ask every cache for numbers of a source, whatever they call its epoch."""
-
-    inquiry_id: int
-    source: SourceId
-    first: int
-    last: int
-
-
-@dataclass(slots=True)
-class _Asked:
-    """What others were asked about a pair of epochs: not again before a time, and what was seen."""
-
-    inquiry: Inquiry
-    until: float
-    in_common: bool
-    pause: float
-    """How long it is not asked anew: longer each time, for it showed nothing."""
-    whole: bool = True
-    """Nothing of what others gave since was put off: what did not come, nobody has."""
-    again: int = _ASKED_AGAIN_MAX
-    """How often it is asked once more where an answer failed."""
 
 
 class Agreement:
@@ -129,9 +100,9 @@ class Agreement:
         self._known_of = known_of
         self._now = 0.0
         self._ids = count(1)
-        self._inquiries: OrderedDict[_Pair, _Asked] = OrderedDict()
-        self._asked: OrderedDict[int, _Pair] = OrderedDict()
-        self._different: OrderedDict[_Pair, bool] = OrderedDict()
+        self._inquiries: OrderedDict[Pair, Asked] = OrderedDict()
+        self._asked: OrderedDict[int, Pair] = OrderedDict()
+        self._different: OrderedDict[Pair, bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
         self._undecided: OrderedDict[SourceId, float] = OrderedDict()
@@ -166,7 +137,7 @@ class Agreement:
     def differ(self, source: SourceId, winner: int, loser: int) -> None:
         """Two epochs are two after all."""
         self._agreed.pop((source, loser), None)
-        self._differ((source, *lower_first(winner, loser)))
+        self._differ((source, *later_first(winner, loser)))
 
     def settle(self, batch: SampleBatch, now: Moment) -> Conversation[SampleBatch]:
         """Return what of others' samples may come in now; what is held back is given again."""
@@ -232,14 +203,14 @@ class Agreement:
         self._now = now.monotonic_ns / 1e9
         known = self._known_of(source)
         pairs = [(source, epoch, EPOCH_UNKNOWN) for epoch in named_too(known)]
-        pairs += [(source, *lower_first(known.current, epoch)) for epoch in beyond_live(known)]
+        pairs += [(source, *later_first(known.current, epoch)) for epoch in beyond_live(known)]
         for pair in dict.fromkeys(pairs):
             if pair in self._different:
                 continue
             if (yield from self._same_here(known, *pair[1:])):
                 self._inquire(pair, together(known, pair[2:], ()), in_common=True)
 
-    def _are_one(self, pair: _Pair, inquiry: _Asked, loser: int) -> Conversation[bool]:
+    def _are_one(self, pair: Pair, inquiry: Asked, loser: int) -> Conversation[bool]:
         """Tell whether what others gave, and what is here, show two epochs to be one."""
         if pair in self._different:
             return False
@@ -304,16 +275,16 @@ class Agreement:
                 same = yield from self._same_here(known, epoch, twin)
                 proven |= same is True
                 if same is False:  # they are two here, whatever others call them
-                    self._differ((source, *lower_first(epoch, twin)))
+                    self._differ((source, *later_first(epoch, twin)))
         if ours is not None and fits is False:
             for twin in twins:
-                self._differ((source, *lower_first(epoch, twin)))
+                self._differ((source, *later_first(epoch, twin)))
             if not twins:
                 return (yield from self._called_alike(known, ours, samples))
         else:
             yield from self._compare_names(known, epoch, samples, proven=proven)
         if twins and (fits is False or not proven):
-            return under(lower_first(min(twins), max(twins))[0], samples)
+            return under(max(twins), samples)
         return samples
 
     def _compare_names(
@@ -325,7 +296,7 @@ class Agreement:
         """
         for other in [*known.numberings.values()]:
             own = is_unnamed(other) and not other.foreign
-            pair = (known.source, *lower_first(epoch, other.epoch))
+            pair = (known.source, *later_first(epoch, other.epoch))
             if (
                 other.epoch == epoch
                 or pair in self._different
@@ -361,22 +332,53 @@ class Agreement:
     def _called_alike(
         self, known: KnownSource, ours: Numbering, samples: list[Sample]
     ) -> Conversation[list[Sample]]:
-        """Part two runs that two caches call by one epoch: the earlier goes by an earlier one.
+        """Part two runs that two caches call by one epoch: the later goes by a later one.
 
         The other finds what it gave under that name and takes it over. Samples that come from among
-        those of our run wait.
+        those of our run wait, and so do those whose run has no free epoch yet.
         """
-        epoch = free_below(known, ours.epoch)
-        if epoch == EPOCH_UNKNOWN:
-            return []
+        following = ours.epoch + 1
         if (yield from came_before(ours, samples)):
-            self._differ((known.source, epoch, ours.epoch))
-            return under(epoch, samples)
-        if all(is_later(sample, ours.newest_ntp64) for sample in samples):
-            alias = Alias(known.source, ours.epoch, 0, epoch)
-            _put(self._parted, alias, True)
-            yield from self.agree(alias)
+            yield from self._give_way(known, ours.epoch)
+        elif all(is_later(sample, ours.newest_ntp64) for sample in samples):
+            if following in known.numberings:
+                yield from self._give_way(known, following)
+            elif (yield from self._is_free(known, following)):
+                self._differ((known.source, following, ours.epoch))
+                return under(following, samples)
         return []
+
+    def _give_way(self, known: KnownSource, epoch: int) -> Conversation[None]:
+        """Call the last of the runs that go by an epoch and those just behind it by the next one.
+
+        Not a run that tokens name, nor one that is here by another epoch, too: those are agreed on.
+        """
+        while epoch + 1 in known.numberings:
+            epoch += 1
+        run = known.numberings[epoch]
+        if run.named or run.declared or not (yield from self._is_free(known, epoch + 1)):
+            return
+        for other in [one for one in known.numberings if one != epoch]:
+            if (yield from self._same_here(known, epoch, other)):
+                return
+        alias = Alias(known.source, epoch, 0, epoch + 1)
+        _put(self._parted, alias, True)
+        yield from self.agree(alias)
+
+    def _is_free(self, known: KnownSource, epoch: int) -> Conversation[bool]:
+        """Tell whether no run went by an epoch; one that all of a run has left is free soon."""
+        alias = self._agreed.get((known.source, epoch))
+        if alias is not None and known.is_moved(epoch):
+            yield from self._take_back(alias, moved=True)
+        return not known.is_taken(epoch)
+
+    def _take_back(self, alias: Alias, *, moved: bool) -> Conversation[None]:
+        """Take two epochs for two; where all is `moved` from one, it may be another run's."""
+        yield from answer_of(Keep(Disagreed(alias)), Done)
+        self.differ(alias.source, alias.epoch, alias.stored)
+        self.revoked.append(alias)
+        if moved:
+            self._forget(alias.source, alias.stored)
 
     def _check(self, known: KnownSource, epoch: int, samples: list[Sample]) -> Conversation[bool]:
         """Tell whether others' samples under a name that lost are not of the run that it became.
@@ -398,11 +400,7 @@ class Agreement:
         if fits is not False:
             return False
         if moved or alias not in self._parted:
-            yield from answer_of(Keep(Disagreed(alias)), Done)
-            self.differ(source, alias.epoch, epoch)
-            self.revoked.append(alias)
-        if moved:
-            self._forget(source, epoch)
+            yield from self._take_back(alias, moved=moved)
         return True
 
     def _waits(self, source: SourceId, epoch: int) -> bool:
@@ -504,7 +502,7 @@ class Agreement:
             self._differ(pair)
         inquiry.in_common |= same is True
 
-    def _nameless_answered(self, pair: _Pair, inquiry: _Asked) -> None:
+    def _nameless_answered(self, pair: Pair, inquiry: Asked) -> None:
         """Let samples without an epoch in when they were shown to be of the run that is here."""
         source = pair[0]
         if pair in self._different:
@@ -513,7 +511,7 @@ class Agreement:
             _put(self._waited_for, source, True)
             self._hold_back_no_longer(source, inquiry)
 
-    def _hold_back_no_longer(self, source: SourceId, inquiry: _Asked) -> None:
+    def _hold_back_no_longer(self, source: SourceId, inquiry: Asked) -> None:
         """Let samples without an epoch in again, unless they wait for something else, too."""
         if self._held_back.get(source, 0.0) <= inquiry.until:
             self.release(source)
@@ -522,7 +520,7 @@ class Agreement:
         _put(self._waited_for, source, True)
         self._hold_back(source, _NAMED_SECONDS)
 
-    def _inquire(self, pair: _Pair, held: RangeSet, *, in_common: bool) -> None:
+    def _inquire(self, pair: Pair, held: RangeSet, *, in_common: bool) -> None:
         """Ask others for what is here under the other name; what is without waits for the end."""
         under_way = self._inquiries.get(pair)
         if under_way is not None and self._now < under_way.until:
@@ -537,7 +535,7 @@ class Agreement:
         inquiry = Inquiry(next(self._ids), pair[0], first, last)
         pause = _HELD_BACK_SECONDS if under_way is None else 2 * under_way.pause
         pause = min(pause, _NAMED_SECONDS)
-        _put(self._inquiries, pair, _Asked(inquiry, self._now + pause, in_common, pause))
+        _put(self._inquiries, pair, Asked(inquiry, self._now + pause, in_common, pause))
         _put(self._asked, inquiry.inquiry_id, pair)
         if EPOCH_UNKNOWN in pair:
             self._hold_back(pair[0], _HELD_BACK_SECONDS)
@@ -577,7 +575,7 @@ class Agreement:
         until = self._now + seconds
         _put(self._held_back, source, max(until, self._held_back.get(source, 0.0)))
 
-    def _differ(self, pair: _Pair) -> None:
+    def _differ(self, pair: Pair) -> None:
         _put(self._different, pair, True)
 
 

@@ -142,13 +142,6 @@ def came_before(numbering: Numbering, samples: Iterable[Sample]) -> Conversation
     return newest < begun
 
 
-def free_below(known: KnownSource, epoch: int) -> int:
-    """Return the next epoch before one that no run has or had; 0 where there is no room."""
-    before = max((other for other in known.numberings if other < epoch), default=EPOCH_UNKNOWN)
-    free = (one for one in range(epoch - 1, before, -1) if not known.is_taken(one))
-    return next(free, EPOCH_UNKNOWN)
-
-
 def may_be_of(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[bool]:
     """Tell whether the times of samples agree with their numbers, in a run that has a name."""
     if numbering.named:

@@ -114,10 +114,9 @@ def together(known: KnownSource, epochs: Iterable[int], samples: Iterable[Sample
     return numbers
 
 
-def lower_first(one: int, two: int) -> tuple[int, int]:
+def later_first(one: int, two: int) -> tuple[int, int]:
     """Return two epochs, the one that stands first; one that says nothing comes last."""
-    lower, higher = sorted((one, two), key=lambda epoch: (epoch == EPOCH_UNKNOWN, epoch))
-    return lower, higher
+    return max(one, two), min(one, two)
 
 
 def under(epoch: int, samples: Iterable[Sample]) -> list[Sample]:

@@ -4,8 +4,7 @@ Caches name the runs of a foreign source themselves, and agree on one name a whi
 Until then one sample may come under two epochs. It was published once: the same key, number and
 time show that its runs are one, unless another number has two. They go by the epoch of the one that
 a token names: a cache that saw that token late may have some of its run under another epoch. Else
-they go by the epoch under which something was delivered already, else by the lower one; 0 says
-nothing and never stands.
+they go by the epoch under which something was delivered already, else by the later one.
 
 Nor does 0 say that two answerers mean one run: one may have been down when the other heard the
 run before. A number with two times shows that; the later run goes by the name that it has in the
@@ -35,8 +34,8 @@ _Run = dict[int, tuple[str, int]]
 
 
 def parted(parts: Sequence[AnswerPart]) -> tuple[AnswerPart, ...]:
-    """Return the parts of an answer; of two runs that two call by one epoch the earlier has the
-    next lower one, as caches come to call it (ADR 0215, 0304).
+    """Return the parts of an answer; of two runs that two call by one epoch the later has the next
+    one, as caches come to call it (ADR 0304, 0322).
 
     No token named them, and no number that both have is the same.
     """
@@ -49,22 +48,22 @@ def parted(parts: Sequence[AnswerPart]) -> tuple[AnswerPart, ...]:
                 runs.setdefault(key, {}).setdefault(at, {})[sample.sn] = sample.key, sample.ntp64
     told = list(parts)
     for (source, epoch), by in runs.items():
-        below = runs.get((source, epoch - 1), {}).values()
-        for at in _earlier(by):
-            if (source, epoch - 1) not in by_tokens and all(_is_one(by[at], run) for run in below):
-                told[at] = _called(told[at], source, epoch, epoch - 1)
+        above = runs.get((source, epoch + 1), {}).values()
+        for at in _later(by):
+            if (source, epoch + 1) not in by_tokens and all(_is_one(by[at], run) for run in above):
+                told[at] = _called(told[at], source, epoch, epoch + 1)
     return tuple(told)
 
 
-def _earlier(by: dict[int, _Run]) -> list[int]:
-    """Return whose run was published before that of another answerer: no number is the same."""
-    earlier: set[int] = set()
+def _later(by: dict[int, _Run]) -> list[int]:
+    """Return whose run was published after that of another answerer: no number is the same."""
+    later: set[int] = set()
     for one, two in combinations(by, 2):
         both = by[one].keys() & by[two]
         if both and not any(by[one][sn] == by[two][sn] for sn in both):
-            _, at = min((by[at][min(both)][1], at) for at in (one, two))
-            earlier.add(at)
-    return sorted(earlier)
+            _, at = max((by[at][min(both)][1], at) for at in (one, two))
+            later.add(at)
+    return sorted(later)
 
 
 def told_apart(
@@ -210,15 +209,13 @@ class Twins:
     def _unite(self, source: SourceId, one: int, two: int, names: RunNames) -> None:
         """Let two epochs of a source be one, unless each is that of a run with a name."""
 
-        def rank(epoch: int) -> tuple[bool, bool, bool, int]:
+        def rank(epoch: int) -> tuple[bool, bool, int]:
             key = source, epoch
-            return not names.of(key), key not in self._readings, epoch == 0, epoch * sign
+            return not names.of(key), key not in self._readings, -epoch
 
         one, two = self.stand.get((source, one), one), self.stand.get((source, two), two)
         if one == two or (names.of((source, one)) and names.of((source, two))):
             return
-        # Where something was delivered under both, it goes on with the later one.
-        sign = -1 if {(source, one), (source, two)} <= self._readings.keys() else 1
         stands, falls = sorted((one, two), key=rank)
         self._read_as_one((source, falls), (source, stands))
         for key in [key for key, epoch in self.stand.items() if key[0] == source]:
