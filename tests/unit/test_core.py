@@ -365,8 +365,7 @@ def test_a_run_that_others_called_otherwise_has_one_place_for_each_key_once_that
     shown = [msgspec.structs.replace(sample(ONE, sn), epoch=EPOCH + 2) for sn in (3, 4, 5)]
     cache.take(shown, Origin.ALIGNED)
     cache.give(Inquired(inquiry.inquiry_id, cache.now))
-    other = msgspec.structs.replace(sample(ONE, 7, key="other"), epoch=EPOCH + 2)
-    cache.take([other], Origin.ALIGNED)
+    cache.take([msgspec.structs.replace(shown[2], sn=7, key="other")], Origin.ALIGNED)
     assert cache.core.streams_refused == 0
     assert of_run(cache, ONE, 0) == {EPOCH + 2: RangeSet([SnRange(3, 7)])}
 
