@@ -123,6 +123,13 @@ def test_of_a_run_whose_last_number_was_removed_the_time_is_known() -> None:
     assert of_run(cache, ONE, EARLIER) == {name: RangeSet([(2, 3)])}
 
 
+def test_of_a_run_that_was_removed_the_time_shows_that_another_came_later() -> None:
+    cache, name = that_heard(earlier(4, 9))
+    cache.store.purge([Floor(earlier(0, 0)[0].stream._replace(epoch=name), 10)])
+    given(cache, later(2, 3), name)
+    assert of_run(cache, ONE, LATER) == {name + 1: RangeSet([(2, 3)])}
+
+
 def test_where_no_epoch_is_free_the_runs_behind_give_way_first() -> None:
     cache = DrivenCache()
     cache.take(run_of(ONE, 0, 19))

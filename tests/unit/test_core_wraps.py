@@ -148,6 +148,7 @@ def test_a_token_takes_no_run_for_its_own_that_began_where_a_named_runs_numbers_
     assert of_run(cache, ONE, 2) == {declared + 1: RangeSet([SnRange(0, 2)])}
     named = {ack.incarnation: ack.epoch for ack in cache.acks}
     assert named["0c0c0c0c"] == declared + 1
+    assert "" not in named, "a publisher would take it for one of its run that declared that epoch"
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])

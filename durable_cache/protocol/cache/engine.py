@@ -369,7 +369,9 @@ class CacheEngine:
         under_way = self.under_way(source, numbering)
         if under_way:
             runs = runs.difference(under_way)
-        return SendAck(source, numbering.epoch, tuple(runs), numbering.incarnation)
+        # By its epoch alone a run behind a wrap would be taken for one that declared that since.
+        name = numbering.incarnation or numbering.expected
+        return SendAck(source, numbering.epoch, tuple(runs), name)
 
     def under_way(self, source: SourceId, numbering: Numbering) -> RangeSet:
         """Return the numbers that were accepted and are not known to be durable yet."""
