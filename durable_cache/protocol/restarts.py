@@ -21,9 +21,9 @@ _RESTART_SN_MAX = 16
 
 
 def has_wrapped(sn: int, top: int, span: int) -> bool:
-    """Tell whether `sn`, at or below `top`, is the u32 counter beginning again at 0."""
+    """Tell whether `sn` is the u32 counter beginning again at 0 behind `top`."""
     ahead = sn_distance(sn, top % SOURCE_SN_MODULUS)
-    return top >= SOURCE_SN_MODULUS // 2 and 0 < ahead <= span
+    return sn <= top and top >= SOURCE_SN_MODULUS // 2 and 0 < ahead <= span
 
 
 def precedes_wrap(sn: int, top: int, span: int) -> bool:

@@ -52,6 +52,19 @@ def test_what_a_publisher_gives_of_before_the_wrap_fills_the_run_before() -> Non
     assert cache.misses == []
 
 
+def test_a_number_below_one_that_could_not_be_stored_is_behind_no_wrap() -> None:
+    """Near the end of the range (seed 35160)."""
+    cache = DrivenCache()
+    ended = last(5)
+    token(cache, ONE, frame(BEGAN_NS), "0a0a0a0a", fresh=False)
+    cache.take(ended[:2])
+    cache.disk_up = False
+    cache.take(ended[4:])
+    cache.disk_up = True
+    cache.take(ended[2:4])
+    assert of_run(cache, ONE, 0) == {frame(BEGAN_NS): RangeSet([SnRange(END - 4, END - 1)])}
+
+
 def test_a_late_number_of_before_the_wrap_is_of_the_run_before() -> None:
     cache = DrivenCache()
     ended = last(5)

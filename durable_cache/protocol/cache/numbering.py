@@ -103,7 +103,7 @@ class Numbering:
         self.newest_ntp64 = newest
 
     def wrapped(self, sn: int) -> bool:
-        """Tell whether `sn`, at or below the top, is the u32 counter beginning again at 0."""
+        """Tell whether `sn` is the u32 counter beginning again at 0."""
         return has_wrapped(sn, self.window.top, self.window.span)
 
     def follows_wrap(self, sn: int) -> bool:

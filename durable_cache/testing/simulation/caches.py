@@ -204,7 +204,7 @@ class SimCache(Listener):
 
     def numbering_of(self, source: SourceId, epoch: int, incarnation: str = "") -> Numbering | None:
         """Return which of a source's numberings this cache calls by an epoch."""
-        if incarnation:
+        if incarnation in self.truth.incarnations:  # else a wrap is expected that is none
             return self.truth.incarnations[incarnation]
         found = self.named.get((source, epoch))
         if found is None and self.process is not None:
