@@ -128,14 +128,16 @@ def test_a_busy_lane_leaves_threads_to_the_others(pool: Pool) -> None:
     for _ in range(3):
         slow.submit(kept_busy(busy))
     wait_until(lambda: slow.running == 1, what="a slow task")
-    for _ in range(20):  # between two of them the other thread looks for something to do
-        done = Event()
-        quick.submit(done.set)
-        assert done.wait(WAIT_SECONDS)
-        wait_until(lambda: not quick.running, what="its end")
-    assert slow.running == 1
-    for event in busy:
-        event.set()
+    try:
+        for _ in range(20):  # between two of them the other thread looks for something to do
+            done = Event()
+            quick.submit(done.set)
+            assert done.wait(WAIT_SECONDS)
+            wait_until(lambda: not quick.running, what="its end")
+        assert slow.running == 1
+    finally:
+        for event in busy:
+            event.set()
     wait_until(lambda: not slow.waiting and not slow.running, what="the slow tasks")
 
 

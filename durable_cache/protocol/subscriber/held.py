@@ -301,7 +301,7 @@ class Held:
             if isinstance(one, Declared):
                 known = sources.known(one.source)
                 brought = known is not None and one.incarnation in known.seen
-                tokens[one.source] = at if brought else tokens.get(one.source, -1)
+                tokens[one.source] = at if brought else -1
         kept: list[Waiting] = []
         for at, one in enumerate(waiting):
             known = sources.known(one.source) if isinstance(one, Sample) else None
