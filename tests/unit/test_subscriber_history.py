@@ -340,8 +340,22 @@ def test_a_run_that_waits_for_the_one_history_brought_begins_with_the_lowest_tha
     )
     reader.live(sample(2, at=9), sample(1, at=8), sample(0, at=9.1))
     reader.answer()
+    reader.answer()
     reader.declared(EPOCH + 2, "cccccccc")
     assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
+def test_of_an_idle_run_whose_first_number_is_lost_that_is_asked_for() -> None:
+    """Nobody had anything of it when all history was read (seed 35857)."""
+    reader = Reader(history=True)
+    reader.declared(EPOCH + 1, "bbbbbbbb")
+    reader.page([sample(0, EPOCH)], names=(Incarnation(SOURCE, EPOCH, "aaaaaaaa"),))
+    reader.live(sample(1, at=9))
+    assert reader.wanted == [(0, 0), (1, None)]
+    names = (Incarnation(SOURCE, EPOCH + 1, "bbbbbbbb"),)
+    reader.answer(sample(0, EPOCH + 1, at=8), names=names)
+    reader.answer()
+    assert reader.story == [0, 0, 1]
 
 
 def test_a_run_that_history_shows_again_behind_its_successor_is_over() -> None:

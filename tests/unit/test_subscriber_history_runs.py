@@ -352,6 +352,7 @@ def test_a_run_that_caches_call_earlier_than_history_does_not_come_after_it() ->
     begun = [sample(sn, FRESH, at=2 + sn / 10) for sn in range(3)]
     reader.page(begun, names=names)
     reader.live(sample(3, at=2.3))
+    reader.answer(names=names)  # nobody has what is below the first
     assert reader.story == [SOURCE_SN_MODULUS - 2]
     for _ in range(20):
         if reader.fetches:  # nobody has the last number of all before the wrap

@@ -231,8 +231,7 @@ class SubscriberEngine:
 
     def _live(self, sample: Sample, now: Moment, *, late: bool = False) -> None:
         """Take a sample that is not just the next one; `late`: it waited for a token in vain."""
-        followed = self._sources.follow(sample.source)
-        if followed is None:
+        if (followed := self._sources.follow(sample.source)) is None:
             self._crowd_in(sample)
             return
         followed.used = followed.live = True
@@ -245,15 +244,16 @@ class SubscriberEngine:
         if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
             return  # of this run, the one before or the next: an answer names it
         followed.let_go_left_over(numbering, sample, self._options, self._outputs)
-        if numbering.begins_with(sample, self._options):
+        if numbering.next_sn is None and self._tails.asks_before(numbering, sample):
+            self._hold(numbering, sample)
+        elif numbering.begins_with(sample, self._options):
             numbering.begin(sample.sn)
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
             self._duplicates += 1  # it came before all that is ours
             self.losses.repeated(sample.source)
             return
         elif numbering.doubts(sample):
-            restarted = self._restarted(followed, numbering, sample, now)
-            if restarted is None:
+            if (restarted := self._restarted(followed, numbering, sample, now)) is None:
                 return
             numbering = restarted
         self.subjects.pass_over(numbering, sample, ready=self._outputs.ready)

@@ -35,7 +35,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from durable_cache.model.sample import SourceId
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.asking import asked_from
 from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
@@ -210,6 +210,17 @@ class Tails:
             numbering.fetch = self._ask(numbering, first, doubt.last)
             doubt.due_ns, doubt.again = None, False
             self._under_way += 1
+
+    def asks_before(self, numbering: Numbering, sample: Sample) -> bool:
+        """Tell whether what was published before the first sample that came is asked for.
+
+        So it is of a run that nobody had anything of. The first that is given begins it.
+        """
+        if not (self._options.recovery and sample.sn and self._is_ours(numbering)):
+            return False
+        if numbering.fetch is None:
+            numbering.fetch = self._ask(numbering, max(0, sample.sn - _SPAN), sample.sn - 1)
+        return True
 
     def _poll(self, numbering: Numbering, period_seconds: float, now_ns: int) -> None:
         if numbering.fetch is not None or numbering.opened_ns is not None:
