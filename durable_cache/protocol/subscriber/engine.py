@@ -245,7 +245,7 @@ class SubscriberEngine:
             return  # of this run, the one before or the next: an answer names it
         followed.let_go_left_over(numbering, sample, self._options, self._outputs)
         if numbering.next_sn is None and self._tails.asks_before(numbering, sample):
-            self._hold(numbering, sample)
+            pass  # an answer begins it
         elif numbering.begins_with(sample, self._options):
             numbering.begin(sample.sn)
         elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
@@ -334,7 +334,7 @@ class SubscriberEngine:
                 break  # declared, and nothing of it came yet
             if not head.ending:
                 followed.look_for_end(head, options, self._outputs, now_ns)
-            if not (head.end_known and (head.next_sn is None or head.next_sn > head.top)):
+            if not (head.end_known and head.is_passed_on):
                 break
             self._history.ended(followed.end_first())
         if head is not None:

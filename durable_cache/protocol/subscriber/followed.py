@@ -216,6 +216,8 @@ class Followed:
         self, head: Numbering, options: DeliveryOptions, outputs: Outputs, now_ns: int
     ) -> None:
         """A later numbering has begun: the rest of this one comes first, or is reported."""
+        if head.next_sn is None and head.pending:
+            return  # an answer begins it (ADR 0298)
         head.ending = True
         if head.next_sn is None or not options.recovery:
             head.end_known = True

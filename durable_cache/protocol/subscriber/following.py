@@ -190,6 +190,11 @@ class Numbering:
             return incarnation == self.incarnation
         return epoch == self.epoch
 
+    @property
+    def is_passed_on(self) -> bool:
+        """Whether nothing that is known of it is still to come."""
+        return not self.pending if self.next_sn is None else self.next_sn > self.top
+
     def begins_with(self, sample: Sample, options: DeliveryOptions) -> bool:
         """Tell whether a live sample is the lowest that came, and nothing is delivered yet.
 
