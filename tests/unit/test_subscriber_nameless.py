@@ -319,3 +319,15 @@ def test_what_waits_of_the_run_before_goes_before_one_that_history_brings() -> N
         reader.answer()
     assert reader.story == [44, 0, 1, 2]
     assert not reader.engine.gaps_open
+
+
+def test_what_is_removed_of_a_run_that_another_shows_to_be_earlier_is_no_loss_of_ours() -> None:
+    """Two runs without an epoch: the numbers of the earlier one go on further (seed 33961)."""
+    reader = Reader()
+    reader.live(sample(0, at=50), sample(1, at=51), sample(0, at=60))
+    assert reader.wanted == [(2, None)]
+    reader.answer_of(
+        AnswerPart([sample(2, at=30), sample(3, at=31)]),
+        AnswerPart([], (absent(2, 3, AbsenceReason.TRIMMED),)),
+    )
+    assert reader.story == [0, 1, 0]

@@ -433,7 +433,7 @@ class SubscriberEngine:
                     if len(numbering.pending) >= samples_max:
                         followed.advance(numbering, self._outputs, now_ns)
         for part in parts:
-            numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole)
+            numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole, beside=parts)
         if fetch.last is None and numbering.ending and whole:
             numbering.end_told |= answer.answerers > 0
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known

@@ -472,6 +472,7 @@ class Numbering:
         *,
         owns: Owns,
         whole: bool,
+        beside: Sequence[AnswerPart],
     ) -> None:
         """Note which numbers within a range a cache says not to have, and why.
 
@@ -479,6 +480,8 @@ class Numbering:
         is not absent. Removed and skipped numbers count only where everybody was heard, and below
         what found no room: another may have them. Those without an epoch that go on as far as was
         asked may be of an earlier run, which ended far above: they tell of no number beyond ours.
+        Nor does what is removed of a run without a name, where another answerer, `beside`, has
+        such a number of another run.
         """
         names = part.names()
         called = called_by(self, part, first, last, owns)
@@ -499,6 +502,11 @@ class Numbering:
                 high = min(high, room - 1, self.reached if endless else high)
                 if low <= high:
                     lost.add(low, high)
+        for other in beside if lost and not self.incarnation else ():
+            others = [one.sn for one in other.samples if one.sn in lost]
+            if others and not any(owns(one, other.names()) for one in other.samples):
+                for sn in others:
+                    lost.remove(sn, sn)
         self.note_absent(passed, lost)
 
     def note_absent(self, passed: RangeSet, lost: RangeSet) -> None:
