@@ -433,6 +433,18 @@ def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_
     assert cache.agreed == []
 
 
+def test_what_comes_with_a_number_of_the_run_without_an_epoch_does_not_wait() -> None:
+    """Others of that source do, and of which run they are may show in minutes (seed 36812)."""
+    cache = Cache()
+    named(cache, LATE, 3, 4, 5)
+    older = samples(2, 3, 4, 8, payload=b"older")
+    assert cache.given(*older[:3]) == 3
+    assert cache.given(*samples(5, 6)) == 0
+    assert cache.given(older[3]) == 0
+    assert cache.given(*older[2:]) == 2
+    assert cache.given(*samples(7)) == 0
+
+
 def test_a_restart_that_comes_in_one_batch_is_of_one_epoch() -> None:
     shell = Shell()
     shell.live(*(sample(sn) for sn in range(50)))

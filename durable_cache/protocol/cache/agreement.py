@@ -420,8 +420,8 @@ class Agreement:
     ) -> Conversation[list[Sample]]:
         """Return what of samples without an epoch may come in: not what is here under one."""
         if self._now < self._held_back.get(source, 0.0):
-            yield from self._compare_nameless(source, known, samples)
-            return []
+            is_ours = yield from self._compare_nameless(source, known, samples)
+            return samples if is_ours else []
         elsewhere: list[Numbering] = []
         fitting: list[Numbering] = []
         for other in [other for epoch, other in sorted(known.numberings.items()) if epoch]:
@@ -491,16 +491,22 @@ class Agreement:
 
     def _compare_nameless(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
-    ) -> Conversation[None]:
-        """Note whether what others give for an inquiry is what is here, without an epoch too."""
+    ) -> Conversation[bool]:
+        """Tell whether what others give is of the run that is here without an epoch, too.
+
+        Where it is given for an inquiry, the answer to that tells it.
+        """
         pair = (source, EPOCH_UNKNOWN, EPOCH_UNKNOWN)
         inquiry, ours = self._inquiries.get(pair), known.numberings.get(EPOCH_UNKNOWN)
-        if inquiry is None or ours is None or pair in self._different:
-            return
+        if ours is None or pair in self._different:
+            return False
         same = yield from self._compared(ours, samples)
+        if inquiry is None:
+            return same is True
         if same is False:
             self._differ(pair)
         inquiry.in_common |= same is True
+        return False
 
     def _nameless_answered(self, pair: Pair, inquiry: Asked) -> None:
         """Let samples without an epoch in when they were shown to be of the run that is here."""
