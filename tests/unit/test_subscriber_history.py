@@ -358,6 +358,19 @@ def test_of_an_idle_run_whose_first_number_is_lost_that_is_asked_for() -> None:
     assert reader.story == [0, 0, 1]
 
 
+def test_an_idle_run_whose_numbers_wrap_as_it_begins_is_given_in_order() -> None:
+    """What is before its first number is being asked for (seed 1789)."""
+    last = SOURCE_SN_MODULUS - 1
+    reader = Reader(history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.page([])
+    reader.live(sample(last - 1, at=1), sample(last, at=2), sample(0, at=3), sample(1, at=4))
+    reader.declared(FRESH, incarnation_after("aaaaaaaa"))
+    while reader.fetches:
+        reader.answer()
+    assert [one.sn for one in reader.delivered_samples] == [last - 1, last, 0, 1]
+
+
 def test_a_run_that_history_shows_again_behind_its_successor_is_over() -> None:
     reader = Reader(history=True)
     reader.declared(EPOCH, "aaaaaaaa")

@@ -214,9 +214,16 @@ class Tails:
     def asks_before(self, numbering: Numbering, sample: Sample) -> bool:
         """Tell whether what was published before the first sample that came is asked for.
 
-        So it is of a run that nobody had anything of. The first that is given begins it.
+        So it is of a run that nobody had anything of. The first that is given begins it; a number
+        far from it shows that the numbers wrapped, and does not wait.
         """
-        if not (self._options.recovery and sample.sn and self._is_ours(numbering)):
+        if not (self._options.recovery and self._is_ours(numbering)):
+            return False
+        far = abs(sample.sn - numbering.top) > self._options.window_size_samples
+        if numbering.pending and far:
+            numbering.begin(min(numbering.pending))
+            return False
+        if not sample.sn:
             return False
         if numbering.fetch is None:
             numbering.fetch = self._ask(numbering, max(0, sample.sn - _SPAN), sample.sn - 1)
