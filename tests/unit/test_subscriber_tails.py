@@ -483,3 +483,16 @@ def test_where_history_was_not_read_whole_it_is_asked_for_with_that() -> None:
     for _ in range(3):
         reader.wait(1)
     assert reader.wanted == []
+
+
+def test_without_recovery_a_heartbeat_may_overtake_its_sample() -> None:
+    """The next one shows what is lost."""
+    reader = Reader(DeliveryOptions(recovery=False))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.handle(HeartbeatReceived(SOURCE, 0, reader.now))
+    reader.live(sample(0))
+    assert reader.story == [0]
+    for _ in range(2):
+        assert reader.story == [0]
+        reader.handle(HeartbeatReceived(SOURCE, 2, reader.now))
+    assert reader.story == [0, (1, 2)]

@@ -378,8 +378,7 @@ class SubscriberEngine:
             self._history.explained(event)
             self._after_history(event.now)
             return
-        asked = self._fetches.pop(event.fetch_id, None)
-        if asked is None:
+        if (asked := self._fetches.pop(event.fetch_id, None)) is None:
             return
         numbering, fetch, whole = asked
         if isinstance(event, FetchFailed) or not event.answer.whole:
@@ -493,25 +492,26 @@ class SubscriberEngine:
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
-        if self._options.recovery and not self.reads_history:
+        recovery = self._options.recovery
+        if recovery and not self.reads_history:
             self._sources.begin_with(event.source, event.first_sn)
-        followed = self._sources.known(event.source)
-        if followed is None or not followed.numberings:
+        if (followed := self._sources.known(event.source)) is None or not followed.numberings:
             return
         numbering = followed.numberings[-1]
         self._history.hear_of(numbering, event.source_sn, event.now.monotonic_ns)
+        source_sn = event.source_sn if recovery else numbering.heard_before(event.source_sn)
         if numbering.next_sn is None or (self.reads_history and not followed.live):
             return
         followed.live = True
-        if self._awaiting.keeps_number(followed, event.source_sn, event.now.monotonic_ns):
+        if self._awaiting.keeps_number(followed, source_sn, event.now.monotonic_ns):
             return
-        ahead, window = event.source_sn - numbering.reached, self._options.window_size_samples
-        overtaken = precedes_wrap(event.source_sn, numbering.reached, window)
+        ahead, window = source_sn - numbering.reached, self._options.window_size_samples
+        overtaken = precedes_wrap(source_sn, numbering.reached, window)
         if 0 < ahead <= window:
-            numbering.top = event.source_sn
+            numbering.top = source_sn
             self._settle(followed, event.now)
-        elif ahead > 0 and not overtaken and numbering.fetch is None and self._options.recovery:
-            self._ask(numbering, event.source_sn, event.source_sn)  # an answer confirms it
+        elif ahead > 0 and not overtaken and numbering.fetch is None and recovery:
+            self._ask(numbering, source_sn, source_sn)  # an answer confirms it
 
     # History
 

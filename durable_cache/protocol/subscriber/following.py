@@ -93,6 +93,8 @@ class Numbering:
     """The number and the time of the first sample that was passed on."""
     declared_ns: int = 0
     """When its token was seen, as Unix time."""
+    heartbeat_sn: int = -1
+    """What the last heartbeat said, as far as that is asked for."""
     used: bool = True
     duplicates: int = 0
     dropped: int = 0
@@ -189,6 +191,15 @@ class Numbering:
         if incarnation and self.incarnation:
             return incarnation == self.incarnation
         return epoch == self.epoch
+
+    def heard_before(self, source_sn: int) -> int:
+        """Return what the heartbeat before this one said, or where the run stands.
+
+        A heartbeat may overtake its sample within this process. Where nothing is recovered, what
+        is missing is given up at once: then the next heartbeat shows it, half a second later.
+        """
+        before, self.heartbeat_sn = self.heartbeat_sn, source_sn
+        return max(before, self.reached)
 
     @property
     def is_passed_on(self) -> bool:
