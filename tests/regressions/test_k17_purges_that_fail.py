@@ -12,7 +12,7 @@ from durable_cache.model.sample import SampleBatch, Skip
 from durable_cache.storage.contract import AppendResult, Capabilities, Durability, Floor
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.servers.zenoh_sources import Numbered, connected
+from tests.servers.zenoh_sources import Numbered, connected, make_known
 
 
 class Flaky(MemoryStorage):
@@ -66,8 +66,9 @@ def test_a_purge_while_the_backend_is_away_is_carried_out_when_it_is_back(
 
 def test_a_purge_outlives_the_stream_index(network: LocalNetwork, tmp_path: Path) -> None:
     def opened(name: str, *, aligned: bool) -> ReliabilityCache:
-        return declare_reliability_cache(
-            network.client(),
+        session = network.client()
+        cache = declare_reliability_cache(
+            session,
             "a/**",
             backend="sql",
             backend_options={"url": f"sqlite:///{tmp_path}/{name}.db"},
@@ -78,6 +79,8 @@ def test_a_purge_outlives_the_stream_index(network: LocalNetwork, tmp_path: Path
                 allowed_origin=Origins.SESSION_LOCAL if aligned else Origins.ANY,
             ),
         )
+        make_known(session)
+        return cache
 
     source = Numbered(network.client(), "a/b")
     with opened("mine", aligned=False) as mine, opened("theirs", aligned=False) as theirs:
