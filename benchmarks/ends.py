@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 
@@ -15,6 +16,15 @@ def settings(endpoint: str, *, listen: bool, mode: str = "peer") -> dict[str, ob
         "listen": ends if listen else {"endpoints": []},
         "connect": {"endpoints": []} if listen else ends,
     }
+
+
+def wake_on_time() -> None:
+    """Let this thread wake when its sleep is over; Linux takes 50 microseconds more otherwise.
+
+    At 10,000 samples a second that is half of the time between two: they would go in threes.
+    """
+    timer_slack, nanoseconds = 29, 1  # PR_SET_TIMERSLACK
+    ctypes.CDLL(None).prctl(timer_slack, nanoseconds, 0, 0, 0)
 
 
 def cpu_seconds() -> float:

@@ -116,14 +116,17 @@ class Calling:
                     continue
             yield from self._name(NumberingNamed(known.source, epoch, incarnation))
 
+    def make_free(self, known: KnownSource, epoch: int) -> Conversation[None]:
+        """See that a run may go by an epoch that another one left with all that was stored."""
+        if epoch not in known.numberings and known.is_taken(epoch):
+            yield from self._reuse(Alias(known.source, epoch, 0, known.canonical(epoch, 0)))
+
     def _take_later_name(self, known: KnownSource, others: _Others) -> Conversation[None]:
         later = later_name(known, others.names, others.strangers)
         if later is None:
             return
         alias, incarnation = later
-        if known.is_taken(alias.epoch):  # by what was moved away from it
-            moved = known.canonical(alias.epoch, 0)
-            yield from self._reuse(Alias(known.source, alias.epoch, 0, moved))
+        yield from self.make_free(known, alias.epoch)
         declaration = Declaration(alias.source, alias.epoch, incarnation, alias.stored)
         yield from answer_of(Keep(declaration), Done)
         self._engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))

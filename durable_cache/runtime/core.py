@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
 
-import msgspec
-
 from durable_cache.model.clock import Moment, earlier
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
@@ -65,7 +63,12 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
-from durable_cache.protocol.cache.names import called_here, heard_twice, named_twice
+from durable_cache.protocol.cache.names import (
+    called_here,
+    heard_twice,
+    named_twice,
+    of_live_runs,
+)
 from durable_cache.protocol.cache.numbering import KnownSource, pinned
 from durable_cache.protocol.cache.questions import (
     Agreed,
@@ -109,6 +112,7 @@ from durable_cache.runtime.effects import (
 from durable_cache.runtime.moving import await_moved, first_moved, renamed, twins_everywhere
 from durable_cache.runtime.resends import Resends
 from durable_cache.runtime.talks import Talks
+from durable_cache.runtime.turns import in_turn
 
 _SECOND_NS = 1_000_000_000
 _OTHERS = (Origin.RECOVERED, Origin.ALIGNED)
@@ -171,7 +175,8 @@ class CacheCore:
         self._live: deque[CoreEvent] = deque()
         self._given: deque[CoreEvent | NamedTwice | NameLeft] = deque()
         self._to_move: deque[Alias] = deque(sorted((*aliases, *agreements), key=first_moved))
-        self._busy_live = self._busy_given = self._busy_moving = False
+        self._busy_given = self._busy_moving = False
+        self._busy_live: CoreEvent | None = None
         self._effects: list[Effect] = []
         self._talks = Talks(self._ask)
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
@@ -188,7 +193,7 @@ class CacheCore:
     @property
     def ready(self) -> bool:
         """Whether live samples may be handed in: nothing live waits for an answer."""
-        return not self._live and not self._busy_live
+        return not self._live and self._busy_live is None
 
     @property
     def given_waiting(self) -> int:
@@ -221,7 +226,7 @@ class CacheCore:
     def wake_ns(self) -> int | None:
         """Return the monotonic time at which the next `Tick` is of use, or None."""
         wake = earlier(self._engine.wake_ns(), self._talks.wake_ns())
-        if not self._busy_live:
+        if self._busy_live is None:
             waits = self._retry_live_ns if self._live else self._awaiting_tokens.wake_ns()
             wake = earlier(wake, waits)
         if self._to_move and not self._busy_moving:
@@ -269,11 +274,11 @@ class CacheCore:
         self._talks.go_on()
         if self.ready:
             self._live.extend(self._awaiting_tokens.over(self._now))
-        while self._live and not self._busy_live and now_ns >= self._retry_live_ns:
+        while self._live and self._busy_live is None and now_ns >= self._retry_live_ns:
             event = self._behind_tokens.hold_back(self._live.popleft())
             if event is None or self._take_at_once(event):
                 continue
-            self._busy_live = True
+            self._busy_live = event
             self._talks.begin(
                 self._take_live(event), partial(self._live_failed, event), urgent=True
             )
@@ -292,7 +297,7 @@ class CacheCore:
     def _live_failed(self, event: CoreEvent) -> None:
         """The index could not be read: what waits keeps its place and is tried again."""
         self._live.appendleft(event)
-        self._busy_live = False
+        self._busy_live = None
         self._retry_live_ns = self._now.monotonic_ns + _ns(self._options.ask_retry_seconds)
 
     def _take_live(self, event: CoreEvent) -> Conversation[None]:
@@ -303,7 +308,8 @@ class CacheCore:
                 batch = yield from self._take_unnumbered(batch)
                 yield from self._load(batch.sources)
                 if origin is Origin.NATIVE:
-                    batch = yield from self._not_removed(self._of_live_runs(batch))
+                    live = of_live_runs(batch, self._engine.known)
+                    batch = yield from self._not_removed(live)
                 self._take_loaded(batch, origin, now)
             case TokenGone(source, incarnation):
                 self._awaiting_tokens.gone(source, incarnation)
@@ -326,7 +332,7 @@ class CacheCore:
                 self._engine_takes(self._awaiting_tokens.keep_refused(event))
             case _:
                 raise AssertionError(f"{event} is no live event")
-        self._busy_live = False
+        self._busy_live = None
 
     def _take_at_once(self, event: CoreEvent) -> bool:
         """Take live samples of which nothing is to be asked; False otherwise, and nothing done."""
@@ -393,18 +399,6 @@ class CacheCore:
                 self._engine_takes(SourceLoaded(source, loaded.states.get(source, ()), self._now))
             self._given.extend(map(NamedTwice, named_twice(map(self._engine.known, unknown))))
 
-    def _of_live_runs(self, batch: SampleBatch) -> SampleBatch:
-        """Give samples from publishers' own caches the epochs that these publish under.
-
-        Where it is not known which run that is, they are left out: their gap is asked for again.
-        """
-        known = {source: self._engine.known(source) for source in {s.source for s in batch}}
-        return SampleBatch(
-            msgspec.structs.replace(sample, epoch=known[sample.source].epoch_of(sample))
-            for sample in batch
-            if known[sample.source].doubt is None
-        )
-
     def _not_removed(self, batch: SampleBatch) -> Conversation[SampleBatch]:
         """Leave out what retention or a purge removed; the sources of the rest are loaded then."""
         removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
@@ -430,11 +424,12 @@ class CacheCore:
         known = self._engine.known(event.source)
         incarnation = event.incarnation
         if incarnation and known.of_incarnation(incarnation) is None:
-            epoch = known.epoch_for(event.epoch, incarnation)
-            adopts = known.can_adopt(epoch, event.epoch, incarnation)
-            instead_of = known.current if adopts else None
-            declaration = Declaration(event.source, epoch, incarnation, instead_of)
             with pinned(known):
+                epoch = known.epoch_for(event.epoch, incarnation)
+                yield from self._calling.make_free(known, epoch)
+                adopts = known.can_adopt(epoch, event.epoch, incarnation)
+                instead_of = known.current if adopts else None
+                declaration = Declaration(event.source, epoch, incarnation, instead_of)
                 yield from answer_of(Keep(declaration), Done)
         self._engine_takes(event)
 
@@ -465,7 +460,9 @@ class CacheCore:
             self._busy_given = False
 
     def _take_from_others(self, event: Arrived) -> Conversation[None]:
-        given = yield from self._take_unnumbered(event.batch)
+        given = in_turn(event.batch, (self._busy_live, *self._live))
+        self.put_off += len(event.batch) - len(given)
+        given = yield from self._take_unnumbered(given)
         yield from self._load(given.sources)
         every = [*map(self._engine.known, given.sources)]
         try:

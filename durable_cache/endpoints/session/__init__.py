@@ -78,6 +78,7 @@ from durable_cache.endpoints.session.declaring import (
     put_plain,
     receive,
     receive_now,
+    receive_soon,
     source_of,
     take_heard,
     take_heartbeats,

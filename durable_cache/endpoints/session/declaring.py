@@ -425,6 +425,24 @@ def receive(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]
     return taken
 
 
+def receive_soon(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
+    """Take what is there up to a bound, or wait for one sample and take that alone.
+
+    What comes behind a wait is not looked at before that sample is handled: below full speed there
+    is nothing. Empty when undeclared.
+    """
+    taken: list[zenoh.Sample] = []
+    try:
+        channel = subscriber.handler  # as in `receive`
+        first = channel.try_recv()
+        taken.append(channel.recv() if first is None else first)
+        if first is not None:
+            taken.extend(islice(iter(channel.try_recv, None), samples_max - 1))
+    except _GONE:  # what was there before is all there is
+        pass
+    return taken
+
+
 def receive_now(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sample]:
     """Take what is there up to a bound, without waiting."""
     taken: list[zenoh.Sample] = []

@@ -19,8 +19,8 @@ from durable_cache.endpoints.session import (
     Decoder,
     RawSample,
     ZenohSubscriber,
-    receive,
     receive_now,
+    receive_soon,
 )
 from durable_cache.endpoints.subscriber.mailbox import Mailbox
 from durable_cache.model.clock import Moment
@@ -64,7 +64,7 @@ class Receiver:
         """Receive until the end; call `drive` with the turn, for samples that nothing is before."""
         while True:
             with self._receiving:
-                taken = receive(self._subscriber, _BATCH_SAMPLES_MAX)
+                taken = receive_soon(self._subscriber, _BATCH_SAMPLES_MAX)
                 if not taken:
                     return
                 received = self._decoded(taken)

@@ -527,7 +527,7 @@ class CacheEngine:
                 outputs.append(self._ack(source, numbering, numbering.window.held.copy()))
             # An epoch below or beside one we know is a clock set back, not an old acquaintance.
             fresh = fresh or epoch != event.epoch
-        if numbering.epoch < known.current:
+        if numbering.epoch < known.current and not known.only_others_named_live:
             return outputs
         known.current = numbering.epoch
         numbering.declared = True

@@ -93,6 +93,19 @@ def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: Know
     )
 
 
+def of_live_runs(batch: SampleBatch, known_of: KnownOf) -> SampleBatch:
+    """Give samples from publishers' own caches the epochs that these publish under.
+
+    Where it is not known which run that is, they are left out: their gap is asked for again.
+    """
+    known = {source: known_of(source) for source in {sample.source for sample in batch}}
+    return SampleBatch(
+        msgspec.structs.replace(sample, epoch=known[sample.source].epoch_of(sample))
+        for sample in batch
+        if known[sample.source].doubt is None
+    )
+
+
 def are_twins(first: Sample, second: Sample) -> bool:
     """Tell whether samples under one number are the same, whatever their epochs."""
     ours = (first.ntp64, first.timestamp_id, sample_digest(first))

@@ -227,6 +227,16 @@ class KnownSource:
         """The numbering live samples belong to."""
         return self.numbering(self.current)
 
+    @property
+    def only_others_named_live(self) -> bool:
+        """Whether others alone named the run that live samples are taken for: no token came here.
+
+        What waited for a broken journal is taken after what others gave meanwhile: an earlier run's
+        token, and the samples behind it.
+        """
+        live = self.numberings.get(self.current)
+        return live is not None and bool(live.incarnation) and not live.declared
+
     def shows_run(self, first: int) -> int | None:
         """Return the last number here of live samples that no token names, if `first` follows it.
 
@@ -263,7 +273,8 @@ class KnownSource:
         It is the declared one, unless that belongs to another incarnation or lies below one: a
         publisher with a pinned Zenoh id may restart within one time frame, or with its clock set
         back, and an epoch is never used twice. What was named here, of samples that came before
-        this token, counts for nothing: it is to be called as the others call it.
+        this token, counts for nothing: it is to be called as the others call it. Nor is it an epoch
+        that another run left, while samples of that one are stored under it.
         """
         known = {self.current, *self.numberings}
         if self.can_adopt(declared, declared, incarnation):
@@ -271,9 +282,12 @@ class KnownSource:
         highest = max(known, default=EPOCH_UNKNOWN)
         numbering = self.numberings.get(declared)
         taken = numbering is not None and numbering.is_of_another(incarnation)
-        if declared > highest or (declared == highest and not taken):
-            return declared
-        return highest + 1 if incarnation else declared
+        epoch = highest + 1
+        if not incarnation or declared > highest or (declared == highest and not taken):
+            epoch = declared
+        while incarnation and self._is_left(epoch) and not self.is_moved(epoch):
+            epoch += 1
+        return epoch
 
     def adopt(self, epoch: int, declared: int, incarnation: str) -> Alias | None:
         """Take the live numbering as `epoch`, whose token came after its first samples.
@@ -395,6 +409,9 @@ class KnownSource:
     def is_moved(self, epoch: int) -> bool:
         """Tell whether nothing is stored any more under an epoch that lost."""
         return self._epochs.moved_to(self.source, epoch) is not None
+
+    def _is_left(self, epoch: int) -> bool:
+        return epoch not in self.numberings and epoch in self._epochs.lost(self.source)
 
     def is_taken(self, epoch: int) -> bool:
         """Tell whether a run goes by an epoch, or did until it got another name."""
