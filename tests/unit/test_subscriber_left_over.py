@@ -289,3 +289,20 @@ def test_what_a_cache_has_without_a_name_is_not_given_again_as_of_the_next_run()
         reader.wait(1)
         reader.answer(*[sample(sn, FRESH + 1, at=9 + sn / 10) for sn in range(2)], names=names)
     assert reader.story == [0, 1, 2, 3, 0, 1, 2]
+
+
+def test_a_token_that_overtook_the_last_samples_before_it_takes_no_number_of_its_run() -> None:
+    """The program took its time: what came before the token is looked at when it is there."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1))
+    reader.declared(FRESH, "0000000b")
+    reader.live(sample(3, at=1))
+    reader.live(*(sample(sn, at=9 + sn) for sn in range(5)))
+    while reader.wanted:
+        reader.answer(names=(Incarnation(SOURCE, FRESH, "0000000b"),))
+        reader.wait(3)
+    assert [one.ntp64 for one in reader.delivered_samples[-5:]] == [
+        sample(sn, at=9 + sn).ntp64 for sn in range(5)
+    ]
+    assert reader.story == [0, 1, (2, 2), 3, 0, 1, 2, 3, 4]

@@ -285,8 +285,9 @@ class SubscriberEngine:
             self._duplicates += 1
             return None
         if numbering.declared:
-            if not followed.keep_early(sample, self._options, now.monotonic_ns):
-                self.dropped += 1
+            if followed.give_back(numbering, sample, self._options.pending_samples_max):
+                return numbering
+            self.dropped += not followed.keep_early(sample, self._options, now.monotonic_ns)
             return None
         if numbering is not followed.numberings[-1]:
             return followed.numberings[-1]
@@ -368,8 +369,6 @@ class SubscriberEngine:
         self._fetches[fetch.fetch_id] = numbering, fetch, whole
         self._outputs.ask(fetch)
         return fetch
-
-    # Answers
 
     def _answered(self, event: Fetched | FetchFailed) -> None:
         if isinstance(event, Fetched):

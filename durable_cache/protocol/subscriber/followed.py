@@ -456,6 +456,21 @@ class Followed:
                 elif self.ended is not None and self.ended.incarnation == name:
                     self.ended.report_late(one, outputs)
 
+    def give_back(self, numbering: Numbering, sample: Sample, samples_max: int) -> bool:
+        """Take what is held under a sample's number for one of the run before, if that is not over.
+
+        `sample` is later. While a program takes its time a token overtakes the samples before it:
+        they came when the token was not there, and are looked at when it is (ADR 0325).
+        """
+        at, held = self.numberings.index(numbering), numbering.pending.get(sample.sn)
+        if at == 0 or held is None or held.epoch or held.sn <= (numbering.next_sn or 0):
+            return False  # or, as the next number, it is what came before its token
+        if not self.numberings[at - 1].ending:
+            return False
+        if numbering.let_go(held) is not None:
+            self.numberings[at - 1].hold(held, samples_max)
+        return True
+
     def polled(self) -> Iterator[Numbering]:
         """Yield what is asked for now and then: the head, and runs that were declared since.
 
