@@ -306,3 +306,17 @@ def test_a_token_that_overtook_the_last_samples_before_it_takes_no_number_of_its
         sample(sn, at=9 + sn).ntp64 for sn in range(5)
     ]
     assert reader.story == [0, 1, (2, 2), 3, 0, 1, 2, 3, 4]
+
+
+def test_what_an_answer_names_as_the_next_run_is_no_rest_of_one_without_a_name() -> None:
+    """Of the run before, a cache that lost its index has one number, and no name (seed 36759)."""
+    reader = Reader(history=True)
+    reader.declared(FRESH, "0000000b")
+    reader.page([sample(1, EPOCH)])
+    begun = [sample(sn, at=9 + sn / 10) for sn in range(5)]
+    reader.live(begun[4], begun[0], *begun[1:4])
+    given = [msgspec.structs.replace(one, epoch=FRESH) for one in begun[2:]]
+    while reader.wanted:
+        reader.answer(*given, names=NAMES[1:])
+        reader.wait(1)
+    assert reader.story == [1, 0, 1, 2, 3, 4]

@@ -124,9 +124,14 @@ def of_run(numbering: Numbering, others: Iterable[Numbering], part: AnswerPart) 
     source = numbering.source
     if numbering.incarnation:
         return part
-    called = _called_as_held(numbering, part)
-    foreign = (other for other in others if other is not numbering and not other.incarnation)
-    left = {epoch for other in foreign for epoch in _called_as_held(other, part)} - called
+    called, names = _called_as_held(numbering, part), part.names()
+    left = {
+        epoch
+        for other in others
+        if other is not numbering
+        for epoch in _called_as_held(other, part)
+        if other.incarnation in ("", names.get((source, epoch)))
+    } - called
     if numbering.is_at_its_first:
         left |= _called_otherwise(numbering, part) - called
     begins = bool(called) and numbering.is_at_its_first
