@@ -48,8 +48,10 @@ def test_what_others_give_of_sources_of_which_nothing_waits_comes_in() -> None:
     cache.disk_up = False
     token(cache, TWO, EPOCH, THIRD)
     cache.disk_up = True
-    give_both_runs(cache)
-    assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([SnRange(0, 0)])}
+    given = under(EPOCH, run_of(ONE, 5, 7, run=1)) + under(EPOCH + 1, run_of(TWO, 0, 0, run=2))
+    cache.give(Arrived(SampleBatch(given), Origin.ALIGNED, cache.now, NAMES))
+    assert of_run(cache, ONE, 1) == {EPOCH: RangeSet([SnRange(5, 7)])}
+    assert of_run(cache, TWO, 2) == {}
 
 
 def test_live_samples_are_of_the_run_whose_token_came_with_them_whatever_others_named() -> None:
