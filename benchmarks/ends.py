@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 
 def settings(endpoint: str, *, listen: bool, mode: str = "peer") -> dict[str, object]:
@@ -24,7 +25,8 @@ def wake_on_time() -> None:
     At 10,000 samples a second that is half of the time between two: they would go in threes.
     """
     timer_slack, nanoseconds = 29, 1  # PR_SET_TIMERSLACK
-    ctypes.CDLL(None).prctl(timer_slack, nanoseconds, 0, 0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(timer_slack, nanoseconds, 0, 0, 0)
 
 
 def cpu_seconds() -> float:

@@ -117,8 +117,8 @@ class Calling:
             yield from self._name(NumberingNamed(known.source, epoch, incarnation))
 
     def make_free(self, known: KnownSource, epoch: int) -> Conversation[None]:
-        """See that a run may go by an epoch that another one left with all that was stored."""
-        if epoch not in known.numberings and known.is_taken(epoch):
+        """Free an epoch for another run as soon as the one that left it is moved whole."""
+        if known.is_left(epoch) and known.is_moved(epoch):
             yield from self._reuse(Alias(known.source, epoch, 0, known.canonical(epoch, 0)))
 
     def _take_later_name(self, known: KnownSource, others: _Others) -> Conversation[None]:

@@ -425,8 +425,8 @@ class CacheCore:
         incarnation = event.incarnation
         if incarnation and known.of_incarnation(incarnation) is None:
             with pinned(known):
+                yield from self._calling.make_free(known, event.epoch)
                 epoch = known.epoch_for(event.epoch, incarnation)
-                yield from self._calling.make_free(known, epoch)
                 adopts = known.can_adopt(epoch, event.epoch, incarnation)
                 instead_of = known.current if adopts else None
                 declaration = Declaration(event.source, epoch, incarnation, instead_of)
@@ -460,9 +460,11 @@ class CacheCore:
             self._busy_given = False
 
     def _take_from_others(self, event: Arrived) -> Conversation[None]:
-        given = in_turn(event.batch, (self._busy_live, *self._live))
-        self.put_off += len(event.batch) - len(given)
-        given = yield from self._take_unnumbered(given)
+        numbered = yield from self._take_unnumbered(event.batch)
+        given = in_turn(numbered, (self._busy_live, *self._live))
+        if len(given) < len(numbered):
+            self.put_off += len(numbered) - len(given)
+            self._agreement.missed_some()
         yield from self._load(given.sources)
         every = [*map(self._engine.known, given.sources)]
         try:

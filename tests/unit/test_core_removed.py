@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.events import (
     Append,
@@ -19,6 +17,7 @@ from durable_cache.protocol.cache.events import (
     ReportAbsent,
     Verify,
 )
+from durable_cache.protocol.cache.names import under
 from durable_cache.protocol.cache.questions import Floors
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Ask
@@ -43,10 +42,6 @@ class Backend(MemoryStorage):
     @property
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, durability=Durability.DISK)
-
-
-def under(epoch: int, samples: list[Sample]) -> list[Sample]:
-    return [msgspec.structs.replace(one, epoch=epoch) for one in samples]
 
 
 def moved(cache: DrivenCache) -> None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.sample import SampleBatch
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.cache.events import Origin, TokenGone
+from durable_cache.protocol.cache.names import under
+from durable_cache.protocol.cache.questions import Declaration, Keep
 from durable_cache.protocol.wire import Incarnation
-from durable_cache.runtime.effects import Arrived
+from durable_cache.runtime.effects import Arrived, Ask, Effect
 from tests.unit.driven import BEGAN_NS, DrivenCache
 from tests.unit.test_core import ONE, TWO, of_run, run_of, token
 
 FIRST, SECOND, THIRD = "0a0a0a0a", "0b0b0b0b", "0c0c0c0c"
 EPOCH = frame(BEGAN_NS)
 NAMES = (Incarnation(ONE, EPOCH, FIRST), Incarnation(ONE, EPOCH + 1, SECOND))
-
-
-def under(epoch: int, samples: list[Sample]) -> list[Sample]:
-    return [msgspec.structs.replace(one, epoch=epoch) for one in samples]
 
 
 def give_both_runs(cache: DrivenCache) -> None:
@@ -89,3 +86,40 @@ def test_a_run_whose_token_declares_what_another_was_called_before_its_own_goes_
     cache.wait(60)
     assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([SnRange(0, 1)])}
     assert of_run(cache, ONE, 3) == {called + (not moved): RangeSet([SnRange(0, 3)])}
+
+
+class _KeepsLate(DrivenCache):
+    """Answers what a token declares only when it is asked to."""
+
+    late = False
+
+    def _waits(self, effect: Effect) -> bool:
+        if self.late and isinstance(effect, Ask) and isinstance(effect.question, Keep):
+            return isinstance(effect.question.change, Declaration)
+        return super()._waits(effect)
+
+
+def test_a_run_keeps_the_epoch_that_was_made_durable_though_another_becomes_free_meanwhile() -> (
+    None
+):
+    cache = _KeepsLate()
+    token(cache, ONE, EPOCH, FIRST)
+    cache.take(run_of(ONE, 0, 4, run=1))
+    cache.take(run_of(ONE, 0, 1, seconds=20, run=2))
+    (called,) = of_run(cache, ONE, 2)
+    cache.appends = False
+    token(cache, ONE, EPOCH + 1, SECOND)
+    cache.late = True
+    token(cache, ONE, called, THIRD)
+    (waits,) = [one for one in cache.unanswered if isinstance(one, Ask)]
+    cache.unanswered.remove(waits)
+    cache.answer_all()
+    while cache.core.moving:
+        cache.wait(0.5)
+    cache.late = False
+    cache.unanswered.append(waits)
+    cache.answer_all()
+    cache.take(run_of(ONE, 0, 3, seconds=21, run=3))
+    assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([SnRange(0, 1)])}
+    assert of_run(cache, ONE, 3) == {called + 1: RangeSet([SnRange(0, 3)])}
+    assert Incarnation(ONE, called + 1, THIRD) in cache.store.index.incarnations([ONE])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import permutations
 from random import Random
 
-import msgspec
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from durable_cache.model.sequence import frame
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EngineOptions, Origin, TokenGone
 from durable_cache.protocol.cache.later_names import LaterName, later_name
+from durable_cache.protocol.cache.names import under
 from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.effects import Arrived
@@ -112,10 +112,6 @@ def test_a_name_that_a_run_left_is_taken_as_soon_as_nothing_is_stored_under_it()
 
 def test_a_run_that_nobody_named_is_not_pushed() -> None:
     assert later_name(known_as((5, SECOND), (6, "")), names((6, SECOND))) is None
-
-
-def under(epoch: int, samples: list[Sample]) -> list[Sample]:
-    return [msgspec.structs.replace(one, epoch=epoch) for one in samples]
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -158,3 +158,20 @@ def test_what_could_not_be_looked_at_leaves_a_core_with_two_parts() -> None:
     cache.give(Inquired(inquiry.inquiry_id, cache.now))
     cache.wait(2)
     assert of_run(cache, ONE, 0) == {CALLED: RangeSet([(0, 6)]), CALLED + 1: RangeSet([(7, 11)])}
+
+
+def test_what_comes_while_live_events_wait_leaves_a_core_with_two_parts() -> None:
+    cache = DrivenCache()
+    every = run_of(ONE, 0, 11)
+    cache.take(called(CALLED + 1, every[7:]), Origin.ALIGNED)
+    cache.take(called(CALLED, every[:7]), Origin.RECOVERED)
+    (inquiry,) = cache.inquiries()
+    cache.disk_up = False
+    cache.take(every[:1], Origin.NATIVE)
+    cache.disk_up = True
+    cache.take(called(CALLED + 1, run_of(ONE, 0, 3, seconds=50, run=1)), Origin.RECOVERED)
+    assert cache.core.put_off == 4
+    cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.wait(2)
+    found = of_run(cache, ONE, 0)
+    assert (found[CALLED], found[CALLED + 1]) == (RangeSet([(0, 6)]), RangeSet([(7, 11)]))

@@ -274,7 +274,7 @@ class KnownSource:
         publisher with a pinned Zenoh id may restart within one time frame, or with its clock set
         back, and an epoch is never used twice. What was named here, of samples that came before
         this token, counts for nothing: it is to be called as the others call it. Nor is it an epoch
-        that another run left, while samples of that one are stored under it.
+        that another run left, until that is free.
         """
         known = {self.current, *self.numberings}
         if self.can_adopt(declared, declared, incarnation):
@@ -285,7 +285,7 @@ class KnownSource:
         epoch = highest + 1
         if not incarnation or declared > highest or (declared == highest and not taken):
             epoch = declared
-        while incarnation and self._is_left(epoch) and not self.is_moved(epoch):
+        while incarnation and self.is_left(epoch):
             epoch += 1
         return epoch
 
@@ -410,7 +410,8 @@ class KnownSource:
         """Tell whether nothing is stored any more under an epoch that lost."""
         return self._epochs.moved_to(self.source, epoch) is not None
 
-    def _is_left(self, epoch: int) -> bool:
+    def is_left(self, epoch: int) -> bool:
+        """Tell whether a run went by an epoch that got another name, and it is not free yet."""
         return epoch not in self.numberings and epoch in self._epochs.lost(self.source)
 
     def is_taken(self, epoch: int) -> bool:

@@ -467,8 +467,9 @@ class Followed:
             return False  # or, as the next number, it is what came before its token
         if not self.numberings[at - 1].ending:
             return False
-        if numbering.let_go(held) is not None:
-            self.numberings[at - 1].hold(held, samples_max)
+        if numbering.let_go(held) is None:
+            return False
+        self.numberings[at - 1].hold(held, samples_max)
         return True
 
     def polled(self) -> Iterator[Numbering]:
