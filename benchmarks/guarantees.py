@@ -111,6 +111,7 @@ def spool(arguments: argparse.Namespace) -> None:
             cache=False,
             epochs_timeout_seconds=0,
             unacknowledged_max=arguments.samples,
+            receipts_max=arguments.samples,
             unacknowledged_bytes_max=1 << 40,
             spool_bytes_max=1 << 40,
         )
