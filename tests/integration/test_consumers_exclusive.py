@@ -54,7 +54,7 @@ class Side:
         self.name, self.network, self._stack = name, network, stack
         for _ in range(caches):
             stack.enter_context(declare_reliability_cache(network.client(), KEPT, options=FAST))
-        self.handled: Handled = Counter()
+        self._handled: list[tuple[str, int]] = []
         self.publishers: list[Publisher] = []
 
     def publish(self) -> None:
@@ -69,7 +69,12 @@ class Side:
         self.member = self._stack.enter_context(declare(self, OF_THREE, self.handle))
 
     def handle(self, sample: Sample) -> None:
-        self.handled[sample.key, sample.sn] += 1
+        self._handled.append((sample.key, sample.sn))
+
+    @property
+    def handled(self) -> Handled:
+        """Count what was handled so far; a list is copied whole though its member goes on."""
+        return Counter(self._handled.copy())
 
     def put(self) -> None:
         for publisher in self.publishers:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from threading import Event
 
 import pytest
 import zenoh
@@ -14,6 +15,8 @@ import zenoh
 from durable_cache import (
     CacheOptions,
     Miss,
+    Receipt,
+    ReliablePublisher,
     Sample,
     declare_reliability_cache,
     declare_reliable_publisher,
@@ -84,7 +87,8 @@ def test_what_is_recovered_over_lost_answers_comes_once_and_in_order(
 ) -> None:
     """Questions are lost as often as their answers, and a tenth of the live samples.
 
-    Of six tenths both ways one question in six is answered: thirty seconds of asking are too few.
+    Of six tenths both ways one question in six is answered: ten seconds of asking for history are
+    too few, and thirty for a gap.
     """
     chance, count = random.Random(7), 400
 
@@ -111,6 +115,7 @@ def test_what_is_recovered_over_lost_answers_comes_once_and_in_order(
             history=True,
             recovery=True,
             gap_timeout_seconds=300,
+            history_timeout_seconds=300,
         ) as subscriber:
             subscriber.sample_miss_listener(misses.append)
             for at in range(count, 2 * count):
@@ -122,6 +127,49 @@ def test_what_is_recovered_over_lost_answers_comes_once_and_in_order(
         assert bridge.lost["sample"]
     assert [one.sn for one in taken] == [*range(2 * count)]
     assert misses == []
+
+
+def test_history_of_which_every_answer_was_lost_for_a_while_comes_once_one_arrives(
+    network: LocalNetwork, farther: LocalNetwork
+) -> None:
+    """The cache is in reach all the while: no other one has to appear. What is late is reported."""
+    healed = Event()
+    taken: list[Sample] = []
+    misses: list[Miss] = []
+
+    def put(key: str, count: int) -> ReliablePublisher[Receipt]:
+        publisher = declare_reliable_publisher(
+            network.client(), key, acknowledgements=1, level="memory", cache=False
+        )
+        for _ in range(count):
+            assert publisher.put(key.encode()).wait(10)
+        return publisher
+
+    with (
+        declare_reliability_cache(network.client(), "a/**"),
+        put("a/b", 3),
+        put("a/c", 2) as goes_on,
+        Bridge(network, farther, lambda message: message.is_answer and not healed.is_set()),
+        declare_reliable_subscriber(
+            farther.client(),
+            "a/**",
+            taken.append,
+            history=True,
+            gap_timeout_seconds=1,
+            history_timeout_seconds=1,
+        ) as subscriber,
+    ):
+        subscriber.sample_miss_listener(misses.append)
+        wait_until(lambda: goes_on.put(b"live").wait(10) and taken, 30, "what is live")
+        assert not subscriber.history_complete
+        healed.set()
+        wait_until(lambda: subscriber.history_complete, 30, "history")
+        wait_until(lambda: misses, what="a report")
+        (missed,) = misses
+        assert (missed.source, missed.first) == (taken[0].source, 0)
+    assert [one.sn for one in taken if one.key == "a/b"] == [0, 1, 2]
+    live = [one.sn for one in taken if one.key == "a/c"]
+    assert live == [*range(missed.last + 1, missed.last + 1 + len(live))]
 
 
 @pytest.mark.parametrize("history", [True, 1], ids=["all", "newest"])

@@ -46,7 +46,12 @@ class Reader:
     """Notes what a subscriber would see, and keeps the questions for the test to answer."""
 
     def __init__(
-        self, options: DeliveryOptions | None = None, *, history: bool = False, newest: int = 0
+        self,
+        options: DeliveryOptions | None = None,
+        *,
+        history: bool = False,
+        newest: int = 0,
+        answerers_known: bool = False,
     ) -> None:
         self.engine = SubscriberEngine(options, history=history, newest=newest)
         self.story: list[int | tuple[int, int]] = []
@@ -57,7 +62,7 @@ class Reader:
         self.fetches: list[Fetch] = []
         self.asked: list[AskHistory] = []
         self.seconds = 0.0
-        self.take(self.engine.start(self.now))
+        self.take(self.engine.start(self.now, answerers_known=answerers_known))
 
     @property
     def now(self) -> Moment:

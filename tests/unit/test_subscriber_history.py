@@ -136,6 +136,27 @@ def test_live_samples_go_through_when_nobody_answers_in_time() -> None:
     assert reader.engine.history_complete
 
 
+@pytest.mark.parametrize("appears", [False, True])
+def test_a_cache_in_reach_that_never_answered_in_time_is_asked_again(appears: bool) -> None:
+    """Its answers were lost, or it was slow: no other cache has to appear first."""
+    options = DeliveryOptions(history_timeout_seconds=3)
+    reader = Reader(options, history=True, answerers_known=not appears)
+    if appears:
+        reader.handle(AnswererAppeared(reader.now))
+    reader.live(sample(2, 5))
+    while not reader.story:
+        reader.page()
+        reader.wait(5)
+    assert not reader.engine.history_complete
+    for _ in range(3):
+        reader.wait(10)
+        reader.page()
+    reader.wait(10)
+    reader.page([sample(sn, 5) for sn in range(3)])
+    assert reader.engine.history_complete
+    assert reader.story == [2, (0, 1)]
+
+
 def test_what_is_partly_answered_is_delivered_when_the_time_is_over() -> None:
     reader = Reader(DeliveryOptions(history_timeout_seconds=3), history=True)
     while reader.asked and not reader.story:

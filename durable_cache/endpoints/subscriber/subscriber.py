@@ -549,8 +549,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         elif not self._engine.reads_history:
             self._warned = True
             _log.warning(
-                "history of %s is not complete: %s; it is asked for again when a cache or a "
-                "publisher appears",
+                "history of %s is not complete: %s; it is asked for again every few seconds while "
+                "a cache is in reach, and when a cache or a publisher appears",
                 self.key_expr,
                 self._questions.history_error,
             )

@@ -73,6 +73,7 @@ class Answerers:
             self._note_cut(event)
             self._due_ns = [now_ns, now_ns + self._wait_ns]
             self.tick(now_ns)
+        self._history.in_reach = True
         self._history.ask_again(now_ns)
 
     def _note_cut(self, event: AnswererAppeared) -> None:

@@ -129,7 +129,8 @@ class SubscriberEngine:
         `answerers_known`: there are caches, and one that does not answer may be restarting.
         """
         self._history.began_ns = self._began_ns = self._heard_ns = now.unix_ns
-        self._answerers_known, self._wake_known = answerers_known, False
+        self._answerers_known = self._history.in_reach = answerers_known
+        self._wake_known = False
         if self._history.active:
             self._history.start(now.monotonic_ns)
         return self._outputs.take()

@@ -13,8 +13,9 @@ reported.
 History is over when an answer was whole and not cut. Whatever fails is asked again; when
 `history_timeout_seconds` pass without a page, live samples go through and history stays
 incomplete: it is asked again from its beginning when a cache or a publisher appears, and every few
-seconds where somebody answered at all. What then comes of sources that are not followed yet is
-delivered before what follows; what can no longer be delivered in order is reported.
+seconds where a cache was in reach or somebody answered at all (ADR 0326). What then comes of
+sources that are not followed yet is delivered before what follows; what can no longer be delivered
+in order is reported.
 
 Who goes on where an earlier life stood begins at a `Seam`, a place in time (ADR 0155). It makes
 reading short and decides nothing: wherever a page contradicts it, all is read from the beginning.
@@ -128,7 +129,7 @@ class History:
         self._due_ns: int | None = None
         self._pause_ns = RETRY_NS
         self._deadline_ns = 0
-        self._heard = self._lacking = self._again = False
+        self.in_reach = self._lacking = self._again = False
         self._partial: Answer | None = None
         self._page: dict[Key, Group] | None = None
         self._in_order: list[Sample] | None = None
@@ -249,7 +250,7 @@ class History:
             return
         self._question = None
         answer, now_ns = event.answer, event.now.monotonic_ns
-        self._heard |= answer.answerers > 0 or not answer.whole
+        self.in_reach |= answer.answerers > 0 or not answer.whole
         if not self.active:
             self.start(now_ns)  # a late answer: somebody is there now
         elif self.seam is not None and answer.answerers > self.seam.answerers:
@@ -595,4 +596,4 @@ class History:
         self.active = False
         self._done = not self._lacking
         self.complete |= self._done
-        self._due_ns = now_ns + _LATER_NS if self._heard and self._lacking else None
+        self._due_ns = now_ns + _LATER_NS if self.in_reach and self._lacking else None
