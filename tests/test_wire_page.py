@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from durable_cache.model.sample import Sample
-from durable_cache.protocol import consumers, resends, standings, wire
+from durable_cache.protocol import consumers, resends, spool_rows, standings, wire
 from durable_cache.protocol.alignment import wire as alignment
 from tests.tree import ROOT, named, parsed, source_files
 
@@ -24,6 +24,7 @@ FRAMES: dict[str, type[msgspec.Struct]] = {
     "POSITION": consumers.Position,
     "DEAD_LETTER": consumers.DeadLetter,
     "BEGINNING": standings.Beginning,
+    "SPOOLED": spool_rows.SpoolRow,
     "ROOT": alignment.Root,
 }
 MESSAGES = (

@@ -63,6 +63,7 @@ class Content(IntEnum):
     DEAD_LETTER = 10
     STANDINGS = 11
     BEGINNING = 12
+    SPOOLED = 13
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):

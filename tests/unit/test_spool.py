@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -17,8 +18,9 @@ from durable_cache.errors import (
     StorageLocked,
     StorageUnavailable,
 )
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.protocol.publisher.events import Standing
+from durable_cache.storage.journaled.journal import Journal
 
 ONE, TWO = SourceId("ab12", 7), SourceId("cd34", 7)
 LAST = "does not say which numbering is its last"
@@ -59,6 +61,75 @@ def test_what_was_put_is_there_as_it_was_in_order(tmp_path: Path) -> None:
     (again,) = opened(tmp_path).spooled
     assert again.samples == tuple(map(sample, range(10)))
     assert (again.source, again.epoch, again.incarnation, again.next_sn) == (ONE, 5, NAMES[ONE], 10)
+
+
+@pytest.mark.parametrize("clock", ["ab12", "cd34", ""], ids=["own-clock", "other-clock", "none"])
+@pytest.mark.parametrize("encoding", ["zenoh/bytes", "text/plain;utf-8"])
+def test_a_row_takes_little_more_than_key_and_payload_and_gives_every_field_back(
+    tmp_path: Path, clock: str, encoding: str
+) -> None:
+    payload, source = bytes(256), SourceId("ab12" * 8, 7)
+    clock = clock and clock * 8
+    put = Sample(
+        *("a/b", source, 1 << 30, 1_000_000, payload, Kind.DELETE, encoding),
+        *(None, 7 << 60, clock, True, 45, 1_700_000_000_000_000_000),
+    )
+    spool = opened(tmp_path)
+    spool.begin(source, 1 << 30, "0000aaaa")
+    spool.append(put, "0000aaaa")
+    spool.close()
+    again = opened(tmp_path)
+    again.close()
+    assert again.spooled[0].samples == (put,)
+    with closing(sqlite3.connect(tmp_path / "spool.db")) as database:
+        ((size,),) = database.execute("SELECT length(data) FROM entries").fetchall()
+    own = len("a/b") + len(payload)
+    common = 0 if clock == source.zid else len(clock)
+    assert size <= own + 50 + common + (0 if encoding == "zenoh/bytes" else len(encoding))
+
+
+def test_the_log_beside_a_spool_is_written_into_it_now_and_then(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 2_000)
+    log = (tmp_path / "spool.db-wal").stat().st_size
+    spool.close()
+    assert 1 << 20 < log < 9 << 20
+
+
+def test_a_spool_with_rows_of_an_earlier_version_goes_on_and_is_of_this_one_then(
+    tmp_path: Path,
+) -> None:
+    spool = opened(tmp_path)
+    spool.begin(ONE, 5, NAMES[ONE])
+    spool.close()
+    facts = {"format": "2", "domain": "d", "key_expr": "a/**"}
+    total = f"{crc32(' '.join(facts.values()).encode()):08x}"
+    with closing(Journal(tmp_path / "spool.db")) as journal:
+        journal.keep("spool", {**facts, "sum": total})
+        for sn in range(3):
+            journal.commit(SampleBatch((sample(sn),)))
+    spool = opened(tmp_path)
+    fill(spool, 3, 5)
+    spool.close()
+    spool = opened(tmp_path)
+    assert spool.spooled[0].samples == tuple(map(sample, range(6)))
+    settle(spool, *range(6))
+    spool.close()
+    assert left(tmp_path) == [(ONE, [5], 6)]
+    with closing(Journal(tmp_path / "spool.db")) as journal:
+        assert journal.kept("spool")["format"] == "3"
+        with pytest.raises(StorageCorrupt, match="content 13 where 5 belongs"):
+            list(journal.replay())
+
+
+def test_a_row_of_a_numbering_that_was_never_begun_is_damage(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    fill(spool, 0, 2)
+    spool.close()
+    with closing(sqlite3.connect(tmp_path / "spool.db")) as database, database:
+        database.execute("DELETE FROM kept WHERE kind LIKE 'numbering%'")
+    with pytest.raises(StorageCorrupt, match=r"numbering 0000aaaa, which was never begun; move"):
+        opened(tmp_path)
 
 
 def test_what_caches_hold_is_let_go_and_the_next_number_is_known_for_ever(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from durable_cache.errors import (
     Closed,
@@ -60,6 +60,23 @@ class Entry(NamedTuple):
     skips: tuple[Skip, ...]
 
 
+class Rows(Protocol):
+    """How what is committed together is written as one row."""
+
+    def write(self, batch: SampleBatch, skips: tuple[Skip, ...]) -> bytes: ...
+
+    def read(self, frame: bytes) -> tuple[SampleBatch, tuple[Skip, ...]]:
+        """ProtocolError where the row is damaged."""
+        ...
+
+
+class _WholeRows:
+    """Each row says everything of its samples."""
+
+    write = staticmethod(encode_journal)
+    read = staticmethod(decode_journal)
+
+
 class IncompleteJournal(StorageCorrupt):
     """Something that was committed to a journal is not in it."""
 
@@ -70,7 +87,8 @@ class Journal:
     Where something of it is missing, `finding` says what; with `refuses_loss` it is not opened
     then, IncompleteJournal is raised, and its files stay as they are. One that is not `durable` has
     no mark: after a power cut it may end before what was committed to it. `remedy` is what people
-    are told to do where it is damaged.
+    are told to do where it is damaged; `rows` writes and reads the entries; the log beside the file
+    has at most `wal_pages` of 16 KiB and those of one commit.
     """
 
     finding: str = ""
@@ -85,8 +103,11 @@ class Journal:
         durable: bool = True,
         refuses_loss: bool = False,
         remedy: str = "restore it, or move it away and let the cache align with a peer",
+        rows: Rows | None = None,
+        wal_pages: int = _WAL_PAGES,
     ) -> None:
         self.path = path
+        self._rows: Rows = rows or _WholeRows()
         self._remedy = remedy
         self._mark_path = path.with_suffix(".mark")
         self._bytes_max = bytes_max
@@ -98,7 +119,7 @@ class Journal:
         self._mark: Mark | None = None
         try:
             note = self._look(refuses_loss)
-            self._db = _open(path, durable)
+            self._db = _open(path, durable, wal_pages)
             self._db.executescript(_SCHEMA)
             _sync_directory(path.parent)
             self.entries, self.samples, self._bytes = self._db.execute(_TOTALS).fetchone()
@@ -207,7 +228,7 @@ class Journal:
         after an error the outcome is unknown and committing again is harmless. After a fatal error
         every further commit raises it again: nothing is written behind a hole.
         """
-        data = encode_journal(batch, skips)
+        data = self._rows.write(batch, skips)
         with self._lock:
             database = self._open()
             if self._failed is not None:
@@ -255,7 +276,7 @@ class Journal:
         entries = []
         for found_id, data in found:
             try:
-                entries.append(Entry(found_id, *decode_journal(data)))
+                entries.append(Entry(found_id, *self._rows.read(data)))
             except ProtocolError as error:
                 raise self._corrupt(f"entry {found_id}: {error}") from error
         return entries
@@ -353,12 +374,12 @@ class Journal:
         return int(self._open().execute(statement).fetchone()[0])
 
 
-def _open(path: Path, durable: bool) -> sqlite3.Connection:
+def _open(path: Path, durable: bool, wal_pages: int) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     database.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-    database.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+    database.execute(f"PRAGMA wal_autocheckpoint = {wal_pages}")
     database.execute("PRAGMA cache_size = -16384")
     return database
 
