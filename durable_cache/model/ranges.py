@@ -115,8 +115,9 @@ class RangeSet:
 
     def update(self, other: RangeSet) -> None:
         """Include every run of `other`."""
-        if not self._firsts:
-            self._firsts[:], self._lasts[:] = other._firsts, other._lasts
+        if not (self._firsts and other._firsts) or other._firsts[0] > self._lasts[-1] + 1:
+            self._firsts += other._firsts  # behind all that is here
+            self._lasts += other._lasts
             return
         for first, last in zip(other._firsts, other._lasts, strict=True):
             self.add(first, last)

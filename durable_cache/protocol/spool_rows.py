@@ -78,38 +78,18 @@ class SpoolRows:
             (one,) = batch
             name = self._names.get((one.source, one.epoch))
             if name is not None:
-                return _encode(one, name)
+                return encode_spooled(one, name)
         return encode_journal(batch, skips)
 
     def read(self, frame: bytes) -> tuple[SampleBatch, tuple[Skip, ...]]:
         """Read a row; RemoteProtocolError, never to be retried, where it is damaged."""
         if frame[1:2] != bytes((Content.SPOOLED,)):
             return decode_journal(frame)
-        row = unseal(frame, Content.SPOOLED, _rows, PACKED_BYTES_MAX)
-        source = self._sources.get((f"{row.incarnation:08x}", row.epoch))
-        if source is None:
-            raise RemoteProtocolError(
-                f"a sample of numbering {row.incarnation:08x}, which was never begun"
-            )
-        sample = Sample(
-            row.key,
-            source,
-            row.epoch,
-            row.sn,
-            row.payload,
-            row.kind,
-            row.encoding or _ENCODING,
-            row.attachment,
-            row.ntp64,
-            source.zid if row.timestamp_id is None else row.timestamp_id,
-            row.stamped,
-            row.qos,
-            row.received_ns,
-        )
-        return SampleBatch((sample,)), ()
+        return SampleBatch((decode_spooled(frame, self._sources),)), ()
 
 
-def _encode(sample: Sample, incarnation: str) -> bytes:
+def encode_spooled(sample: Sample, incarnation: str) -> bytes:
+    """Return the row of a sample of a numbering that the spool knows."""
     fields = (
         int(incarnation, 16),
         sample.epoch,
@@ -126,3 +106,31 @@ def _encode(sample: Sample, incarnation: str) -> bytes:
         sample.received_ns,
     )
     return seal(Content.SPOOLED, fields)
+
+
+def decode_spooled(frame: bytes, sources: Mapping[tuple[str, int], SourceId]) -> Sample:
+    """Read a row; RemoteProtocolError, never to be retried, where it is damaged.
+
+    `sources` are those of the numberings that are known, by incarnation and epoch.
+    """
+    row = unseal(frame, Content.SPOOLED, _rows, PACKED_BYTES_MAX)
+    source = sources.get((f"{row.incarnation:08x}", row.epoch))
+    if source is None:
+        raise RemoteProtocolError(
+            f"a sample of numbering {row.incarnation:08x}, which was never begun"
+        )
+    return Sample(
+        row.key,
+        source,
+        row.epoch,
+        row.sn,
+        row.payload,
+        row.kind,
+        row.encoding or _ENCODING,
+        row.attachment,
+        row.ntp64,
+        source.zid if row.timestamp_id is None else row.timestamp_id,
+        row.stamped,
+        row.qos,
+        row.received_ns,
+    )

@@ -35,6 +35,7 @@ from durable_cache.protocol.resends import (
     encode_resend,
     encode_resent,
 )
+from durable_cache.protocol.spool_rows import decode_spooled, encode_spooled
 from durable_cache.protocol.standings import (
     Standing,
     decode_beginning,
@@ -67,6 +68,9 @@ DECODERS: dict[Content, Callable[[bytes], object]] = {
     Content.DEAD_LETTER: decode_dead_letter,
     Content.STANDINGS: decode_standings,
     Content.BEGINNING: decode_beginning,
+    Content.SPOOLED: lambda frame: decode_spooled(
+        frame, {("0123abcd", filled().epoch): filled().source}
+    ),
 }
 ACK = Ack("cache", 2, SOURCE, 7, ((0, 4), (9, 9)))
 FRAMES: dict[Content, bytes] = {
@@ -86,6 +90,7 @@ FRAMES: dict[Content, bytes] = {
     Content.DEAD_LETTER: encode_dead_letter(DeadLetter("no such trip", 3, filled())),
     Content.STANDINGS: encode_standings([Standing(SOURCE, 7, "0123abcd", 10, 1 << 40)]),
     Content.BEGINNING: encode_beginning(1 << 40),
+    Content.SPOOLED: encode_spooled(filled(), "0123abcd"),
 }
 REASONS = tuple(AbsenceReason)
 contents = pytest.mark.parametrize("content", Content)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
@@ -30,13 +30,16 @@ from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.cache.questions import Standing
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor, Retention, Storage
+from durable_cache.storage.journaled import index_blocks as blocks
 from durable_cache.storage.journaled.index_rows import (
-    GET_NUMBERINGS,
+    DROP_BLOCKS,
     GET_SOURCE,
     GET_STREAMS,
     HAS_ZID,
     LOSE_NAMES,
     SCHEMA,
+    SINCE,
+    VIEWS,
     WITH_HOLES,
     NumberingKey,
     NumberingRuns,
@@ -47,17 +50,20 @@ from durable_cache.storage.journaled.index_rows import (
     drop_timestamps,
     escape,
     info_of,
+    is_held,
     json_rows,
     json_text,
+    lowest,
     no_runs,
     note_held,
     numberings_of,
     put_numberings,
     put_streams,
     put_timestamps,
+    read_numberings,
+    read_tails,
     set_meta,
     skip_removed,
-    standing_of,
     state_of,
     unpack,
 )
@@ -114,17 +120,20 @@ class StreamIndex:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(SCHEMA)
+        for table, column in SINCE:
+            if column not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
+                database.execute(f"ALTER TABLE {table} ADD {column} INTEGER NOT NULL DEFAULT 0")
+        database.executescript(VIEWS)
 
     def record(self, batch: SampleBatch, skips: Sequence[Skip] = (), drained: int = 0) -> None:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
         with self.transaction() as database:
             infos = self._infos(list(batch.summaries))
-            wanted = numberings_of(batch.summaries)
-            wanted.update(NumberingKey(skip.source, skip.epoch) for skip in skips)
-            numberings = self._numberings(wanted)
+            numberings = read_tails(self.rows, lowest(batch.summaries, skips))
             for stream, new in batch.summaries.items():
                 info = infos[stream]
-                info.held.update(new.runs)
+                if not is_unnumbered(stream.source):
+                    blocks.add(database, info.owner, info.held, info.since, new.runs)
                 infos[stream] = info._replace(
                     newest_ntp64=max(info.newest_ntp64, new.newest_ntp64),
                     newest_received_ns=max(info.newest_received_ns, new.newest_received_ns),
@@ -156,7 +165,7 @@ class StreamIndex:
         ordered = "ORDER BY key {0}, zid {0}, eid {0}, epoch {0} LIMIT ?"
         for direction in ("ASC", "DESC"):
             rows = self.rows(
-                f"SELECT * FROM known WHERE held <> '[]' {ordered.format(direction)}",  # noqa: S608
+                f"SELECT * FROM whole_streams WHERE held <> '[]' {ordered.format(direction)}",  # noqa: S608
                 (edges,),
             )
             for info in map(info_of, rows):
@@ -279,7 +288,8 @@ class StreamIndex:
     def infos_of_source(self, source: SourceId, streams_max: int) -> list[StreamInfo] | None:
         """Return every stream of a source; None when they are more than `streams_max`."""
         rows = self.rows(
-            "SELECT * FROM known WHERE zid = ? AND eid = ? LIMIT ?", (*source, streams_max + 1)
+            "SELECT * FROM whole_streams WHERE zid = ? AND eid = ? LIMIT ?",
+            (*source, streams_max + 1),
         )
         if len(rows) > streams_max or sum(len(row[4]) for row in rows) > _RUNS_TEXT_MAX:
             return None
@@ -287,7 +297,7 @@ class StreamIndex:
 
     def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
         """Return the streams of one numbering."""
-        statement = "SELECT * FROM known WHERE zid = ? AND eid = ? AND epoch = ?"
+        statement = "SELECT * FROM whole_streams WHERE zid = ? AND eid = ? AND epoch = ?"
         return [*map(info_of, self.rows(statement, (*source, epoch)))]
 
     def forget(self, source: SourceId, epoch: int) -> None:
@@ -298,6 +308,7 @@ class StreamIndex:
         with self.transaction() as database:
             numbering = (*source, epoch)
             where = "WHERE zid = ? AND eid = ? AND epoch = ?"
+            database.execute(DROP_BLOCKS, numbering)
             gone = database.execute(f"DELETE FROM streams {where}", numbering).rowcount  # noqa: S608
             database.execute(f"DELETE FROM numberings {where}", numbering)  # noqa: S608
             if epoch == EPOCH_UNKNOWN:
@@ -325,27 +336,37 @@ class StreamIndex:
     def infos(self, streams: Sequence[Stream]) -> dict[Stream, StreamInfo]:
         """Return what is known of these streams; an empty record for one that is not known."""
         with self._lock:
+            infos = self._infos(streams)
+            parted = [at for at, info in infos.items() if info.since or is_unnumbered(at.source)]
+            whole = self._select(parted, "whole_streams")
             return {
-                stream: info._replace(held=info.held.copy())
-                for stream, info in self._infos(streams).items()
+                stream: whole.get(stream) or info._replace(held=info.held.copy())
+                for stream, info in infos.items()
             }
 
     def standings(self, samples: Sequence[Sample]) -> tuple[Standing, ...]:
         """Return how each sample stands: without copying what is held of its stream."""
         with self._lock:
             infos = self._infos([*{sample.stream: None for sample in samples}])
-            return tuple(standing_of(infos[sample.stream], sample.sn) for sample in samples)
+            return tuple(self._standing(infos[sample.stream], sample.sn) for sample in samples)
+
+    def _standing(self, info: StreamInfo, sn: int) -> Standing:
+        if sn < max(info.floor, info.purged):
+            return Standing.REMOVED
+        return Standing.HELD if is_held(self.rows, info, sn) else Standing.NEW
 
     def wildcard_infos(self) -> list[StreamInfo]:
         """Return the streams of wildcard updates, each under its key expression; a scan."""
-        return [info_of(row) for row in self.rows("SELECT * FROM known WHERE instr(key, '*')")]
+        return [
+            info_of(row) for row in self.rows("SELECT * FROM whole_streams WHERE instr(key, '*')")
+        ]
 
     def all_infos(self, page: int = 1000) -> Iterator[StreamInfo]:
         """Yield every stream, in order of key, zid, eid and epoch as SQLite sorts them."""
         after: tuple[Any, ...] = ("", "", -1, -1)
         while True:
             rows = self.rows(
-                "SELECT * FROM known WHERE (key, zid, eid, epoch) > (?, ?, ?, ?) "
+                "SELECT * FROM whole_streams WHERE (key, zid, eid, epoch) > (?, ?, ?, ?) "
                 "ORDER BY key, zid, eid, epoch LIMIT ?",
                 (*after, page),
             )
@@ -366,12 +387,12 @@ class StreamIndex:
         `unrecorded`: what was there of it, and was never in here.
         """
         with self.transaction() as database:
-            numberings = self._numberings(numberings_of(unrecorded))
+            numberings = read_numberings(self.rows, numberings_of(unrecorded))
             put_numberings(database, note_held(numberings, unrecorded))
             infos = self._infos([floor.stream for floor in floors])
             for stream, sn in floors:
                 info = infos[stream]
-                info.held.remove(0, sn - 1)
+                blocks.remove(database, info.owner, info.held, info.since, 0, sn - 1)
                 drop_timestamps(database, stream, 0, sn - 1)
                 infos[stream] = info._replace(
                     floor=max(info.floor, sn), purged=max(info.purged, sn if purged else 0)
@@ -381,18 +402,19 @@ class StreamIndex:
 
     def purges(self) -> list[Floor]:
         """Return the floors of what was purged; a scan."""
-        rows = self.rows("SELECT * FROM known WHERE purged > 0")
+        rows = self.rows("SELECT * FROM streams WHERE purged > 0")
         return [Floor(info.stream, info.purged) for info in map(info_of, rows)]
 
     def disclaim(self, batch: SampleBatch) -> None:
         """Forget that these are held: the backend turned out not to have them."""
         with self.transaction() as database:
             infos = self._infos(list(batch.summaries))
-            numberings = self._numberings(numberings_of(batch.summaries))
+            numberings = read_numberings(self.rows, numberings_of(batch.summaries))
             for stream, gone in batch.summaries.items():
                 runs = numberings.get(NumberingKey(stream.source, stream.epoch))
+                info = infos[stream]
                 for first, last in gone.runs:
-                    infos[stream].held.remove(first, last)
+                    blocks.remove(database, info.owner, info.held, info.since, first, last)
                     drop_timestamps(database, stream, first, last)
                     if runs is not None:
                         runs.held.remove(first, last)
@@ -422,7 +444,7 @@ class StreamIndex:
         """Forget floors of trimming; numbers only they removed count as skipped, not as held."""
         self._cache.clear()
         rows = database.execute(
-            "SELECT * FROM streams WHERE eid <> ? ORDER BY zid, eid, epoch", (UNNUMBERED_EID,)
+            "SELECT * FROM whole_streams WHERE eid <> ? ORDER BY zid, eid, epoch", (UNNUMBERED_EID,)
         )
         numberings: dict[NumberingKey, NumberingRuns] = {}
         for (zid, eid, epoch), group in groupby(rows, key=lambda row: row[1:4]):
@@ -430,7 +452,7 @@ class StreamIndex:
             if not any(info.floor > info.purged for info in infos):
                 continue
             numbering = NumberingKey(SourceId(zid, eid), epoch)
-            numberings |= self._numberings([numbering])
+            numberings |= read_numberings(self.rows, [numbering])
             skip_removed(numberings[numbering], infos)
         put_numberings(database, numberings)
         return database.execute("UPDATE streams SET floor = purged WHERE floor > purged").rowcount
@@ -445,8 +467,9 @@ class StreamIndex:
             numberings = self._removed(database)
             self._cache.clear()
             database.execute("DELETE FROM streams WHERE floor = 0 AND purged = 0")
-            database.execute("UPDATE streams SET held = '[]'")
-            database.execute("DELETE FROM numberings")
+            database.execute("UPDATE streams SET held = '[]', since = 0")
+            for table in ("numberings", "blocks"):
+                database.execute(f"DELETE FROM {table}")  # noqa: S608
             database.execute("DELETE FROM timestamps")
             database.execute("DELETE FROM meta WHERE name IN ('marks', 'doubted')")
             every = storage.held()
@@ -481,11 +504,11 @@ class StreamIndex:
 
         The newest time of their run tells the next one from it.
         """
-        rows = database.execute("SELECT zid, eid, epoch, held FROM streams ORDER BY 1, 2, 3")
+        rows = database.execute("SELECT zid, eid, epoch, held FROM whole_streams ORDER BY 1, 2, 3")
         removed: dict[NumberingKey, NumberingRuns] = {}
         for (zid, eid, epoch), group in groupby(rows, key=lambda row: row[:3]):
             numbering = NumberingKey(SourceId(zid, eid), epoch)
-            known = self._numberings([numbering])[numbering]
+            known = read_numberings(self.rows, [numbering])[numbering]
             for *_, held in group:
                 known.held = known.held.difference(unpack(held))
             if known.held:
@@ -499,17 +522,8 @@ class StreamIndex:
             if database is not None:
                 database.close()
 
-    def _numberings(self, wanted: Collection[NumberingKey]) -> dict[NumberingKey, NumberingRuns]:
-        found = {numbering: NumberingRuns(RangeSet(), RangeSet(), 0) for numbering in wanted}
-        names = [(*numbering.source, numbering.epoch) for numbering in wanted]
-        for zid, eid, epoch, held, skipped, newest in self.rows(
-            GET_NUMBERINGS, (json_rows(names),)
-        ):
-            numbering = NumberingKey(SourceId(str(zid), int(eid)), int(epoch))
-            found[numbering] = NumberingRuns(unpack(held), unpack(skipped), int(newest))
-        return found
-
     def _infos(self, streams: Sequence[Stream]) -> dict[Stream, StreamInfo]:
+        """Return what is known of streams, with the tails alone of what they hold."""
         found = {stream: self._cache[stream] for stream in streams if stream in self._cache}
         missing = [stream for stream in streams if stream not in found]
         stored = self._select(missing)
@@ -517,19 +531,21 @@ class StreamIndex:
             found[stream] = stored.get(stream) or StreamInfo(stream, RangeSet())
         return found
 
-    def _select(self, streams: Sequence[Stream]) -> dict[Stream, StreamInfo]:
+    def _select(
+        self, streams: Sequence[Stream], table: str = "streams"
+    ) -> dict[Stream, StreamInfo]:
         if not streams:
             return {}
         wanted = [(escape(stream.key), *stream.source, stream.epoch) for stream in streams]
-        return {i.stream: i for i in map(info_of, self.rows(GET_STREAMS, (json_rows(wanted),)))}
+        rows = self.rows(GET_STREAMS.format(table), (json_rows(wanted),))
+        return {info.stream: info for info in map(info_of, rows)}
 
     def _put_streams(self, database: sqlite3.Connection, infos: dict[Stream, StreamInfo]) -> None:
         new = [stream for stream in infos if stream not in self._cache]
         self.streams += len(new) - len(self._select(new))
-        put_streams(database, infos.values())
-        for stream, info in infos.items():
-            self._cache[stream] = info
-            self._cache.move_to_end(stream)
+        for info in put_streams(database, infos.values()):
+            self._cache[info.stream] = info
+            self._cache.move_to_end(info.stream)
         while len(self._cache) > self._cached_max:
             self._cache.popitem(last=False)
 

@@ -98,8 +98,8 @@ def _beyond(prefix: str) -> str | None:
 def streams_of(index: StreamIndex, key: str, limit: int) -> list[StreamLook]:
     """Return up to `limit` streams of one key."""
     rows = index.rows(
-        "SELECT key, zid, eid, epoch, held, max(floor, purged), newest FROM streams "
-        "WHERE key = ? LIMIT ?",
+        "SELECT key, zid, eid, epoch, CASE eid WHEN 0 THEN '[]' ELSE held END, "
+        "max(floor, purged), newest FROM whole_streams WHERE key = ? LIMIT ?",
         (escape(key), limit),
     )
     return [_stream_of(index, row) for row in rows]
@@ -137,7 +137,7 @@ def numberings_page(
     named = ("" if zid is None else "AND zid = ? ") + ("" if eid is None else "AND eid = ? ")
     values = [value for value in (zid, eid) if value is not None]
     rows = index.rows(
-        f"SELECT * FROM numberings WHERE (zid, eid, epoch) > (?, ?, ?) {named}"  # noqa: S608
+        f"SELECT * FROM whole_numberings WHERE (zid, eid, epoch) > (?, ?, ?) {named}"  # noqa: S608
         "ORDER BY zid, eid, epoch LIMIT ?",
         (*after, *values, limit),
     )
@@ -150,7 +150,8 @@ def numberings_of_key(index: StreamIndex, streams: list[StreamLook]) -> list[Num
     found = []
     for source, epoch in names:
         rows = index.rows(
-            "SELECT * FROM numberings WHERE zid = ? AND eid = ? AND epoch = ?", (*source, epoch)
+            "SELECT * FROM whole_numberings WHERE zid = ? AND eid = ? AND epoch = ?",
+            (*source, epoch),
         )
         found += [_numbering_of(row) for row in rows]
     return found

@@ -13,28 +13,39 @@ from typing import Any, NamedTuple
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import SourceId, Stream, StreamSummary
+from durable_cache.model.sample import Skip, SourceId, Stream, StreamSummary
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
-from durable_cache.protocol.cache.questions import Standing
+from durable_cache.storage.journaled import index_blocks as blocks
+from durable_cache.storage.journaled.index_blocks import HELD, SKIPPED, STREAM, Owner
 
-SCHEMA = """
+
+def _whole(runs: str, since: str, kind: int, key: str, of: str) -> str:
+    """Return the SQL for all runs of an owner, blocks and tail, as one row of its table has them.
+
+    Runs that touch or are out of order are put right where they are read.
+    """
+    return f"""CASE {since} WHEN 0 THEN {runs} ELSE '[' || coalesce((
+  SELECT group_concat(substr(b.runs, 2, length(b.runs) - 2)) || substr(',', 1, {runs} <> '[]')
+  FROM blocks AS b WHERE b.kind = {kind} AND b.key = {key} AND b.zid = {of}.zid
+    AND b.eid = {of}.eid AND b.epoch = {of}.epoch), '') || substr({runs}, 2) END"""  # noqa: S608
+
+
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS numberings (
   zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, skipped TEXT, newest TEXT,
+  held_since INTEGER NOT NULL DEFAULT 0, skipped_since INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (zid, eid, epoch)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS streams (
   key TEXT, zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, floor INTEGER, purged INTEGER,
-  newest TEXT, received INTEGER, PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
+  newest TEXT, received INTEGER, since INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS streams_by_source ON streams (zid, eid, epoch);
 CREATE TABLE IF NOT EXISTS timestamps (
   key TEXT, zid TEXT, epoch INTEGER, sn INTEGER,
   PRIMARY KEY (key, zid, epoch, sn)) WITHOUT ROWID;
-CREATE VIEW IF NOT EXISTS known AS
-SELECT key, zid, eid, epoch, CASE WHEN eid = 0 THEN (
-  SELECT '[' || coalesce(group_concat('[' || sn || ',' || sn || ']'), '') || ']'
-  FROM timestamps AS t WHERE t.key = s.key AND t.zid = s.zid AND t.epoch = s.epoch
-) ELSE held END AS held, floor, purged, newest, received FROM streams AS s;
+{blocks.SCHEMA}
 CREATE TABLE IF NOT EXISTS aliases (
   zid TEXT, eid INTEGER, stored INTEGER, from_sn INTEGER, epoch INTEGER,
   PRIMARY KEY (zid, eid, stored, from_sn)) WITHOUT ROWID;
@@ -48,34 +59,56 @@ CREATE TABLE IF NOT EXISTS purge_times (
   key TEXT, zid TEXT, eid INTEGER, epoch INTEGER, floor INTEGER, here INTEGER, ntp64 TEXT,
   PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
-"""
+"""  # noqa: S608
+SINCE = (
+    ("streams", "since"),
+    ("numberings", "held_since"),
+    ("numberings", "skipped_since"),
+)
+"""Columns that an index of an earlier version lacks: there each row has all runs of its owner."""
+VIEWS = f"""
+CREATE VIEW IF NOT EXISTS whole_streams AS
+SELECT key, zid, eid, epoch, CASE WHEN eid = 0 THEN (
+  SELECT '[' || coalesce(group_concat('[' || sn || ',' || sn || ']'), '') || ']'
+  FROM timestamps AS t WHERE t.key = s.key AND t.zid = s.zid AND t.epoch = s.epoch
+) ELSE {_whole("held", "since", STREAM, "s.key", "s")} END AS held, floor, purged, newest, received
+FROM streams AS s;
+CREATE VIEW IF NOT EXISTS whole_numberings AS
+SELECT zid, eid, epoch, {_whole("held", "held_since", HELD, "''", "n")} AS held,
+  {_whole("skipped", "skipped_since", SKIPPED, "''", "n")} AS skipped, newest
+FROM numberings AS n;
+"""  # noqa: S608
+"""Streams and numberings with all their runs; made when the columns above are there."""
 WITH_HOLES = """SELECT zid, eid FROM numberings AS one
-WHERE json_array_length(held) > 1 OR (epoch = 0 AND EXISTS (SELECT * FROM names
+WHERE json_array_length(held) > 1 OR held_since > 0 OR (epoch = 0 AND EXISTS (SELECT * FROM names
   WHERE names.zid = one.zid AND names.eid = one.eid))
-GROUP BY zid, eid ORDER BY max(json_array_length(held) > 1) DESC LIMIT ?"""
+GROUP BY zid, eid ORDER BY max(json_array_length(held) > 1 OR held_since > 0) DESC LIMIT ?"""
 LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
 SELECT zid, eid, epoch, '' FROM numberings WHERE epoch > 0"""
 """An empty name: a token may have called the run something that is not known any more."""
 _PUT_STREAMS = """INSERT INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-  value ->> 7, value ->> 8 FROM json_each(?) WHERE true
+  value ->> 7, value ->> 8, value ->> 9 FROM json_each(?) WHERE true
 ON CONFLICT (key, zid, eid, epoch) DO UPDATE SET held = excluded.held, floor = excluded.floor,
-  purged = excluded.purged, newest = excluded.newest, received = excluded.received"""
-GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN known AS s
+  purged = excluded.purged, newest = excluded.newest, received = excluded.received,
+  since = excluded.since"""
+GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN {} AS s
 ON s.key = w.value ->> 0 AND s.zid = w.value ->> 1 AND s.eid = w.value ->> 2
   AND s.epoch = w.value ->> 3"""
 _PUT_TIMESTAMPS = """INSERT OR IGNORE INTO timestamps
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)"""
+_HAS_TIMESTAMP = "SELECT 1 FROM timestamps WHERE key = ? AND zid = ? AND epoch = ? AND sn = ?"
 _DROP_TIMESTAMPS = (
     "DELETE FROM timestamps WHERE key = ? AND zid = ? AND epoch = ? AND sn BETWEEN ? AND ?"
 )
 _PUT_NUMBERINGS = """INSERT OR REPLACE INTO numberings
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-FROM json_each(?)"""
-GET_NUMBERINGS = """SELECT n.* FROM json_each(?) AS w CROSS JOIN numberings AS n
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
+  value ->> 7 FROM json_each(?)"""
+_GET_NUMBERINGS = """SELECT n.* FROM json_each(?) AS w CROSS JOIN {} AS n
 ON n.zid = w.value ->> 0 AND n.eid = w.value ->> 1 AND n.epoch = w.value ->> 2"""
 GET_SOURCE = """SELECT n.epoch, held, skipped, newest, incarnation, 0
-FROM numberings AS n LEFT JOIN incarnations USING (zid, eid, epoch) WHERE zid = ?1 AND eid = ?2
+FROM whole_numberings AS n LEFT JOIN incarnations USING (zid, eid, epoch)
+WHERE zid = ?1 AND eid = ?2
 UNION ALL SELECT epoch, '[]', '[]', '0', incarnation, 0 FROM names
 WHERE zid = ?1 AND eid = ?2 AND epoch NOT IN
   (SELECT epoch FROM numberings WHERE zid = ?1 AND eid = ?2)
@@ -83,6 +116,9 @@ UNION ALL SELECT stored, from_sn, epoch, 0, 0, 1 FROM aliases WHERE zid = ?1 AND
 UNION ALL SELECT loser, 0, winner, 0, 0, 1 FROM agreements WHERE zid = ?1 AND eid = ?2"""
 """A source's numberings, those that are known by name alone, and, with 1 in the last column, what
 epochs are called: in one statement, as one is asked with each question for a gap."""
+DROP_BLOCKS = """DELETE FROM blocks WHERE kind IN (0, 1, 2) AND key IN
+  (SELECT '' UNION SELECT key FROM streams WHERE zid = ?1 AND eid = ?2 AND epoch = ?3)
+AND zid = ?1 AND eid = ?2 AND epoch = ?3"""
 HAS_ZID = """SELECT 1 FROM numberings WHERE zid = ?
 UNION ALL SELECT 1 FROM streams WHERE zid = ? AND eid = 0 LIMIT 1"""
 
@@ -101,6 +137,13 @@ class StreamInfo(NamedTuple):
     """An operator removed what was below: it never comes back."""
     newest_ntp64: int = 0
     newest_received_ns: int = 0
+    since: int = 0
+    """`held` lacks what blocks hold, below; 0 where it is whole, as in all that the index gives."""
+
+    @property
+    def owner(self) -> Owner:
+        key, source, epoch = self.stream
+        return Owner(STREAM, escape(key), *source, epoch)
 
 
 class NumberingKey(NamedTuple):
@@ -113,10 +156,23 @@ class NumberingKey(NamedTuple):
 class NumberingRuns:
     """What is held and skipped of one numbering, while a batch is being recorded."""
 
-    __slots__ = ("held", "newest", "skipped")
+    __slots__ = ("held", "held_since", "newest", "replaces", "skipped", "skipped_since")
 
-    def __init__(self, held: RangeSet, skipped: RangeSet, newest: int) -> None:
+    def __init__(
+        self,
+        held: RangeSet,
+        skipped: RangeSet,
+        newest: int,
+        held_since: int = 0,
+        skipped_since: int = 0,
+        *,
+        replaces: bool = False,
+    ) -> None:
         self.held, self.skipped, self.newest = held, skipped, newest
+        self.held_since, self.skipped_since = held_since, skipped_since
+        """Where they begin; 0 where they are whole."""
+        self.replaces = replaces
+        """They are whole, and replace what blocks hold of them."""
 
 
 def json_rows(rows: Iterable[Iterable[object]]) -> str:
@@ -129,22 +185,43 @@ def set_meta(database: sqlite3.Connection, name: str, value: str) -> None:
     database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
-def put_streams(database: sqlite3.Connection, infos: Iterable[StreamInfo]) -> None:
-    """Put what is known of streams in place of what was."""
+def put_streams(database: sqlite3.Connection, infos: Iterable[StreamInfo]) -> list[StreamInfo]:
+    """Put what is known of streams in place of what was; return it with tails alone."""
+    tails: list[StreamInfo] = []
+    parted: list[tuple[object, ...]] = []
+    for info in infos:
+        tail = info
+        if is_unnumbered(info.stream.source):  # a row for each number
+            tail = info._replace(held=RangeSet())
+        elif len(info.held) > blocks.TAIL_RUNS_MAX:
+            since = blocks.shortened(info.owner, info.held, info.since, parted)
+            tail = info._replace(since=since)
+        tails.append(tail)
     rows = (
         (
             escape(info.stream.key),
             *info.stream.source,
             info.stream.epoch,
-            [] if is_unnumbered(info.stream.source) else list(info.held),
+            list(info.held),
             info.floor,
             info.purged,
             str(info.newest_ntp64),
             info.newest_received_ns,
+            info.since,
         )
-        for info in infos
+        for info in tails
     )
     database.execute(_PUT_STREAMS, (json_rows(rows),))
+    blocks.put(database, parted)
+    return tails
+
+
+def is_held(read: blocks.Read, info: StreamInfo, sn: int) -> bool:
+    """Tell whether a number of a stream is held, of which `info` may have the tail alone."""
+    key, source, epoch = info.stream
+    if is_unnumbered(source):
+        return bool(read(_HAS_TIMESTAMP, (escape(key), source.zid, epoch, sn)))
+    return sn in info.held or (sn < info.since and blocks.holds(read, info.owner, sn))
 
 
 def put_timestamps(database: sqlite3.Connection, held: Mapping[Stream, RangeSet]) -> None:
@@ -172,24 +249,58 @@ def put_numberings(
     database: sqlite3.Connection, numberings: Mapping[NumberingKey, NumberingRuns]
 ) -> None:
     """Put what is held and skipped of numberings in place of what was."""
-    rows = (
-        (
-            *numbering.source,
-            numbering.epoch,
-            list(runs.held),
-            list(runs.skipped.difference(runs.held)),
-            str(runs.newest),
-        )
-        for numbering, runs in numberings.items()
-    )
+    rows: list[tuple[object, ...]] = []
+    parted: list[tuple[object, ...]] = []
+    for (source, epoch), runs in numberings.items():
+        held, skipped = (Owner(kind, "", *source, epoch) for kind in (HELD, SKIPPED))
+        if runs.replaces:
+            blocks.drop(database, held)
+            blocks.drop(database, skipped)
+        left = runs.skipped.difference(runs.held)
+        held_since = blocks.shortened(held, runs.held, runs.held_since, parted)
+        skipped_since = blocks.shortened(skipped, left, runs.skipped_since, parted)
+        known = (list(runs.held), list(left), str(runs.newest))
+        rows.append((*source, epoch, *known, held_since, skipped_since))
     database.execute(_PUT_NUMBERINGS, (json_rows(rows),))
+    blocks.put(database, parted)
+
+
+def read_numberings(
+    read: blocks.Read, wanted: Iterable[NumberingKey]
+) -> dict[NumberingKey, NumberingRuns]:
+    """Return what is known of numberings, whole."""
+    found = _read_numberings(read, "whole_numberings", wanted)
+    for runs in found.values():
+        runs.replaces = True
+    return found
+
+
+def read_tails(
+    read: blocks.Read, lowest: Mapping[NumberingKey, int]
+) -> dict[NumberingKey, NumberingRuns]:
+    """Return numberings as far as it takes to change nothing below these numbers of them."""
+    found = _read_numberings(read, "numberings", lowest)
+    deep = [at for at, it in found.items() if lowest[at] < max(it.held_since, it.skipped_since)]
+    return found | read_numberings(read, deep) if deep else found
+
+
+def _read_numberings(
+    read: blocks.Read, table: str, wanted: Iterable[NumberingKey]
+) -> dict[NumberingKey, NumberingRuns]:
+    names = [(*numbering.source, numbering.epoch) for numbering in wanted]
+    found = {numbering: no_runs() for numbering in wanted}
+    rows = read(_GET_NUMBERINGS.format(table), (json_rows(names),))
+    for zid, eid, epoch, held, skipped, newest, *since in rows:
+        numbering = NumberingKey(SourceId(str(zid), int(eid)), int(epoch))
+        found[numbering] = NumberingRuns(unpack(held), unpack(skipped), int(newest), *since)
+    return found
 
 
 def info_of(row: tuple[Any, ...]) -> StreamInfo:
     """Read a row of the streams."""
-    key, zid, eid, epoch, held, floor, purged, newest, received = map(str, row)
+    key, zid, eid, epoch, held, *numbers = map(str, row)
     stream = Stream(unescape(key), SourceId(zid, int(eid)), int(epoch))
-    return StreamInfo(stream, unpack(held), int(floor), int(purged), int(newest), int(received))
+    return StreamInfo(stream, unpack(held), *map(int, numbers))
 
 
 def state_of(row: Sequence[Any]) -> NumberingState:
@@ -247,10 +358,19 @@ def numberings_of(streams: Iterable[Stream]) -> set[NumberingKey]:
     }
 
 
-def standing_of(info: StreamInfo, sn: int) -> Standing:
-    if sn < max(info.floor, info.purged):
-        return Standing.REMOVED
-    return Standing.HELD if sn in info.held else Standing.NEW
+def lowest(
+    summaries: Mapping[Stream, StreamSummary], skips: Iterable[Skip]
+) -> dict[NumberingKey, int]:
+    """Return the numberings of a batch, each with the lowest number that is said of it."""
+    found: dict[NumberingKey, int] = {}
+    for stream, new in summaries.items():
+        if not is_unnumbered(stream.source):
+            numbering, first = NumberingKey(stream.source, stream.epoch), new.runs.first or 0
+            found[numbering] = min(first, found.get(numbering, first))
+    for source, epoch, first, _ in skips:
+        numbering = NumberingKey(source, epoch)
+        found[numbering] = min(first, found.get(numbering, first))
+    return found
 
 
 def no_runs() -> NumberingRuns:
