@@ -13,6 +13,7 @@ import pytest
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
+from durable_cache.model.selection import SnBounds
 from durable_cache.protocol.cache.questions import Standing
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.journaled.index import StreamIndex
@@ -96,6 +97,12 @@ class Told:
             removed = sn < self.floors[STREAMS[sn % KEYS]]
             known = Standing.HELD if sn in self.held else Standing.NEW
             assert standing == (Standing.REMOVED if removed else known), sn
+        for sn in asked[:10]:
+            of_source = self.index.infos_of_source(SOURCE, KEYS, SnBounds(sn, sn + 100)) or ()
+            found = {info.stream: info.held.clip(sn, sn + 100) for info in of_source}
+            assert {stream: found.get(stream, RangeSet()) for stream in STREAMS} == {
+                stream: held.clip(sn, sn + 100) for stream, held in of_stream.items()
+            }
         states, _ = self.index.load(SOURCE)
         for state in states:
             assert state.held == RangeSet.of(self.of_numbering)
@@ -166,6 +173,20 @@ def test_what_is_there_again_after_all_was_lost_is_not_what_was_there_before(
         (state,), _ = index.load(SOURCE)
         assert state.held == RangeSet.of([1])
         assert index.infos(STREAMS)[STREAMS[1]].held == RangeSet.of([1])
+
+
+def test_who_asks_for_some_numbers_is_answered_however_many_there_are(tmp_path: Path) -> None:
+    """Of very many runs those that were asked for are read; all at once would be too many."""
+    with closing(StreamIndex(tmp_path / "index.db")) as index:
+        index.record(samples(range(200_000)))
+        assert index.infos_of_source(SOURCE, KEYS) is None
+        assert index.infos_of_source(SOURCE, KEYS - 1, SnBounds(5, 9)) is None
+        for first in (0, 100_000, 199_900):
+            found = index.infos_of_source(SOURCE, KEYS, SnBounds(first, first + 99))
+            assert found is not None
+            held = [info.held.clip(first, first + 99) for info in found]
+            assert sum(runs.count for runs in held) == 100
+            assert sum(len(info.held) for info in found) < 1_000
 
 
 EARLIER = """

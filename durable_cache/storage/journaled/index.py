@@ -24,6 +24,7 @@ import msgspec
 from durable_cache.errors import Closed
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, StreamSummary
+from durable_cache.model.selection import SnBounds
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import UNNUMBERED_EID, is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
@@ -65,6 +66,7 @@ from durable_cache.storage.journaled.index_rows import (
     set_meta,
     skip_removed,
     state_of,
+    streams_of_source,
     unpack,
 )
 from durable_cache.storage.journaled.journal import sqlite_error
@@ -82,8 +84,7 @@ _DROP_INCARNATION = "DELETE FROM incarnations WHERE zid = ? AND eid = ? AND epoc
 _fact = msgspec.json.Decoder(list[str | int])
 _marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
 _NOTHING: Mapping[Stream, StreamSummary] = MappingProxyType({})
-_RUNS_TEXT_MAX = 4 << 20
-"""Runs of a source that are read to answer one question: 0.1 s of work."""
+_EVERY_NUMBER = SnBounds()
 
 
 class StreamIndex:
@@ -285,15 +286,14 @@ class StreamIndex:
         """Return what was agreed on and not forgotten."""
         return [*map(alias_of, self.rows("SELECT zid, eid, loser, 0, winner FROM agreements"))]
 
-    def infos_of_source(self, source: SourceId, streams_max: int) -> list[StreamInfo] | None:
-        """Return every stream of a source; None when they are more than `streams_max`."""
-        rows = self.rows(
-            "SELECT * FROM whole_streams WHERE zid = ? AND eid = ? LIMIT ?",
-            (*source, streams_max + 1),
-        )
-        if len(rows) > streams_max or sum(len(row[4]) for row in rows) > _RUNS_TEXT_MAX:
-            return None
-        return [*map(info_of, rows)]
+    def infos_of_source(
+        self, source: SourceId, streams_max: int, sns: SnBounds = _EVERY_NUMBER
+    ) -> list[StreamInfo] | None:
+        """Return every stream of a source with at least what it holds of some numbers.
+
+        None when they are more than `streams_max`, or have too many runs of these numbers.
+        """
+        return streams_of_source(self.rows, source, streams_max, sns)
 
     def infos_of(self, source: SourceId, epoch: int) -> list[StreamInfo]:
         """Return the streams of one numbering."""

@@ -14,6 +14,7 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Skip, SourceId, Stream, StreamSummary
+from durable_cache.model.selection import SnBounds
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.storage.journaled import index_blocks as blocks
@@ -95,6 +96,16 @@ ON CONFLICT (key, zid, eid, epoch) DO UPDATE SET held = excluded.held, floor = e
 GET_STREAMS = """SELECT s.* FROM json_each(?) AS w CROSS JOIN {} AS s
 ON s.key = w.value ->> 0 AND s.zid = w.value ->> 1 AND s.eid = w.value ->> 2
   AND s.epoch = w.value ->> 3"""
+_SOURCES_STREAMS = """SELECT * FROM streams WHERE zid = ?1 AND eid = ?2 AND eid <> 0
+UNION ALL SELECT *, 0 FROM whole_streams WHERE zid = ?1 AND eid = ?2 AND eid = 0 LIMIT ?3"""
+"""A source's streams with their tails; what has no numbers whole."""
+_SOURCES_BLOCKS = """SELECT b.key, b.epoch, b.runs FROM streams AS s CROSS JOIN blocks AS b
+ON b.kind = 0 AND b.key = s.key AND b.zid = s.zid AND b.eid = s.eid AND b.epoch = s.epoch
+  AND b.first <= ?4 AND b.first >= coalesce((SELECT max(c.first) FROM blocks AS c
+    WHERE c.kind = 0 AND c.key = s.key AND c.zid = s.zid AND c.eid = s.eid AND c.epoch = s.epoch
+      AND c.first <= ?3), 0)
+WHERE s.zid = ?1 AND s.eid = ?2 AND s.since > ?3 LIMIT ?5"""
+"""Of a source's streams the blocks that a range of numbers touches."""
 _PUT_TIMESTAMPS = """INSERT OR IGNORE INTO timestamps
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)"""
 _HAS_TIMESTAMP = "SELECT 1 FROM timestamps WHERE key = ? AND zid = ? AND epoch = ? AND sn = ?"
@@ -122,6 +133,11 @@ AND zid = ?1 AND eid = ?2 AND epoch = ?3"""
 HAS_ZID = """SELECT 1 FROM numberings WHERE zid = ?
 UNION ALL SELECT 1 FROM streams WHERE zid = ? AND eid = 0 LIMIT 1"""
 
+_RUNS_TEXT_MAX = 4 << 20
+"""Tails of a source that are read to answer one question: 0.1 s of work."""
+_BLOCKS_READ_MAX = 5_000
+"""Blocks that are read to answer one question: 0.1 s of work, some 150,000 numbers of many keys."""
+_NO_BOUND = 1 << 62
 _runs = msgspec.json.Decoder(list[tuple[int, int]])
 _json = msgspec.json.Encoder()
 
@@ -301,6 +317,27 @@ def info_of(row: tuple[Any, ...]) -> StreamInfo:
     key, zid, eid, epoch, held, *numbers = map(str, row)
     stream = Stream(unescape(key), SourceId(zid, int(eid)), int(epoch))
     return StreamInfo(stream, unpack(held), *map(int, numbers))
+
+
+def streams_of_source(
+    read: blocks.Read, source: SourceId, streams_max: int, sns: SnBounds
+) -> list[StreamInfo] | None:
+    """Return every stream of a source with at least what it holds of some numbers.
+
+    None when they are more than `streams_max`, or have too many runs of these numbers.
+    """
+    first, last = sns.first or 0, _NO_BOUND if sns.last is None else sns.last
+    rows = read(_SOURCES_STREAMS, (*source, streams_max + 1))
+    if len(rows) > streams_max or sum(len(row[4]) for row in rows) > _RUNS_TEXT_MAX:
+        return None
+    infos = {info.stream: info for info in map(info_of, rows)}
+    if any(info.since > first for info in infos.values()):
+        parts = read(_SOURCES_BLOCKS, (*source, first, last, _BLOCKS_READ_MAX + 1))
+        if len(parts) > _BLOCKS_READ_MAX:
+            return None
+        for key, epoch, runs in parts:
+            infos[Stream(unescape(key), source, int(epoch))].held.update(unpack(runs))
+    return [info._replace(since=0) for info in infos.values()]
 
 
 def state_of(row: Sequence[Any]) -> NumberingState:

@@ -28,7 +28,7 @@ from durable_cache.errors import (
 from durable_cache.model.key_expression import EVERY_KEY
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
-from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.selection import Cursor, Selection, SnBounds
 from durable_cache.model.unnumbered import UNNUMBERED_EID
 from durable_cache.protocol.cache.events import Alias, NumberingState
 from durable_cache.protocol.wire import Absence
@@ -463,7 +463,9 @@ class JournaledStorage:
             return ()
         every = Selection(EVERY_KEY, *source, sns=selection.sns)
         recent = [HeldStream(*pair) for pair in self.backlog.runs(every).items()]
-        infos = self.index.infos_of_source(source, _STREAMS_COMPARED_MAX)
+        # The newest of each key are told by all that is there of it.
+        sns = selection.sns if samples_max is None else SnBounds(selection.sns.first, None)
+        infos = self.index.infos_of_source(source, _STREAMS_COMPARED_MAX, sns)
         if infos is None and selection.key_expr.is_key:
             key = str(selection.key_expr)
             asked_for = [Stream(key, source, state.epoch) for state in states]
