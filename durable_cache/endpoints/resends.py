@@ -103,9 +103,12 @@ class TakingResends:
     def _screened(self, samples: SampleBatch) -> tuple[SampleBatch, tuple[ResendRefusal, ...]]:
         """Return what may be stored here, and why the rest may not."""
         taken, refused = [], []
+        stores: dict[str, bool] = {}
         for sample in samples:
             reason = self._refusal(sample)
-            if not self._stores(sample):
+            if sample.key not in stores:  # of one numbering, all of them
+                stores[sample.key] = self._stores(sample)
+            if not stores[sample.key]:
                 reason = RefusalReason.NOT_STORED
             if reason is None:
                 taken.append(sample)

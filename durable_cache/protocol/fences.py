@@ -38,6 +38,7 @@ many sources may be claimed; claims to further ones are refused."""
 _WITHHELD_MAX = 10_000
 """Writers some of whose positions are not acknowledged."""
 _UNKNOWN = Weight(0, 0)
+_OURS = "@durable/"
 
 
 class Claim(NamedTuple):
@@ -168,6 +169,8 @@ class Fences:
 
     def _read(self, sample: Sample) -> Position | None:
         """Return the position or the claim that a sample is; None for anything else."""
+        if not sample.key.startswith(_OURS):  # nearly every sample, and each is looked at
+            return None
         is_ours = is_position_key(self._domain, sample.key) or is_claim_key(
             self._domain, sample.key
         )

@@ -57,7 +57,7 @@ def answer(
         case LoadSources(sources):
             return SourcesFound({source: store.load(source)[0] for source in sources})
         case Floors(streams):
-            return FloorsFound(_floors(store, streams))
+            return FloorsFound(store.index.floors(streams))
         case Lookup(samples):
             return NumbersLooked(look_up(store, samples))
         case Standings(samples):
@@ -89,17 +89,12 @@ def look_up(store: JournaledStorage, samples: Sequence[Sample]) -> tuple[Found, 
     missing = [sample for sample, _ in pairs if (sample.source, sample.sn) not in found]
     if not missing:
         return tuple(Found(sample, stored) for sample, stored in pairs)
-    floors = _floors(store, [sample.stream for sample in missing])
+    floors = store.index.floors([sample.stream for sample in missing])
     store.lost([sample for sample in missing if sample.sn >= floors.get(sample.stream, 0)])
     return tuple(
         Found(sample, stored, stored is None and sample.sn < floors.get(sample.stream, 0))
         for sample, stored in pairs
     )
-
-
-def _floors(store: JournaledStorage, streams: Sequence[Stream]) -> dict[Stream, int]:
-    infos = store.index.infos(list(dict.fromkeys(streams)))
-    return {stream: max(info.floor, info.purged) for stream, info in infos.items()}
 
 
 def _keep(store: JournaledStorage, change: Agreed | Disagreed | Declaration) -> None:

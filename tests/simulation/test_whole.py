@@ -11,6 +11,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from durable_cache.storage.journaled import index_blocks
 from durable_cache.testing.simulation.history import History
 from durable_cache.testing.simulation.kinds import KINDS, expected
 from tests.simulation.playing import nightly_seeds
@@ -101,6 +102,17 @@ def test_two_thousand_histories_keep_the_promise(first: int) -> None:
     played = play(seed for seed in range(first, first + EACH) if seed not in open_seeds)
     assert played.wrong == {}
     assert set(played.occurred) <= set(KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000, 1_160, EACH))
+def test_it_is_kept_by_indexes_whose_runs_stand_in_many_blocks(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No history is so long that it has so many runs as a block has."""
+    monkeypatch.setattr(index_blocks, "BLOCK_RUNS", 2)
+    monkeypatch.setattr(index_blocks, "TAIL_RUNS_MAX", 4)
+    assert play(range(first, first + EACH)).wrong == {}
 
 
 @pytest.fixture(scope="module")

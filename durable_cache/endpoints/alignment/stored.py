@@ -22,6 +22,7 @@ from durable_cache.protocol.cache.names import are_twins
 from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.index_pages import timestamps_between
 from durable_cache.storage.journaled.purge_times import note_told, purged_until
 from durable_cache.storage.journaled.storage import JournaledStorage
 
@@ -141,7 +142,9 @@ class AlignedStore:
         # Between two timestamps lie very many numbers and few samples: those count here.
         ((key, wanted),) = keys.items()
         stream = Stream(key, source, epoch)
-        return _stretches_among(wanted, self._store.index.infos([stream])[stream].held)
+        first, last = wanted.first or 0, wanted.last or 0
+        held = timestamps_between(self._store.index, stream, first, last)
+        return _stretches_among(wanted, held)
 
     def _all_of(self, selection: Selection) -> Iterator[Sample]:
         limit = _FIRST_SAMPLES

@@ -38,9 +38,6 @@ from durable_cache.storage.journaled.index_rows import (
     GET_STREAMS,
     HAS_ZID,
     LOSE_NAMES,
-    SCHEMA,
-    SINCE,
-    VIEWS,
     WITH_HOLES,
     NumberingKey,
     NumberingRuns,
@@ -58,6 +55,7 @@ from durable_cache.storage.journaled.index_rows import (
     no_runs,
     note_held,
     numberings_of,
+    prepare,
     put_numberings,
     put_streams,
     put_timestamps,
@@ -120,11 +118,7 @@ class StreamIndex:
         )
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        database.executescript(SCHEMA)
-        for table, column in SINCE:
-            if column not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
-                database.execute(f"ALTER TABLE {table} ADD {column} INTEGER NOT NULL DEFAULT 0")
-        database.executescript(VIEWS)
+        prepare(database)
 
     def record(self, batch: SampleBatch, skips: Sequence[Skip] = (), drained: int = 0) -> None:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
@@ -343,6 +337,12 @@ class StreamIndex:
                 stream: whole.get(stream) or info._replace(held=info.held.copy())
                 for stream, info in infos.items()
             }
+
+    def floors(self, streams: Iterable[Stream]) -> dict[Stream, int]:
+        """Return below which number each stream had what it held removed; 0 where nothing was."""
+        with self._lock:
+            infos = self._infos([*dict.fromkeys(streams)])
+        return {stream: max(info.floor, info.purged) for stream, info in infos.items()}
 
     def standings(self, samples: Sequence[Sample]) -> tuple[Standing, ...]:
         """Return how each sample stands: without copying what is held of its stream."""

@@ -130,6 +130,15 @@ def counted_above(index: StreamIndex, stream: Stream, sn: int) -> int:
     return int(rows[0][0])
 
 
+def timestamps_between(index: StreamIndex, stream: Stream, first: int, last: int) -> RangeSet:
+    """Return which numbers of `first..last` a stream of samples without a number holds."""
+    rows = index.rows(
+        "SELECT sn FROM timestamps WHERE key = ? AND zid = ? AND epoch = ? AND sn BETWEEN ? AND ?",
+        (escape(stream.key), stream.source.zid, stream.epoch, first, last),
+    )
+    return RangeSet.of(int(sn) for (sn,) in rows)
+
+
 def numberings_page(
     index: StreamIndex, zid: str | None, eid: int | None, after: tuple[str, int, int], limit: int
 ) -> list[NumberingLook]:

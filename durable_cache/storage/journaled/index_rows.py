@@ -32,7 +32,7 @@ def _whole(runs: str, since: str, kind: int, key: str, of: str) -> str:
     AND b.eid = {of}.eid AND b.epoch = {of}.epoch), '') || substr({runs}, 2) END"""  # noqa: S608
 
 
-SCHEMA = f"""
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS numberings (
   zid TEXT, eid INTEGER, epoch INTEGER, held TEXT, skipped TEXT, newest TEXT,
@@ -61,13 +61,13 @@ CREATE TABLE IF NOT EXISTS purge_times (
   PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
 """  # noqa: S608
-SINCE = (
+_SINCE = (
     ("streams", "since"),
     ("numberings", "held_since"),
     ("numberings", "skipped_since"),
 )
 """Columns that an index of an earlier version lacks: there each row has all runs of its owner."""
-VIEWS = f"""
+_VIEWS = f"""
 CREATE VIEW IF NOT EXISTS whole_streams AS
 SELECT key, zid, eid, epoch, CASE WHEN eid = 0 THEN (
   SELECT '[' || coalesce(group_concat('[' || sn || ',' || sn || ']'), '') || ']'
@@ -191,6 +191,15 @@ class NumberingRuns:
         """They are whole, and replace what blocks hold of them."""
 
 
+def prepare(database: sqlite3.Connection) -> None:
+    """Make the tables and views that are not there yet; idempotent."""
+    database.executescript(_SCHEMA)
+    for table, column in _SINCE:
+        if column not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
+            database.execute(f"ALTER TABLE {table} ADD {column} INTEGER NOT NULL DEFAULT 0")
+    database.executescript(_VIEWS)
+
+
 def json_rows(rows: Iterable[Iterable[object]]) -> str:
     """Write rows as the text that a statement's json_each takes apart."""
     return _json.encode([*rows]).decode()
@@ -218,7 +227,7 @@ def put_streams(database: sqlite3.Connection, infos: Iterable[StreamInfo]) -> li
             escape(info.stream.key),
             *info.stream.source,
             info.stream.epoch,
-            list(info.held),
+            info.held.pairs(),
             info.floor,
             info.purged,
             str(info.newest_ntp64),
@@ -275,7 +284,7 @@ def put_numberings(
         left = runs.skipped.difference(runs.held)
         held_since = blocks.shortened(held, runs.held, runs.held_since, parted)
         skipped_since = blocks.shortened(skipped, left, runs.skipped_since, parted)
-        known = (list(runs.held), list(left), str(runs.newest))
+        known = (runs.held.pairs(), left.pairs(), str(runs.newest))
         rows.append((*source, epoch, *known, held_since, skipped_since))
     database.execute(_PUT_NUMBERINGS, (json_rows(rows),))
     blocks.put(database, parted)

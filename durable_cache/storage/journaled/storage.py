@@ -31,6 +31,7 @@ from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stre
 from durable_cache.model.selection import Cursor, Selection, SnBounds
 from durable_cache.model.unnumbered import UNNUMBERED_EID
 from durable_cache.protocol.cache.events import Alias, NumberingState
+from durable_cache.protocol.cache.questions import Standing
 from durable_cache.protocol.wire import Absence
 from durable_cache.storage.contract import (
     Conflict,
@@ -418,8 +419,8 @@ class JournaledStorage:
         That is a finding about the backend, and no duplicate: it is reported, and the index claims
         them no more, so that they come in again.
         """
-        infos = self.index.infos([*{sample.stream: None for sample in samples}])
-        gone = [sample for sample in samples if sample.sn in infos[sample.stream].held]
+        standings = zip(samples, self.index.standings(samples), strict=True)
+        gone = [sample for sample, standing in standings if standing is Standing.HELD]
         if gone:
             self.index.disclaim(SampleBatch(gone))
             first = gone[0]

@@ -30,7 +30,7 @@ from durable_cache.storage.contract import (
     Retention,
 )
 from durable_cache.storage.journaled.index import StreamIndex
-from durable_cache.storage.journaled.index_rows import SCHEMA, set_meta
+from durable_cache.storage.journaled.index_rows import prepare, set_meta
 from durable_cache.storage.journaled.journal import Entry, Journal
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.simulation.world import Crash, World
@@ -424,5 +424,5 @@ class SimIndex(StreamIndex):
 def _empty_index() -> bytes:
     """Return the file of an index in which nothing is: made once, for it takes its time."""
     with closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(SCHEMA)
+        prepare(database)
         return database.serialize()
