@@ -124,7 +124,8 @@ def test_whatever_comes_in_whatever_order_is_what_was_told(tmp_path: Path, seed:
                 top = upper
             case 4 | 5 if top:  # late
                 first = chance.randrange(top)
-                told.record(range(first, min(top, first + chance.randrange(1, 400)), 2))
+                skip = (first, first + 60) if chance.random() < 0.3 else None
+                told.record(range(first, min(top, first + chance.randrange(1, 400)), 2), skip)
             case 6 if top:
                 told.trim(chance.randrange(KEYS), chance.randrange(top))
             case 7 if top:

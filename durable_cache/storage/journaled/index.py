@@ -51,7 +51,6 @@ from durable_cache.storage.journaled.index_rows import (
     is_held,
     json_rows,
     json_text,
-    lowest,
     no_runs,
     note_held,
     numberings_of,
@@ -63,6 +62,7 @@ from durable_cache.storage.journaled.index_rows import (
     read_tails,
     set_meta,
     skip_removed,
+    skipped_from,
     state_of,
     streams_of_source,
     unpack,
@@ -124,7 +124,7 @@ class StreamIndex:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
         with self.transaction() as database:
             infos = self._infos(list(batch.summaries))
-            numberings = read_tails(self.rows, lowest(batch.summaries, skips))
+            numberings = read_tails(self.rows, skipped_from(batch.summaries, skips))
             for stream, new in batch.summaries.items():
                 info = infos[stream]
                 if not is_unnumbered(stream.source):
@@ -133,7 +133,7 @@ class StreamIndex:
                     newest_ntp64=max(info.newest_ntp64, new.newest_ntp64),
                     newest_received_ns=max(info.newest_received_ns, new.newest_received_ns),
                 )
-            note_held(numberings, batch.summaries)
+            note_held(database, numberings, batch.summaries)
             for skip in skips:
                 numberings[NumberingKey(skip.source, skip.epoch)].skipped.add(skip.first, skip.last)
             self._put_streams(database, infos)
@@ -388,7 +388,7 @@ class StreamIndex:
         """
         with self.transaction() as database:
             numberings = read_numberings(self.rows, numberings_of(unrecorded))
-            put_numberings(database, note_held(numberings, unrecorded))
+            put_numberings(database, note_held(database, numberings, unrecorded))
             infos = self._infos([floor.stream for floor in floors])
             for stream, sn in floors:
                 info = infos[stream]

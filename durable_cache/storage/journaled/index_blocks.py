@@ -46,7 +46,7 @@ _DROP = f"DELETE FROM blocks WHERE {_OWNER} AND first = ?6"  # noqa: S608
 _DROP_WITHIN = f"""DELETE FROM blocks
 WHERE {_OWNER} AND first BETWEEN ?6 AND ?7 AND last <= ?7"""  # noqa: S608
 _AT = f"""SELECT runs FROM blocks
-WHERE {_OWNER} AND first <= ?6 AND last >= ?6 ORDER BY first DESC LIMIT 1"""  # noqa: S608
+WHERE {_OWNER} AND first <= ?6 ORDER BY first DESC LIMIT 1"""  # noqa: S608
 _runs = msgspec.json.Decoder(list[tuple[int, int]])
 _json = msgspec.json.Encoder()
 

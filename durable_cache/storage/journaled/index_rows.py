@@ -301,11 +301,14 @@ def read_numberings(
 
 
 def read_tails(
-    read: blocks.Read, lowest: Mapping[NumberingKey, int]
+    read: blocks.Read, skipped: Mapping[NumberingKey, int]
 ) -> dict[NumberingKey, NumberingRuns]:
-    """Return numberings as far as it takes to change nothing below these numbers of them."""
-    found = _read_numberings(read, "numberings", lowest)
-    deep = [at for at, it in found.items() if lowest[at] < max(it.held_since, it.skipped_since)]
+    """Return the tails of numberings, those whole of which something below is to be skipped.
+
+    What is skipped there may be held there, and no skip then.
+    """
+    found = _read_numberings(read, "numberings", skipped)
+    deep = [at for at, it in found.items() if skipped[at] < max(it.held_since, it.skipped_since)]
     return found | read_numberings(read, deep) if deep else found
 
 
@@ -374,14 +377,20 @@ def unescape(text: str) -> str:
 
 
 def note_held(
-    numberings: dict[NumberingKey, NumberingRuns], summaries: Mapping[Stream, StreamSummary]
+    database: sqlite3.Connection,
+    numberings: dict[NumberingKey, NumberingRuns],
+    summaries: Mapping[Stream, StreamSummary],
 ) -> dict[NumberingKey, NumberingRuns]:
     """Count a batch's numbers as held in its numberings; samples without a number have none."""
     for stream, new in summaries.items():
         runs = numberings.get(NumberingKey(stream.source, stream.epoch))
-        if runs is not None:
-            runs.held.update(new.runs)
-            runs.newest = max(runs.newest, new.newest_published_ntp64)
+        if runs is None:
+            continue
+        held, skipped = (Owner(kind, "", *stream.source, stream.epoch) for kind in (HELD, SKIPPED))
+        blocks.add(database, held, runs.held, runs.held_since, new.runs)
+        for first, last in new.runs if runs.skipped or runs.skipped_since else ():
+            blocks.remove(database, skipped, runs.skipped, runs.skipped_since, first, last)
+        runs.newest = max(runs.newest, new.newest_published_ntp64)
     return numberings
 
 
@@ -404,15 +413,11 @@ def numberings_of(streams: Iterable[Stream]) -> set[NumberingKey]:
     }
 
 
-def lowest(
+def skipped_from(
     summaries: Mapping[Stream, StreamSummary], skips: Iterable[Skip]
 ) -> dict[NumberingKey, int]:
-    """Return the numberings of a batch, each with the lowest number that is said of it."""
-    found: dict[NumberingKey, int] = {}
-    for stream, new in summaries.items():
-        if not is_unnumbered(stream.source):
-            numbering, first = NumberingKey(stream.source, stream.epoch), new.runs.first or 0
-            found[numbering] = min(first, found.get(numbering, first))
+    """Return the numberings of a batch, each with the lowest number that is skipped of it."""
+    found = dict.fromkeys(numberings_of(summaries), _NO_BOUND)
     for source, epoch, first, _ in skips:
         numbering = NumberingKey(source, epoch)
         found[numbering] = min(first, found.get(numbering, first))
