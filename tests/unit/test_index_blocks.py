@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from durable_cache.errors import StorageCorrupt
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
 from durable_cache.model.selection import SnBounds
@@ -223,3 +224,16 @@ def test_an_index_of_an_earlier_version_is_read_and_goes_on_in_blocks(tmp_path: 
     assert max(longest_rows(path).values()) <= TAIL_RUNS_MAX
     with closing(sqlite3.connect(path)) as database, pytest.raises(sqlite3.Error, match="columns"):
         database.execute("INSERT INTO streams SELECT 1, 2, 3, 4, 5, 6, 7, 8, 9")  # as it would
+
+
+def test_an_index_of_a_later_version_is_refused_by_both_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    StreamIndex(path).close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 3")
+    before = path.read_bytes()
+    with pytest.raises(
+        StorageCorrupt, match=rf"^stream index {path}: it is of format 3, this is format 2; use "
+    ):
+        StreamIndex(path)
+    assert path.read_bytes() == before

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from durable_cache.errors import Closed
+from durable_cache.errors import Closed, StorageCorrupt
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, StreamSummary
 from durable_cache.model.selection import SnBounds
@@ -103,6 +103,9 @@ class StreamIndex:
         except sqlite3.Error as error:
             self.close()
             raise sqlite_error(error, f"stream index {path}") from error
+        except StorageCorrupt as error:
+            self.close()
+            raise StorageCorrupt(f"stream index {path}: {error}") from error
         self._keeper: Keeper | None = None
         self.streams = int(self.rows("SELECT count(*) FROM streams")[0][0])
         self.generation = self._once("generation")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from durable_cache.errors import StorageCorrupt
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Skip, SourceId, Stream, StreamSummary
 from durable_cache.model.selection import SnBounds
@@ -61,6 +62,8 @@ CREATE TABLE IF NOT EXISTS purge_times (
   PRIMARY KEY (key, zid, eid, epoch)) WITHOUT ROWID;
 CREATE VIEW IF NOT EXISTS names AS SELECT * FROM incarnations WHERE incarnation <> '';
 """  # noqa: S608
+_FORMAT = 2
+"""Earlier versions wrote none: there each stream is one row."""
 _SINCE = (
     ("streams", "since"),
     ("numberings", "held_since"),
@@ -192,12 +195,23 @@ class NumberingRuns:
 
 
 def prepare(database: sqlite3.Connection) -> None:
-    """Make the tables and views that are not there yet; idempotent."""
+    """Make the tables and views that are not there yet; idempotent.
+
+    StorageCorrupt, never to be retried, where a later version wrote the index.
+    """
+    (found,) = database.execute("PRAGMA user_version").fetchone()
+    if found > _FORMAT:
+        raise StorageCorrupt(
+            f"it is of format {found}, this is format {_FORMAT}; use the version that "
+            "wrote it, or move it away and it is read anew from the backend"
+        )
     database.executescript(_SCHEMA)
     for table, column in _SINCE:
         if column not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
             database.execute(f"ALTER TABLE {table} ADD {column} INTEGER NOT NULL DEFAULT 0")
     database.executescript(_VIEWS)
+    if found < _FORMAT:
+        database.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
 def json_rows(rows: Iterable[Iterable[object]]) -> str:
