@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
 from threading import RLock
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from durable_cache.errors import Closed, StorageLocked
 from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream, sample_digest
-from durable_cache.model.selection import Cursor, Order, Selection, SnBounds, TimeBounds
+from durable_cache.model.selection import Cursor, Order, Selection, SnBounds
 from durable_cache.storage import contract
 from durable_cache.storage.contract import AppendResult, Conflict, Floor, Held, Page, Retention
 from durable_cache.storage.shared.paging import held_of, page_of
 from durable_cache.storage.shared.retention import floors_of
 from durable_cache.storage.shared.skips import SkipSet
 
+_NTP64 = attrgetter("ntp64")
+_FEW = 4
+"""A selection that names less than one of so many samples is read from its own streams."""
+
 
 class MemoryStorage(contract.Storage):
-    """Samples in dictionaries, sorted when read."""
+    """Samples in dictionaries; put in order when they are read, so that a page costs a page."""
 
     def __init__(self, *, writer: bool = True) -> None:
         self._streams: dict[Stream, dict[int, Sample]] = {}
+        self._sorted: dict[Stream, list[int]] = {}
+        """The numbers of streams that were read, while they come in order."""
+        self._in_time: list[Sample] | None = None
+        """Every sample by its timestamp alone, but for the `_late`; None until it is read so."""
+        self._late: list[Sample] = []
         self._skips = SkipSet()
         self._lock = RLock()
         self._writer = writer
@@ -42,53 +54,130 @@ class MemoryStorage(contract.Storage):
                 stream = self._streams.setdefault(sample.stream, {})
                 first = stream.get(sample.sn)
                 if first is None:
-                    stream[sample.sn] = sample
+                    self._add(stream, sample)
                     self._skips.replace(sample)
                     new += 1
                 elif (held := sample_digest(first)) != batch.digests[at]:
                     conflicts.append(Conflict(sample.identity, held, batch.digests[at]))
         return AppendResult(new, len(batch) - new - len(conflicts), tuple(conflicts))
 
+    def _add(self, stream: dict[int, Sample], sample: Sample) -> None:
+        stream[sample.sn] = sample
+        if self._in_time is not None:
+            self._late.append(sample)
+        sns = self._sorted.get(sample.stream) if self._sorted else None
+        if sns is not None:
+            if sns and sample.sn < sns[-1]:
+                del self._sorted[sample.stream]
+            else:
+                sns.append(sample.sn)
+
     def _skip(self, skips: Sequence[Skip]) -> None:
         numberings: dict[tuple[SourceId, int], list[dict[int, Sample]]] = {
             (skip.source, skip.epoch): [] for skip in skips
         }
         for stream, held in self._streams.items() if numberings else ():
-            of_one = numberings.get((stream.source, stream.epoch))
-            if of_one is not None:
-                of_one.append(held)
+            known = numberings.get((stream.source, stream.epoch))
+            if known is not None:
+                known.append(held)
         for skip in skips:
-            bounds = SnBounds(skip.first, skip.last)
-            streams = numberings[skip.source, skip.epoch]
-            held_sns = (s.sn for held in streams for s in _within(held, bounds))
+            of_one = numberings[skip.source, skip.epoch]
+            held_sns = (sn for held in of_one for sn in _numbers(held, skip.first, skip.last))
             self._skips.add(skip, RangeSet.of(held_sns))
 
     def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
-        found = self._candidates(selection, limit, cursor)
-        return page_of(newest_per_key(found, selection.newest), selection, limit, cursor)
+        if selection.newest is not None:
+            found = newest_per_key(self._named_samples(selection), selection.newest)
+        elif selection.order is Order.TIME:
+            found = self._next_in_time(selection, limit, cursor)
+        else:
+            found = self._next_by_identity(selection, limit, cursor)
+        return page_of(found, selection, limit, cursor)
 
-    def _candidates(self, selection: Selection, limit: int, cursor: Cursor | None) -> list[Sample]:
-        """Copy the samples of a selection, where it is in order of identity no more than a page."""
-        paged = selection.order is Order.IDENTITY and selection.newest is None
-        whole = selection.sns == SnBounds() and selection.times == TimeBounds()
+    def _named_samples(self, selection: Selection) -> list[Sample]:
+        """Copy the samples of a selection."""
+        with self._lock:
+            self._check()
+            return [
+                sample
+                for stream in self._named(selection)
+                for sample in self._within(stream, selection.sns)
+                if selection.times.holds(sample.ntp64)
+            ]
+
+    def _next_by_identity(
+        self, selection: Selection, limit: int, cursor: Cursor | None
+    ) -> list[Sample]:
+        """Return a selection's next samples in order of identity, at least one more than asked."""
         found: list[Sample] = []
         with self._lock:
             self._check()
             for stream in sorted(self._named(selection), key=lambda stream: stream.order):
-                if paged and cursor is not None and stream.order < cursor[:4]:
-                    continue
-                after = cursor if paged else None
-                if whole and after is None:  # the stream's name was compared already
-                    found += self._streams[stream].values()
-                else:
-                    found += (
-                        sample
-                        for sample in _within(self._streams[stream], selection.sns)
-                        if selection.holds(sample) and (after is None or sample.order > after)
-                    )
-                if paged and len(found) > limit:
+                sns = selection.sns
+                if cursor is not None and stream.order <= cursor[:4]:
+                    if stream.order < cursor[:4]:
+                        continue
+                    after = cast("int", cursor[4]) + 1
+                    sns = SnBounds(max(after, sns.first or 0), sns.last)
+                within = self._within(stream, sns)
+                left = limit + 1 - len(found)
+                found += islice((s for s in within if selection.times.holds(s.ntp64)), left)
+                if len(found) > limit:
                     break
         return found
+
+    def _next_in_time(
+        self, selection: Selection, limit: int, cursor: Cursor | None
+    ) -> list[Sample]:
+        """Return a selection's next samples in order of time, all that share the last one's."""
+        with self._lock:
+            self._check()
+            named = self._named(selection)
+            count = sum(len(self._streams[stream]) for stream in named)
+            if _FEW * count < sum(map(len, self._streams.values())):
+                return self._named_samples(selection)
+            line = self._line()
+            begin = selection.times.first if cursor is None else cast("int", cursor[0])
+            every = len(named) == len(self._streams) and selection.sns == SnBounds()
+            found: list[Sample] = []
+            last = selection.times.last
+            for sample in islice(line, bisect_left(line, begin, key=_NTP64), None):
+                if sample.ntp64 > last:
+                    break
+                if not every and not selection.holds(sample):
+                    continue
+                if sample.ntp64 == begin and cursor is not None and sample.time_order <= cursor:
+                    continue
+                found.append(sample)
+                if len(found) > limit:
+                    last = min(last, sample.ntp64)
+            return found
+
+    def _line(self) -> list[Sample]:
+        """Return every sample in order of its timestamp; the caller holds the lock."""
+        line, late = self._in_time, self._late
+        if line is None:
+            every = (sample for held in self._streams.values() for sample in held.values())
+            line = self._in_time = sorted(every, key=_NTP64)
+        elif late:
+            at = bisect_left(line, min(map(_NTP64, late)), key=_NTP64)
+            line[at:] = sorted(line[at:] + late, key=_NTP64)
+        self._late = []
+        return line
+
+    def _within(self, stream: Stream, sns: SnBounds) -> Iterator[Sample]:
+        """Yield a stream's samples with these numbers, in order; the caller holds the lock."""
+        held = self._streams[stream]
+        first, last = sns
+        if first is not None and last is not None and last - first < len(held):
+            yield from (held[sn] for sn in range(first, last + 1) if sn in held)
+            return
+        found = self._sorted.get(stream)
+        if found is None:
+            found = self._sorted[stream] = sorted(held)
+        begin = 0 if first is None else bisect_left(found, first)
+        end = len(found) if last is None else bisect_right(found, last)
+        yield from (held[found[at]] for at in range(begin, end))
 
     def _named(self, selection: Selection) -> list[Stream]:
         zid, eid, epoch = selection.zid, selection.eid, selection.epoch
@@ -117,20 +206,26 @@ class MemoryStorage(contract.Storage):
         return floors
 
     def purge(self, floors: Iterable[Floor]) -> int:
-        removed = 0
+        gone: list[Sample] = []
         with self._lock:
             self._check(writing=True)
             for stream, floor in floors:
                 held = self._streams.get(stream, {})
-                for sn in [sn for sn in held if sn < floor]:
-                    del held[sn]
-                    removed += 1
-        return removed
+                below = [sn for sn in held if sn < floor]
+                gone += [held.pop(sn) for sn in below]
+                if below:
+                    self._sorted.pop(stream, None)
+            if gone and self._in_time is not None:
+                lost = set(map(id, gone))
+                self._in_time = [sample for sample in self._line() if id(sample) not in lost]
+        return len(gone)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._streams.clear()
+            self._sorted.clear()
+            self._in_time, self._late = None, []
 
     def _stored(self) -> dict[Stream, list[Sample]]:
         """Copy the streams that hold anything, each in order of sn."""
@@ -145,12 +240,11 @@ class MemoryStorage(contract.Storage):
             raise StorageLocked("the memory storage was opened for reading only")
 
 
-def _within(held: dict[int, Sample], sns: SnBounds) -> Iterable[Sample]:
-    """Return at least the samples with these numbers."""
-    first, last = sns
-    if first is None or last is None or last - first > len(held):
-        return held.values()
-    return [held[sn] for sn in range(first, last + 1) if sn in held]
+def _numbers(held: dict[int, Sample], first: int, last: int) -> Iterable[int]:
+    """Return which numbers of `first..last` are held."""
+    if last - first > len(held):
+        return [sn for sn in held if first <= sn <= last]
+    return [sn for sn in range(first, last + 1) if sn in held]
 
 
 class MemoryOptions(contract.BackendOptions, frozen=True):
