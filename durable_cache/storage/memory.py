@@ -51,8 +51,8 @@ class MemoryStorage(contract.Storage):
             self._check(writing=True)
             self._skip(skips)
             for at, sample in enumerate(batch.samples):
-                stream = self._streams.setdefault(sample.stream, {})
-                first = stream.get(sample.sn)
+                stream = sample.stream
+                first = self._streams.setdefault(stream, {}).get(sample.sn)
                 if first is None:
                     self._add(stream, sample)
                     self._skips.replace(sample)
@@ -61,14 +61,14 @@ class MemoryStorage(contract.Storage):
                     conflicts.append(Conflict(sample.identity, held, batch.digests[at]))
         return AppendResult(new, len(batch) - new - len(conflicts), tuple(conflicts))
 
-    def _add(self, stream: dict[int, Sample], sample: Sample) -> None:
-        stream[sample.sn] = sample
+    def _add(self, stream: Stream, sample: Sample) -> None:
+        self._streams[stream][sample.sn] = sample
         if self._in_time is not None:
             self._late.append(sample)
-        sns = self._sorted.get(sample.stream) if self._sorted else None
+        sns = self._sorted.get(stream)
         if sns is not None:
             if sns and sample.sn < sns[-1]:
-                del self._sorted[sample.stream]
+                del self._sorted[stream]
             else:
                 sns.append(sample.sn)
 
@@ -141,7 +141,8 @@ class MemoryStorage(contract.Storage):
             every = len(named) == len(self._streams) and selection.sns == SnBounds()
             found: list[Sample] = []
             last = selection.times.last
-            for sample in islice(line, bisect_left(line, begin, key=_NTP64), None):
+            for at in range(bisect_left(line, begin, key=_NTP64), len(line)):
+                sample = line[at]
                 if sample.ntp64 > last:
                     break
                 if not every and not selection.holds(sample):

@@ -184,13 +184,11 @@ class NumberingRuns:
         newest: int,
         held_since: int = 0,
         skipped_since: int = 0,
-        *,
-        replaces: bool = False,
     ) -> None:
         self.held, self.skipped, self.newest = held, skipped, newest
         self.held_since, self.skipped_since = held_since, skipped_since
         """Where they begin; 0 where they are whole."""
-        self.replaces = replaces
+        self.replaces = False
         """They are whole, and replace what blocks hold of them."""
 
 
