@@ -90,6 +90,8 @@ def backend_finding(index: StreamIndex, backend: Storage, waiting: Waiting) -> s
                 "the stream index is read anew from it, and what is missing is asked of other "
                 "caches"
             )
+        if "*" in stream.key:
+            continue  # what is beyond is read by the key, and found on others
         top = index.infos([stream])[stream].held.last or sn
         beyond = _first(backend, stream, SnBounds(top + 1, None))
         if beyond and not any(sample.identity == beyond[0].identity for sample in waiting()):

@@ -68,19 +68,17 @@ from durable_cache.storage.journaled.index_rows import (
     unpack,
 )
 from durable_cache.storage.journaled.journal import sqlite_error
+from durable_cache.storage.journaled.marks import marks_of, read_marks, write_marks
 from durable_cache.storage.journaled.purge_times import note_purges
 from durable_cache.storage.journaled.purges import Keeper
 
 _NAMELESS = (("agreements", "loser"), ("aliases", "stored"), ("purge_times", "epoch"))
-_MARKS_MAX = 4
-"""Streams of the last batch that are looked for in the backend at the next start."""
 _REBUILD_STREAMS = 1_000
 _PUT_ALIAS = "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?)"
 _PUT_AGREEMENT = "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?, ?)"
 _PUT_INCARNATION = "INSERT OR REPLACE INTO incarnations VALUES (?, ?, ?, ?)"
 _DROP_INCARNATION = "DELETE FROM incarnations WHERE zid = ? AND eid = ? AND epoch = ?"
 _fact = msgspec.json.Decoder(list[str | int])
-_marks = msgspec.json.Decoder(list[tuple[str, SourceId, int, int]])
 _NOTHING: Mapping[Stream, StreamSummary] = MappingProxyType({})
 _EVERY_NUMBER = SnBounds()
 
@@ -127,6 +125,7 @@ class StreamIndex:
         """Take in what the backend now holds durably; `drained` is the last journal entry in it."""
         with self.transaction() as database:
             infos = self._infos(list(batch.summaries))
+            marks = marks_of(batch, infos, self.rows)
             numberings = read_tails(self.rows, skipped_from(batch.summaries, skips))
             for stream, new in batch.summaries.items():
                 info = infos[stream]
@@ -144,10 +143,8 @@ class StreamIndex:
             put_numberings(database, numberings)
             if drained:
                 set_meta(database, "drained", str(drained))
-            if len(batch):
-                tops = islice(batch.summaries.items(), _MARKS_MAX)
-                marks = [(*stream, new.runs.last) for stream, new in tops]
-                set_meta(database, "marks", msgspec.json.encode(marks).decode())
+            if marks:  # else those before it still tell
+                set_meta(database, "marks", write_marks(marks))
 
     def witnesses(self, edges: int) -> list[tuple[Stream, int]]:
         """Return streams with numbers that the backend must hold of them.
@@ -155,7 +152,7 @@ class StreamIndex:
         Some that were recorded last, perhaps once more; the last of these and of `edges` streams
         from each end of the keys.
         """
-        marks = _marks.decode(self._get("marks") or "[]")
+        marks = read_marks(self._get("marks"))
         recorded = self.infos([Stream(key, source, epoch) for key, source, epoch, _ in marks])
         numbers = zip(recorded.values(), marks, strict=True)
         found = {(info.stream, sn): None for info, (*_, sn) in numbers if sn in info.held}
@@ -168,7 +165,7 @@ class StreamIndex:
             )
             for info in map(info_of, rows):
                 found[info.stream, info.held.last or 0] = None
-        return [(stream, sn) for stream, sn in found if "*" not in stream.key]
+        return list(found)
 
     def journal(self) -> str | None:
         """Return the identity of the journal that `drained` counts the entries of."""
