@@ -26,8 +26,6 @@ SHARE_MIN = 5.0
 """In percent of the histories."""
 RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 """What takes two caches that hear different parts of a foreign publisher's restart."""
-NOT_YET = (pytest.param(731, id="a backend comes back with an epoch older than a run without one"),)
-"""Seeds that show what is not mended yet."""
 
 
 @dataclass
@@ -98,8 +96,7 @@ def test_histories_keep_the_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SMOKE, FIRST, EACH))
 def test_two_thousand_histories_keep_the_promise(first: int) -> None:
-    open_seeds = {seed.values[0] for seed in NOT_YET}
-    played = play(seed for seed in range(first, first + EACH) if seed not in open_seeds)
+    played = play(range(first, first + EACH))
     assert played.wrong == {}
     assert set(played.occurred) <= set(KINDS)
 
@@ -150,10 +147,3 @@ def test_a_seed_is_one_history_of_the_whole() -> None:
     assert one.run() == two.run()
     assert one.world.events == two.world.events > 0
     assert one.world.occurred == two.world.occurred
-
-
-@pytest.mark.nightly
-@pytest.mark.xfail(strict=True, reason="found by the simulator and not mended yet")
-@pytest.mark.parametrize("seed", NOT_YET)
-def test_what_is_not_mended_yet(seed: int) -> None:
-    assert play([seed]).wrong == {}

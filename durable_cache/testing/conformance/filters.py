@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from durable_cache.model.key_expression import KeyExpression
@@ -118,6 +120,17 @@ class FilterTests(StorageHooks):
             expected = sorted(key for key in HOSTILE_KEYS if wanted.matches(key))
             found = read_all(storage, Selection(wanted))
             assert sorted(s.key for s in found) == expected, f"key expression {text!r}"
+
+    def test_a_wildcard_update_is_found_by_its_own_key_and_number(self, storage: Storage) -> None:
+        """So a cache looks for it at a start, to see whether this is the backend it knows."""
+        keys = ("t/*", "t/**", "**", "*/b", "t/$*b", "t/@v/**")
+        samples = [sample(sn, key) for sn, key in enumerate((*keys, "t/a", "t/b", "t/@v/b"))]
+        storage.append(batch(samples))
+        for one in samples[: len(keys)]:
+            numbering = Selection(KeyExpression(one.key), one.source.zid, one.source.eid, one.epoch)
+            assert read_all(storage, replace(numbering, sns=SnBounds(one.sn, one.sn))) == [one]
+            absent = SnBounds(100, 100)
+            assert read_all(storage, replace(numbering, sns=absent)) == []
 
     @pytest.mark.parametrize("newest", [1, 2, 5, 100])
     @pytest.mark.parametrize("order", Order)

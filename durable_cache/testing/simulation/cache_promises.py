@@ -56,15 +56,29 @@ class CachePromise:
                 return
 
     def _acknowledges(self, ack: SendAck) -> None:
-        """What is acknowledged is durable at this moment."""
+        """What is acknowledged is durable at this moment.
+
+        Where something was lost since a run without a name began, it says what is here under a
+        number, of whichever run: what is left may go by the name that this one had, and no
+        publisher of ours hears it.
+        """
         numbering = self._cache.numbering_of(ack.source, ack.epoch, ack.incarnation)
         if numbering is None or self._is_excused(numbering):
             return
+        runs = [numbering]
+        if not numbering.incarnation and self._has_lost_since(numbering.began_ns):
+            runs = self._truth.numberings[ack.source]
         for first, last in ack.runs:
-            for sn, publication in numbering.published.items():
-                if first <= sn <= last and not self._cache.has_durably(publication):
+            for sn in numbering.published:
+                if not first <= sn <= last:
+                    continue
+                under_number = (run.published[sn] for run in runs if sn in run.published)
+                if not any(map(self._cache.has_durably, under_number)):
                     self._fail(f"acknowledged what it has not: {Finding(numbering, sn)}")
                     return
+
+    def _has_lost_since(self, began_ns: int) -> bool:
+        return any(medium.lost_ns >= began_ns for medium in self._cache.media)
 
     def _answered(self, question: Question, found: list[Sample]) -> None:
         """An answer that does not say it is cut holds all that is there."""

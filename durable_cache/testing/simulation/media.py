@@ -58,6 +58,8 @@ class Medium(Generic[StateT]):
         self.losses = 0
         """How often a power cut took back what was said to be synced, it was wiped, or an older
         copy was put in place: what was acknowledged before may be gone."""
+        self.lost_ns = -1
+        """When that was last."""
         self.crash_in: int | None = None
         """A crash comes with this call from now."""
         self.seconds = 0.0
@@ -121,8 +123,12 @@ class Medium(Generic[StateT]):
             return False
         self.state = self.world.random.choice(self._unsynced)
         self._unsynced.clear()
-        self.losses += 1
+        self._has_lost()
         return True
+
+    def _has_lost(self) -> None:
+        self.losses += 1
+        self.lost_ns = self.world.now_ns
 
     @property
     def backed_up(self) -> bool:
@@ -137,13 +143,13 @@ class Medium(Generic[StateT]):
         """Put the copy in place; idempotent."""
         assert self._copy is not None
         self.state = self._copied(self._copy)
-        self.losses += 1
+        self._has_lost()
         self._unsynced.clear()
 
     def wipe(self) -> None:
         """Lose everything."""
         self.state = self._copied(self._empty)
-        self.losses += 1
+        self._has_lost()
         self._unsynced.clear()
 
     def mend(self) -> None:

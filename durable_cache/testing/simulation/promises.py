@@ -340,8 +340,8 @@ class SubscriberPromise:
             and publication.sample.sn not in self._reported_unnamed[old.source]
         ]
         for publication in missing:
-            # What went before history was read is owed where another was in reach for it.
-            asked = self._there_for_history if self._went_before(publication) else None
+            # What went before history was read is owed where another was in reach that had it then.
+            asked = self._had_for_history(publication) if self._went_before(publication) else None
             where = self._had_at(publication, asked)
             if where:
                 finding = Finding(old, publication.sample.sn)
@@ -422,6 +422,10 @@ class SubscriberPromise:
         return publication.at_ns < self._history_ns and any(
             _removed_up_to(publication, cache, self._key_expr) for cache in self._caches
         )
+
+    def _had_for_history(self, publication: Publication) -> list[SimCache]:
+        there, read_ns = self._there_for_history, self._history_ns
+        return [cache for cache in there if cache.held_ns.get(publication, read_ns) < read_ns]
 
     def _check_history(self, since_ns: int) -> None:
         """What was published before a late joiner came and is still held is owed to it."""
