@@ -26,9 +26,14 @@ def old_sample(sn: int, at_seconds: float, source: SourceId = SOURCE, key: str =
     return Sample(key, source, 0, sn, b"%d" % sn, Kind.PUT, ntp64=ntp64)
 
 
+def frame_now() -> int:
+    """Return the epoch of a run whose first sample is put now; no token of it names a later one."""
+    return time.time_ns() >> 33
+
+
 def token_of(numbered: Numbered, epoch: int | None = None) -> zenoh.LivelinessToken:
     """Declare what a publisher of ours declares before its first sample."""
-    chosen = time.time_ns() >> 33 if epoch is None else epoch
+    chosen = frame_now() if epoch is None else epoch
     source = source_of(numbered.publisher)
     key = f"@durable/v1/default/pub/{source}/{chosen}/{numbered.key}"
     return numbered.session.liveliness().declare_token(key)

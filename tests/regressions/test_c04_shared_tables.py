@@ -11,7 +11,7 @@ import pytest
 
 from durable_cache import ReliabilityCache, SourceId, declare_reliability_cache
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.regressions.subscribing import token_of
+from tests.regressions.subscribing import frame_now, token_of
 from tests.servers.zenoh_sources import Numbered, connected
 
 SOURCES = 300
@@ -49,12 +49,13 @@ def test_a_cache_is_read_while_it_learns_the_epochs_of_sources(network: LocalNet
         session = network.client()
         sources = [Numbered(session, f"a/{at}") for at in range(SOURCES)]
         connected(sources[-1].publisher)
+        epoch = frame_now()
         for source in sources:
             source.put(0)
         wait_until(lambda: cache.status().appended == SOURCES)
         reads = [readers.submit(read_until, cache, over) for _ in range(READERS)]
         try:
-            tokens = [token_of(source) for source in sources]
+            tokens = [token_of(source, epoch) for source in sources]
             wait_until(
                 lambda: all(sample.epoch for sample in cache.find("a/**")), 20, "every epoch"
             )

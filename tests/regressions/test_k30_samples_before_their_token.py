@@ -17,7 +17,7 @@ from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import AppendResult, Capabilities, Durability, Skip
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
-from tests.regressions.subscribing import token_of
+from tests.regressions.subscribing import frame_now, token_of
 from tests.servers.zenoh_sources import Numbered, connected
 
 
@@ -39,7 +39,7 @@ def test_the_backend_calls_them_what_the_cache_does(network: LocalNetwork, tmp_p
     ) as cache:
         source = Numbered(network.client(), "a/**")
         connected(source.publisher)
-        epoch = time.time_ns() >> 33
+        epoch = frame_now()
         source.put(0, key="a/0")
         wait_until(lambda: cache.status().appended == 1)
         token = token_of(source, epoch)
@@ -63,10 +63,10 @@ def test_a_cache_that_closes_right_after_the_token_leaves_one_epoch(
     cache = declare_reliability_cache(network.client(), "a/**", backend=backend, state_dir=tmp_path)
     source = Numbered(network.client(), "a/b")
     connected(source.publisher)
+    epoch = frame_now()
     for sn in range(20):
         source.put(sn)
     wait_until(lambda: cache.status().appended == 20)
-    epoch = time.time_ns() >> 33
     token = token_of(source, epoch)
     wait_until(lambda: any(sample.epoch for sample in cache.find("a/**")), what="the token")
     cache.close()
@@ -95,18 +95,19 @@ def test_each_read_while_they_are_moved_is_exact(
     ) as cache:
         source = Numbered(network.client(), "a/b")
         connected(source.publisher)
+        epoch = frame_now()
         for sn in range(count):
             source.put(sn)
         wait_until(lambda: cache.status().appended == count)
-        epoch = time.time_ns() >> 33
         token = token_of(source, epoch)
 
         def is_moved() -> bool:
             streams = [info.stream.epoch for info in cache.store.index.all_infos()]
             return streams == [epoch]
 
-        last_reads = 3
+        last_reads, deadline = 3, time.monotonic() + 60
         while last_reads:
+            assert time.monotonic() < deadline, "they are not moved"
             last_reads -= is_moved()
             try:
                 found = [s for page in asking.history("a/b", "*", parameters) for s in page]
@@ -139,10 +140,11 @@ def test_of_a_history_that_is_moved_no_more_than_its_newest_are_given(
     with declare_reliability_cache(network.client(), "a/**", backend=storage, history=5) as cache:
         source = Numbered(network.client(), "a/b")
         connected(source.publisher)
+        epoch = frame_now()
         for sn in range(20):
             source.put(sn)
         wait_until(lambda: cache.status().appended == 20)
-        token = token_of(source, time.time_ns() >> 33)
+        token = token_of(source, epoch)
         wait_until(lambda: any(sample.epoch for sample in cache.find("a/**")), what="the token")
         for sn in range(20, 23):
             source.put(sn)

@@ -238,14 +238,39 @@ def test_a_sample_that_is_being_sent_is_not_sent_once_more() -> None:
     assert driven.engine.next_sn == 1
 
 
-def test_hurrying_sends_at_once_what_was_put_before() -> None:
+def test_hurrying_sends_at_once_what_was_put_a_while_ago() -> None:
     driven = Driven()
     driven.engine.handle(CacheAppeared("c1"))
     driven.put(2)
-    driven.seconds += 0.01
+    driven.seconds += 0.1
+    driven.put(1)
     (resend,) = driven.engine.handle(Hurry(driven.now))
     assert isinstance(resend, Resend)
     assert sns(resend) == [0, 1]
+
+
+def test_what_was_put_just_before_may_be_acknowledged_before_hurrying_sends_it() -> None:
+    driven = Driven()
+    driven.engine.handle(CacheAppeared("c1"))
+    driven.put(3)
+    assert driven.engine.handle(Hurry(driven.now)) == []
+    assert driven.wait(0.04) == []
+    driven.ack((0, 1))
+    (resend,) = driven.wait(0.1)
+    assert sns(resend) == [2]
+
+
+def test_nothing_is_hurried_that_was_put_since() -> None:
+    driven = Driven()
+    driven.engine.handle(CacheAppeared("c1"))
+    driven.put(1)
+    assert driven.engine.handle(Hurry(driven.now)) == []
+    driven.seconds += 0.001
+    driven.put(1)
+    driven.seconds += 0.2
+    (resend,) = driven.engine.handle(Tick(driven.now))
+    assert isinstance(resend, Resend)
+    assert sns(resend) == [0]
 
 
 def test_after_its_time_a_sample_is_unknown_and_makes_room() -> None:

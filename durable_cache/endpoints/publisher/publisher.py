@@ -280,9 +280,9 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
     def flush(self, timeout_seconds: float | None = None) -> None:
         """Wait until as many caches as were wanted hold everything that was put before this call.
 
-        What they lack is sent to them once more at once. Where no acknowledgements are wanted there
-        is nothing to wait for. Raises Closed, or OutcomeUnknown when the time is over, here or for
-        some sample: it may be stored all the same.
+        What they lack a twentieth of a second after it was put is sent to them once more. Where no
+        acknowledgements are wanted there is nothing to wait for. Raises Closed, or OutcomeUnknown
+        when the time is over, here or for some sample: it may be stored all the same.
         """
         timeout_seconds = read_timeout(timeout_seconds)
         if not self._options.acknowledgements:

@@ -24,6 +24,8 @@ from durable_cache.protocol.publisher.numbering import Numbering, Waiting
 from durable_cache.protocol.resends import FOR_GOOD, RESEND_BYTES_MAX, RefusalReason, in_words
 
 _SECOND_NS = 1_000_000_000
+_HURRIED_NS = 50_000_000
+"""So long an acknowledgement may be on its way though somebody waits for it (ADR 0331)."""
 _SAMPLE_BYTES_MAX = RESEND_BYTES_MAX - 65_536
 """Of one sample in a frame; its key takes 32 KiB at most."""
 
@@ -52,7 +54,7 @@ class Resending:
         self._caches: OrderedDict[str, _Cache] = OrderedDict()
         self._ids = count(1)
         self._hurry_ns = 0
-        """What was put before is sent once more without delay."""
+        """What was put before is sent once more without the usual delay."""
         self.last_failure = ""
         """Why the last resend was not taken, for people."""
 
@@ -78,7 +80,7 @@ class Resending:
             cache.oldest, cache.due_ns, cache.pause_ns = None, 0, 0
 
     def hurry(self, now_ns: int) -> None:
-        """Serve every cache at once, with what was put until now."""
+        """Serve every cache soon, with what was put until now and is not acknowledged by then."""
         self._hurry_ns = now_ns
         for cache in self._caches.values():
             cache.due_ns = cache.pause_ns = 0
@@ -104,7 +106,8 @@ class Resending:
         due = [cache.due_ns for cache in self._caches.values() if cache.under_way is None]
         if oldest is None or not due:
             return None
-        delay_ns = 0 if oldest.since_ns <= self._hurry_ns else self._delay_ns
+        hurries = oldest.since_ns <= self._hurry_ns
+        delay_ns = min(_HURRIED_NS, self._delay_ns) if hurries else self._delay_ns
         return max(oldest.since_ns + delay_ns, min(due))
 
     def due(
@@ -112,7 +115,8 @@ class Resending:
     ) -> list[Resend]:
         """Return what is to be sent once more now; not what is being sent for the first time."""
         now_ns = now.monotonic_ns
-        before_ns = max(now_ns - self._delay_ns, self._hurry_ns)
+        hurried_ns = min(self._hurry_ns, now_ns - min(_HURRIED_NS, self._delay_ns))
+        before_ns = max(now_ns - self._delay_ns, hurried_ns)
         resends = []
         for cache_id, cache in self._caches.items():
             if cache.under_way is not None or cache.due_ns > now_ns:
@@ -129,6 +133,8 @@ class Resending:
                     break
             else:
                 cache.pause_ns = 0
+                if hurried_ns < self._hurry_ns:  # some of it may be on its way still
+                    cache.due_ns = now_ns + _HURRIED_NS
         return resends
 
     def _resend(
