@@ -266,7 +266,7 @@ def test_nothing_is_hurried_that_was_put_since() -> None:
     driven.put(1)
     assert driven.engine.handle(Hurry(driven.now)) == []
     driven.seconds += 0.001
-    driven.put(1)
+    driven.put(3)
     driven.seconds += 0.2
     (resend,) = driven.engine.handle(Tick(driven.now))
     assert isinstance(resend, Resend)
