@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar, assert_never
 from durable_cache.endpoints.acknowledging import Acknowledging
 from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.delays import Delays
+from durable_cache.endpoints.failures import Failures
 from durable_cache.endpoints.fencing import Fencing
 from durable_cache.endpoints.fetching import Fetching, Offer
 from durable_cache.endpoints.options import CacheOptions, parse_one_source
@@ -165,8 +166,7 @@ class Ingest:
         self.delays = Delays()
         self.error = self.commit_error = ""
         """What went wrong last; the second, why samples are not taken now."""
-        self._failures: dict[str, str] = {}
-        """Why which reads fail, as the log says."""
+        self._failures = Failures(_log)
         self.before_commit: list[Callable[[SampleBatch], None]] = []
         """Called with what is to be stored and was not before; may raise StorageError."""
         self.on_committed: list[Callable[[SampleBatch], None]] = []
@@ -466,26 +466,21 @@ class Ingest:
         except DurableCacheError as error:
             if ask.urgent and _ends(error):
                 raise
-            self._tell_failure(_NOT_ANSWERED, str(error))
+            self._failed(_NOT_ANSWERED, error)
             return AskFailed(ask.ask_id, moment_now())
-        self._failures.pop(_NOT_ANSWERED, None)
         return Answered(ask.ask_id, answered, moment_now())
 
     def _verify(self, verify: Verify) -> Verified | VerifyFailed:
         try:
             found = look_up(self._store, verify.samples)
         except DurableCacheError as error:
-            self._tell_failure(_NOT_LOOKED_UP, str(error))
+            self._failed(_NOT_LOOKED_UP, error)
             return VerifyFailed(verify.verify_id, moment_now())
-        self._failures.pop(_NOT_LOOKED_UP, None)
         return Verified(verify.verify_id, found, moment_now())
 
-    def _tell_failure(self, sentence: str, reason: str) -> None:
-        """Log what fails once until it goes well, or fails for another reason: it is tried soon."""
-        self.error = reason
-        if self._failures.get(sentence) != reason:
-            self._failures[sentence] = reason
-            _log.warning(sentence, extra={"reason": reason})
+    def _failed(self, sentence: str, error: DurableCacheError) -> None:
+        self.error = str(error)
+        self._failures.tell(sentence, self.error)
 
     def _forgotten(self, streams: Sequence[Stream]) -> None:
         for listener in self.on_forgotten:
