@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.protocol.publisher.engine import PublisherEngine
@@ -35,6 +36,8 @@ from tests.unit.test_publisher import FRAME, NOW, OTHER, SOURCE, put_event
 
 FRESH, OLD, OLDER = "0000ffff", "0000aaaa", "0000bbbb"
 DISK = 2
+LATER = Moment(NOW.monotonic_ns + 2_000_000_000, NOW.unix_ns + 2_000_000_000)
+"""When what was put waits long enough to be sent once more."""
 
 
 def left(source: SourceId, epoch: int, name: str, first: int, last: int) -> Spooled:
@@ -68,7 +71,7 @@ def resent(engine: PublisherEngine) -> list[tuple[SourceId, int, str, list[int]]
     engine.handle(CacheAppeared("c1"))
     got = []
     while True:
-        resends = [out for out in engine.handle(Tick(NOW)) if isinstance(out, Resend)]
+        resends = [out for out in engine.handle(Tick(LATER)) if isinstance(out, Resend)]
         if not resends:
             return got
         (resend,) = resends
