@@ -36,3 +36,14 @@ def test_the_reasons_that_are_remembered_have_a_bound(caplog: pytest.LogCaptureF
     for at in [*range(33), *range(1, 33), 0]:
         failures.tell("no answer", f"reason {at}")
     assert len(caplog.records) == 34, "the oldest of 33 alone is forgotten"
+
+
+def test_what_was_said_again_is_not_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    failures = Failures(logging.getLogger("told"), clock)
+    for at in range(32):
+        failures.tell("no answer", f"reason {at}")
+    clock.seconds += 61
+    for at in (0, 32, 0):
+        failures.tell("no answer", f"reason {at}")
+    assert len(caplog.records) == 34

@@ -103,27 +103,22 @@ def test_what_is_stored_once_more_does_not_hide_what_came_before_it(tmp_path: Pa
     assert "number 20 " in finding
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([[("a/1", 4)]], id="stored last"),
+        pytest.param([[("a/1", 4)], [("a/1", 8)]], id="before a repeat"),
+    ],
+)
 def test_a_late_number_of_a_publisher_with_many_keys_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Sequence[Step]
 ) -> None:
     """Its runs stand in blocks: the number is below those that are at hand."""
     short_blocks(monkeypatch)
     runs = [[(KEYS[sn % 2], sn) for sn in range(at, at + 20) if sn != 4] for at in (0, 20, 40)]
     backend = filled(tmp_path, *runs)
     copy = copy_of(backend)
-    store_all(tmp_path, backend, [("a/1", 4)])
-    (finding,) = findings(tmp_path, copy)
-    assert "number 4 " in finding
-
-
-def test_a_repeat_of_a_publisher_with_many_keys_marks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short_blocks(monkeypatch)
-    runs = [[(KEYS[sn % 2], sn) for sn in range(at, at + 20) if sn != 4] for at in (0, 20, 40)]
-    backend = filled(tmp_path, *runs)
-    copy = copy_of(backend)
-    store_all(tmp_path, backend, [("a/1", 4)], [("a/1", 8)])
+    store_all(tmp_path, backend, *steps)
     (finding,) = findings(tmp_path, copy)
     assert "number 4 " in finding
 

@@ -431,16 +431,12 @@ def receive_soon(subscriber: ZenohSubscriber, samples_max: int) -> list[zenoh.Sa
     What comes behind a wait is not looked at before that sample is handled: below full speed there
     is nothing. Empty when undeclared.
     """
-    taken: list[zenoh.Sample] = []
-    try:
-        channel = subscriber.handler
-        first = channel.try_recv()
-        if first is None:
-            return [channel.recv()]
-        taken.append(first)
-        taken.extend(islice(iter(channel.try_recv, None), samples_max - 1))
-    except _GONE:  # what was there before is all there is
-        pass
+    taken = receive_now(subscriber, samples_max)
+    if not taken:
+        try:
+            taken.append(subscriber.handler.recv())
+        except _GONE:
+            return []
     return taken
 
 

@@ -50,6 +50,7 @@ class Resending:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._delay_ns = round(options.resend_delay_seconds * _SECOND_NS)
+        self._moment_ns = min(_HURRIED_NS, self._delay_ns)
         self._pause_ns_max = round(options.resend_seconds_max * _SECOND_NS)
         self._caches: OrderedDict[str, _Cache] = OrderedDict()
         self._ids = count(1)
@@ -106,8 +107,7 @@ class Resending:
         due = [cache.due_ns for cache in self._caches.values() if cache.under_way is None]
         if oldest is None or not due:
             return None
-        hurries = oldest.since_ns <= self._hurry_ns
-        delay_ns = min(_HURRIED_NS, self._delay_ns) if hurries else self._delay_ns
+        delay_ns = self._moment_ns if oldest.since_ns <= self._hurry_ns else self._delay_ns
         return max(oldest.since_ns + delay_ns, min(due))
 
     def due(
@@ -115,7 +115,7 @@ class Resending:
     ) -> list[Resend]:
         """Return what is to be sent once more now; not what is being sent for the first time."""
         now_ns = now.monotonic_ns
-        hurried_ns = min(self._hurry_ns, now_ns - min(_HURRIED_NS, self._delay_ns))
+        hurried_ns = min(self._hurry_ns, now_ns - self._moment_ns)
         before_ns = max(now_ns - self._delay_ns, hurried_ns)
         resends = []
         for cache_id, cache in self._caches.items():
@@ -134,7 +134,7 @@ class Resending:
             else:
                 cache.pause_ns = 0
                 if hurried_ns < self._hurry_ns:  # some of it may be on its way still
-                    cache.due_ns = now_ns + _HURRIED_NS
+                    cache.due_ns = now_ns + self._moment_ns
         return resends
 
     def _resend(

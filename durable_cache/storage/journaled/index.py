@@ -149,8 +149,8 @@ class StreamIndex:
     def witnesses(self, edges: int) -> list[tuple[Stream, int]]:
         """Return streams with numbers that the backend must hold of them.
 
-        Some that were recorded last, perhaps once more; the last of these and of `edges` streams
-        from each end of the keys.
+        Some that were new when they were recorded last (ADR 0330); the last of their streams, and
+        of `edges` streams from each end of the keys.
         """
         marks = read_marks(self._get("marks"))
         recorded = self.infos([Stream(key, source, epoch) for key, source, epoch, _ in marks])
