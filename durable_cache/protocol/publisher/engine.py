@@ -461,9 +461,7 @@ class PublisherEngine:
         for numbering in (self._numbering, *self._former):
             if ack.source != numbering.source:
                 continue
-            if ack.incarnation == numbering.incarnation or (
-                not ack.incarnation and ack.epoch == numbering.epoch
-            ):
+            if ack.incarnation == numbering.incarnation:  # never by its epoch (ADR 0332)
                 newest = numbering.open.get(ack.runs[-1][1]) if ack.runs else None
                 finished = self._take(numbering, ack)
                 if newest is not None and newest.standing.done and numbering is self._numbering:

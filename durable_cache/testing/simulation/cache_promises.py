@@ -58,12 +58,14 @@ class CachePromise:
     def _acknowledges(self, ack: SendAck) -> None:
         """What is acknowledged is durable at this moment.
 
-        Where something was lost since a run without a name began, it says what is here under a
-        number, of whichever run: what is left may go by the name that this one had, and no
-        publisher of ours hears it.
+        An acknowledgement that names no run tells a publisher of ours nothing (ADR 0332). Where
+        something was lost since a run of others began, it says what is here under a number, of
+        whichever run: what is left may go by the name that this one had.
         """
         numbering = self._cache.numbering_of(ack.source, ack.epoch, ack.incarnation)
         if numbering is None or self._is_excused(numbering):
+            return
+        if numbering.incarnation and not ack.incarnation:
             return
         runs = [numbering]
         if not numbering.incarnation and self._has_lost_since(numbering.began_ns):
