@@ -2,10 +2,14 @@
 
     python benchmarks/acknowledged.py puts --seconds 4
     python benchmarks/acknowledged.py overhead --pairs 10 --seconds 2
+    python benchmarks/acknowledged.py control --pairs 10 --seconds 2
 
 Every publisher, subscriber and cache is a process of its own; publisher and subscriber are joined
 without a router. Plain Zenoh blocks where there is no room, as a reliable publisher does, and its
 subscriber reads the key, the payload, the encoding and the timestamp of each sample.
+
+`control` says what this machine makes of the least that numbers a sample: a plain publisher that
+gives each put its source, its number and a timestamp, and a plain one that does not.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +35,7 @@ from benchmarks.pairs import interval
 from durable_cache import (
     CacheOptions,
     Durability,
+    ReliablePublisher,
     Sample,
     declare_reliability_cache,
     declare_reliable_publisher,
@@ -55,6 +62,14 @@ def settings(listen: list[str], connect: list[str]) -> dict[str, object]:
         "listen": {"endpoints": listen},
         "connect": {"endpoints": connect},
     }
+
+
+class Publishes(Enum):
+    """How a benchmark publishes."""
+
+    PLAIN = "plain"
+    NUMBERED = "numbered"
+    RELIABLE = "reliable"
 
 
 class Peer:
@@ -192,13 +207,10 @@ def run_subscriber(endpoint: str, reliable: bool, pipe: Connection) -> None:
     close_session(session)
 
 
-def publish(endpoint: str, reliable: bool, seconds: float, rate: int) -> tuple[int, float]:
+def publish(endpoint: str, how: Publishes, seconds: float, rate: int) -> tuple[int, float]:
     """Publish as told; return how many, and the CPU seconds of each."""
     session = open_session(settings([], [endpoint]))
-    ours = declare_reliable_publisher(session, "bench/a") if reliable else None
-    blocks = zenoh.CongestionControl.BLOCK
-    plain = session.declare_publisher("bench/a", congestion_control=blocks)
-    put: Callable[[bytes], object] = plain.put if ours is None else ours.put
+    ours, put = declare(session, how)
     time.sleep(0.5)  # until they know each other
     rest = os.urandom(PAYLOAD_BYTES - CLOCK_BYTES)
     wake_on_time()
@@ -219,9 +231,28 @@ def publish(endpoint: str, reliable: bool, seconds: float, rate: int) -> tuple[i
     return count, spent / count
 
 
-def measured(reliable: bool, seconds: float, rate: int) -> Received:
-    subscriber = Peer(run_subscriber, reliable)
-    count, spent = publish(subscriber.endpoint, reliable, seconds, rate)
+def declare(
+    session: zenoh.Session, how: Publishes
+) -> tuple[ReliablePublisher[None] | None, Callable[[bytes], object]]:
+    """Declare a publisher; return it where it is ours, and what puts a payload."""
+    if how is Publishes.RELIABLE:
+        ours = declare_reliable_publisher(session, "bench/a")
+        return ours, ours.put
+    blocks = zenoh.CongestionControl.BLOCK
+    plain = session.declare_publisher("bench/a", congestion_control=blocks)
+    if how is Publishes.PLAIN:
+        return None, plain.put
+    source, numbers, stamp, name = plain.id, count(), session.new_timestamp, zenoh.SourceInfo
+
+    def put(payload: bytes) -> None:
+        plain.put(payload, timestamp=stamp(), source_info=name(source, next(numbers)))
+
+    return None, put
+
+
+def measured(how: Publishes, seconds: float, rate: int) -> Received:
+    subscriber = Peer(run_subscriber, how is Publishes.RELIABLE)
+    count, spent = publish(subscriber.endpoint, how, seconds, rate)
     received = subscriber.end()
     assert isinstance(received, Received)
     if received.samples != count:
@@ -232,38 +263,51 @@ def measured(reliable: bool, seconds: float, rate: int) -> Received:
 def overhead(arguments: argparse.Namespace) -> None:
     """Pairs in turn, at each rate: a reliable publisher and subscriber, and plain ones."""
     for rate in RATES:
-        rates, cpu, later = [], [], []
-        for pair in range(arguments.pairs):
-            both = {
-                reliable: measured(reliable, arguments.seconds, rate)
-                for reliable in ((True, False) if pair % 2 else (False, True))
-            }
-            ours, plain = both[True], both[False]
-            rates.append(ours.samples_a_second / plain.samples_a_second)
-            cpu.append(plain.cpu_seconds_each / ours.cpu_seconds_each)
-            later.append(1e6 * (ours.latency_seconds - plain.latency_seconds))
-            print(
-                f"  reliable {ours.samples_a_second:,.0f}/s, {1e6 * ours.cpu_seconds_each:.1f} us "
-                f"of CPU, {1e6 * ours.latency_seconds:,.0f} us late; plain "
-                f"{plain.samples_a_second:,.0f}/s, {1e6 * plain.cpu_seconds_each:.1f} us, "
-                f"{1e6 * plain.latency_seconds:,.0f} us late",
-                flush=True,
-            )
+        compare(arguments, Publishes.RELIABLE, rate)
+
+
+def control(arguments: argparse.Namespace) -> None:
+    """The same, of plain ones whose publisher numbers what it puts."""
+    for rate in RATES:
+        compare(arguments, Publishes.NUMBERED, rate)
+
+
+def compare(arguments: argparse.Namespace, how: Publishes, rate: int) -> None:
+    """Print what pairs in turn with plain ones say."""
+    rates, cpu, later = [], [], []
+    for pair in range(arguments.pairs):
+        first = measured(how, arguments.seconds, rate) if pair % 2 else None
+        plain = measured(Publishes.PLAIN, arguments.seconds, rate)
+        one = first or measured(how, arguments.seconds, rate)
+        rates.append(one.samples_a_second / plain.samples_a_second)
+        cpu.append(plain.cpu_seconds_each / one.cpu_seconds_each)
+        later.append(1e6 * (one.latency_seconds - plain.latency_seconds))
         print(
-            f"{f'{rate:,}/s' if rate else 'full speed'}: throughput {interval(rates)} of plain, "
-            f"by CPU {interval(cpu)}; {interval(later)} us later in the median",
+            f"  {how.value} {one.samples_a_second:,.0f}/s, {1e6 * one.cpu_seconds_each:.1f} us "
+            f"of CPU, {1e6 * one.latency_seconds:,.0f} us late; plain "
+            f"{plain.samples_a_second:,.0f}/s, {1e6 * plain.cpu_seconds_each:.1f} us, "
+            f"{1e6 * plain.latency_seconds:,.0f} us late",
             flush=True,
         )
+    print(
+        f"{f'{rate:,}/s' if rate else 'full speed'}: throughput {interval(rates)} of plain, "
+        f"by CPU {interval(cpu)}; {interval(later)} us later in the median",
+        flush=True,
+    )
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {"puts": puts, "overhead": overhead}
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "puts": puts,
+    "overhead": overhead,
+    "control": control,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=[*PARTS])
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--pairs", type=int, default=10, help="of overhead")
+    parser.add_argument("--pairs", type=int, default=10, help="of overhead and control")
     parser.add_argument("--directory", help="on the disk to be measured, of puts")
     arguments = parser.parse_args()
     PARTS[arguments.part](arguments)

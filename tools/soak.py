@@ -20,8 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = (
     *("tests/integration/test_rfc*.py", "tests/integration/test_alignment*.py"),
-    *("tests/faults", "tests/acceptance", "tests/regressions"),
+    *("tests/faults/test_pro*.py", "tests/acceptance", "tests/regressions"),
 )
+"""Power cuts are played on files and have no sessions."""
 LEFT_OUT = "not nightly and not postgres and not influxdb and not delta and not spark"
 BUSY = "while True: pass"
 OUT_OF_TIME = 124
