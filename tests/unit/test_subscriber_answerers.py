@@ -200,3 +200,36 @@ def test_what_was_read_since_is_followed_without_a_look_at_all_that_was_read_bef
     reader.live(sample(3, EPOCH))
     reader.wait(2 * WAIT_SECONDS)
     assert reader.story == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("epoch", [EPOCH + 1, FRESH], ids=["before", "since"])
+def test_a_run_of_which_nothing_came_is_given_behind_the_one_that_history_brings(
+    epoch: int,
+) -> None:
+    """Both are asked for when the cache appears, and the later run is answered first."""
+    names = Incarnation(OTHER, EPOCH, "0000000b"), Incarnation(OTHER, epoch, "0000000c")
+    before = [sample(sn, EPOCH, at=20 + sn, source=OTHER) for sn in (0, 1, 2)]
+    begun = [sample(sn, epoch, at=30 + sn, source=OTHER) for sn in range(2)]
+    reader = Late()
+    reader.story.clear()
+    reader.declared(epoch, "0000000c", OTHER)
+    reader.appeared()
+    reader.wait(0)
+    reader.told(before[0].ntp64)
+    of_run = [one for one in reader.fetches if one.source == OTHER]
+    reader.fetches = []
+    reader.page([before[0], before[2], *begun], names=names)
+    between, reader.fetches = reader.fetches, of_run
+    reader.answer(*begun, names=names)
+    assert reader.story == []
+    reader.fetches += between
+    while reader.fetches:
+        wanted = reader.fetches[0]
+        every = {EPOCH: before, epoch: begun}[wanted.epoch]
+        last = wanted.first if wanted.last is None else wanted.last
+        found = [one for one in every if wanted.first <= one.sn <= last]
+        reader.answer(*found, names=names)
+        reader.wait(0.1)
+    assert reader.story == [0, 1, 2, 0, 1]
+    reader.live(sample(2, at=32, source=OTHER))
+    assert reader.story == [0, 1, 2, 0, 1, 2]

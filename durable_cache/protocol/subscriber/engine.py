@@ -384,7 +384,7 @@ class SubscriberEngine:
         if isinstance(event, FetchFailed) or not event.answer.whole:
             self.losses.unanswered(fetch.source)
         followed = self._sources.get(numbering.source)
-        if followed is None or numbering not in followed.numberings:
+        if followed is None or numbering not in followed.numberings or self._tails.waits(numbering):
             self._tails.answered(numbering, event, whole=False)
             return
         cut, before, now_ns = None, numbering.next_sn, event.now.monotonic_ns

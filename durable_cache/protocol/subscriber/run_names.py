@@ -72,17 +72,24 @@ class RunNames:
         knows of a later one, or something of it was read already (ADR 0262).
         A publisher's own cache knows of no run before, and may call its run as a cache calls that.
         A run that comes before one that has its epoch here, or an earlier, goes by the next lower
-        that is nobody's name (ADR 0266). One of which nobody says so, though its epoch is taken,
-        goes behind all.
+        that is nobody's name (ADR 0266). Of two that nobody tells apart though they go by one epoch
+        the one published first does, as far as these parts show it (ADR 0333); else the one that is
+        named later goes behind all.
         """
         told = _told(parts)
         last = self._shown_behind(told, parts, shown)
         for source, answers in told.items():
-            self._choose(source, answers, last.get(source, ""))
+            self._choose(source, answers, last.get(source, ""), parts)
         shorten(self.called, self._places_max)
         shorten(self.incarnations, self._places_max)
 
-    def _choose(self, source: SourceId, answers: Sequence[_Named], last: str) -> None:
+    def _choose(
+        self,
+        source: SourceId,
+        answers: Sequence[_Named],
+        last: str,
+        parts: Sequence[AnswerPart],
+    ) -> None:
         """Choose how the runs of one source are called; the one that is `last` goes behind all."""
         epochs = _latest(answers)
         self._take_over(source, answers)
@@ -95,7 +102,7 @@ class RunNames:
             if name == last:
                 self.called[run] = 1 + max(self._others(source, name, epochs))
             elif run not in self.called:
-                self.called[run] = self._free(run, epochs, answers)
+                self.called[run] = self._free(run, epochs, answers, parts)
             self.incarnations[source, self.called[run]] = name
 
     def _take_over(self, source: SourceId, answers: Sequence[_Named]) -> None:
@@ -164,10 +171,22 @@ class RunNames:
             if not sample.stamped and min(others[source], default=NTP64_MAX) < sample.ntp64
         }
 
-    def _free(self, run: _Run, epochs: Mapping[str, int], answers: Sequence[_Named]) -> int:
+    def _free(
+        self,
+        run: _Run,
+        epochs: Mapping[str, int],
+        answers: Sequence[_Named],
+        parts: Sequence[AnswerPart],
+    ) -> int:
         """Return the epoch by which a run is to go that has none here yet."""
         (source, name), epoch = run, epochs[run[1]]
         later = [self.called.get((source, one), epoch + 1) for one in _behind(name, answers)]
+        other = self.incarnations.get((source, epoch), name)
+        told_apart = any({name, other} <= {one for one, _ in named} for named in answers)
+        began = self._began((source, epoch))
+        if (other in epochs or began is not None) and not told_apart:
+            began_ntp64 = NTP64_MAX if began is None else began[1]
+            later += [epoch] if _is_over(run, other, began_ntp64, parts) else []
         before = min(later, default=epoch + 1)
         if before > epoch and not self.is_taken(source, epoch, name):
             return epoch
@@ -228,6 +247,25 @@ def _behind(name: str, answers: Iterable[_Named]) -> Iterator[str]:
         epochs = dict(named)
         if name in epochs:
             yield from (one for one, epoch in epochs.items() if epoch > epochs[name])
+
+
+def _is_over(run: _Run, other: str, began_ntp64: int, parts: Iterable[AnswerPart]) -> bool:
+    """Tell whether times in these parts show that a run ended before another began.
+
+    Parts come in the order of time: what they lack of the other is later than what they have.
+    """
+    (source, name), newest = run, None
+    for part in parts:
+        names = part.names()
+        for sample in part.samples:
+            called = names.get((sample.source, sample.epoch)) if sample.source == source else ""
+            if called in (name, other) and sample.stamped:
+                return False  # by a cache, when it came
+            if called == name:
+                newest = max(newest or 0, sample.ntp64)
+            elif called == other:
+                began_ntp64 = min(began_ntp64, sample.ntp64)
+    return newest is not None and newest < began_ntp64
 
 
 def _fits(name: str, epoch: int, told: Mapping[str, int], here: Mapping[str, int | None]) -> bool:

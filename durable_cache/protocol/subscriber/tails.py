@@ -237,10 +237,20 @@ class Tails:
         if now_ns >= numbering.poll_ns:
             numbering.poll_ns = now_ns + round(period_seconds * _SECOND_NS)
 
+    def waits(self, numbering: Numbering) -> bool:
+        """Tell whether an answer about a run of which nothing came comes while history is read.
+
+        It is asked for again behind that, which brings what was before the run, too (ADR 0334).
+        """
+        nothing_came = numbering.reached < 0 and not (numbering.next_sn or numbering.pending)
+        return self._history.active and nothing_came
+
     def answered(self, numbering: Numbering, event: Fetched | FetchFailed, *, whole: bool) -> None:
         """Take the end of a question about a numbering; `whole`: everybody in reach answered."""
         if numbering.next_sn is None and numbering.pending:
             numbering.begin(min(numbering.pending))
+        if numbering.fetch is not None and numbering.fetch.fetch_id == event.fetch_id:
+            numbering.fetch = None
         source, now_ns = numbering.source, event.now.monotonic_ns
         doubt = self._doubts.get(source)
         if doubt is None or doubt.asked is not numbering:
@@ -250,7 +260,7 @@ class Tails:
         whole = whole and isinstance(event, Fetched) and event.answer.answerers > 0
         if whole and not doubt.again and numbering.reached < doubt.last:
             doubt.ended.append(numbering)
-        if whole or doubt.again:
+        if whole or doubt.again or self._history.active:
             self._ask_at(source, now_ns)
         elif now_ns < doubt.since_ns + round(self._options.gap_timeout_seconds * _SECOND_NS):
             self._ask_at(source, now_ns + doubt.pause_ns)
