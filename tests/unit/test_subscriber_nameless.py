@@ -331,3 +331,55 @@ def test_what_is_removed_of_a_run_that_another_shows_to_be_earlier_is_no_loss_of
         AnswerPart([], (absent(2, 3, AbsenceReason.TRIMMED),)),
     )
     assert reader.story == [0, 1, 0]
+
+
+def test_what_is_removed_of_the_run_before_is_no_loss_of_one_that_a_cache_calls_otherwise() -> None:
+    """A cache began with the run before, which goes by 0 there; we came since (seed 65999)."""
+    reader = Reader()
+    reader.live(*(sample(sn, at=50 + sn) for sn in (2, 3)))
+    reader.live(sample(6, at=56))
+    trimmed = AbsenceReason.TRIMMED
+    reader.answer(sample(4, FRESH, at=54), absent=(absent(4, 5, trimmed),))
+    assert reader.story == [2, 3, 4]
+    reader.live(sample(5, at=55))
+    assert reader.story == [2, 3, 4, 5, 6]
+    reader.live(sample(0, at=90))
+    while reader.fetches:
+        reader.answer(absent=(absent(reader.fetches[0].first, 9, trimmed),))
+        reader.wait(1)
+    assert reader.story == [2, 3, 4, 5, 6, 0]
+
+
+def test_what_is_removed_of_it_is_where_an_answer_shows_that_both_go_by_one_epoch() -> None:
+    reader = Reader()
+    reader.live(*(sample(sn, at=50 + sn) for sn in (2, 3)))
+    reader.live(sample(6, at=56))
+    reader.answer(sample(4, 0, at=54), absent=(absent(5, 5, AbsenceReason.TRIMMED),))
+    assert reader.story == [2, 3, 4, (5, 5), 6]
+
+
+def test_nor_is_what_is_removed_of_a_run_before_the_one_that_an_answer_shows_to_be_earlier() -> (
+    None
+):
+    """The cache heard two runs before ours, and nothing of it (seed 65232)."""
+    reader = Reader()
+    reader.live(*(sample(sn, at=50 + sn) for sn in (0, 1)))
+    reader.live(sample(0, at=90))  # the next run: where did this one end?
+    removed = absent(2, 9, AbsenceReason.TRIMMED)
+    reader.answer(sample(2, EPOCH, at=22), absent=(removed,))
+    while reader.fetches:
+        reader.answer(absent=(removed,))  # that is removed, too
+        reader.wait(1)
+    assert reader.story == [0, 1, 0]
+
+
+def test_what_another_removed_is_where_it_shows_that_it_calls_ours_so() -> None:
+    """One cache heard a run before ours; one began with ours, which goes by 0 there."""
+    reader = Reader()
+    reader.live(*(sample(sn, at=50 + sn) for sn in (0, 1)))
+    reader.live(sample(4, at=54))
+    reader.answer_of(
+        AnswerPart([sample(2, EPOCH, at=22)], (absent(2, 3, AbsenceReason.TRIMMED),)),
+        AnswerPart([sample(2, at=52)], (absent(3, 3, AbsenceReason.TRIMMED),)),
+    )
+    assert reader.story == [0, 1, 2, (3, 3), 4]

@@ -68,6 +68,10 @@ class Numbering:
     shown_by: int = 0
     """How many numbers before a hole are asked for with it: not 0 once an answerer explained
     missing numbers under an epoch that nothing shows to be this run."""
+    known_as: int = 0
+    """The epoch by which an answerer last showed this run without a name to go; 0: none did."""
+    known_after: int = -1
+    """The latest epoch by which an answerer showed a run before this one to go."""
     span: int = 0
     dropped_from: int | None = None
     """The lowest number that came while there was no room to hold it."""

@@ -27,6 +27,8 @@ _HALF = SOURCE_SN_MODULUS // 2
 """Numbers so far apart lie on either side of a wrap (ADR 0110)."""
 _SHOWN_BY_MAX = 256
 """Numbers asked for with a hole, so that one of them shows the run."""
+_NOT_BEGUN = (SOURCE_SN_MODULUS, 0)
+"""Of a run of which nothing was passed on."""
 
 
 class Owns(Protocol):
@@ -38,10 +40,16 @@ class Owns(Protocol):
 def called_by(
     numbering: Numbering, part: AnswerPart, first: int, last: int, owns: Owns
 ) -> set[int]:
-    """Return the epochs by which an answerer calls a numbering; notes where no sample shows it."""
+    """Return the epochs by which an answerer calls a numbering; notes where no sample shows it.
+
+    A run without a name that goes by 0 here, for nothing tells when it began, may go by another
+    epoch there and one before it by 0: what the samples of this answer show goes before that, and
+    what those of an answer before showed; and it goes behind what they show of an earlier run (ADR
+    0335).
+    """
     names = part.names()
     following, newest_ntp64 = numbering.next_sn or 0, numbering.newest_ntp64
-    called: set[int] = {numbering.epoch}
+    shown: set[int] = set()
     others: set[int] = set()
     for sample in part.samples:
         if sample.source != numbering.source or not first <= sample.sn <= last:
@@ -51,7 +59,15 @@ def called_by(
             ours = numbering.lies_among(sample)
         else:
             ours = owns(sample, names) and not (passed_on and sample.ntp64 > newest_ntp64)
-        (called if ours else others).add(sample.epoch)
+        (shown if ours else others).add(sample.epoch)
+        if not ours and _is_of_before(sample, *(numbering.began or _NOT_BEGUN)):
+            numbering.known_after = max(sample.epoch, numbering.known_after)
+    if numbering.incarnation:
+        called = {numbering.epoch} | shown
+    else:
+        usual = numbering.known_as or numbering.epoch
+        called = shown or ({usual} if usual > numbering.known_after else set())
+        numbering.known_as = max(shown - others, default=0) or numbering.known_as
     called -= others
     called_otherwise = not numbering.incarnation and any(
         absence.source == numbering.source
@@ -63,6 +79,12 @@ def called_by(
         asked_before = max(0, numbering.behind_passed_on - first)
         numbering.shown_by = max(numbering.shown_by, min(2 * asked_before or 1, _SHOWN_BY_MAX))
     return called
+
+
+def _is_of_before(sample: Sample, first: int, began_ntp64: int) -> bool:
+    """Tell whether a number that a run had since it began here comes with an earlier time."""
+    earlier = not sample.stamped and sample.ntp64 + RESTART_NTP64 < began_ntp64
+    return sample.sn >= first and earlier
 
 
 def is_of_a_later(numbering: Numbering, samples: Iterable[Sample]) -> bool:
@@ -77,12 +99,8 @@ def is_of_a_later(numbering: Numbering, samples: Iterable[Sample]) -> bool:
 def is_of_an_earlier(numbering: Numbering | Reading, samples: Iterable[Sample]) -> bool:
     """Tell whether samples show a run that ended before a nameless one was passed on."""
     following = numbering.next_sn or 0
-    first, began = numbering.began or (SOURCE_SN_MODULUS, 0)
-    return any(
-        sample.sn - following > _HALF
-        or (sample.sn >= first and not sample.stamped and sample.ntp64 + RESTART_NTP64 < began)
-        for sample in samples
-    )
+    began = numbering.began or _NOT_BEGUN
+    return any(sample.sn - following > _HALF or _is_of_before(sample, *began) for sample in samples)
 
 
 def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -> bool:
