@@ -1,4 +1,4 @@
-"""In which order does a subscriber deliver runs that answerers call alike (ADR 0333)?"""
+"""How does a subscriber tell which run is which: called alike (ADR 0333), named late (0336)?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerersGone,
+    AnswerPart,
+    DeliveryOptions,
+)
 from durable_cache.protocol.wire import Incarnation
-from tests.unit.subscriber_reader import EPOCH, SOURCE, Reader, sample
+from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
+
+NAMES = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"),)
 
 
 def alike() -> tuple[AnswerPart, AnswerPart]:
@@ -75,3 +82,74 @@ def test_times_that_caches_gave_put_no_run_before_another() -> None:
     stamped = [msgspec.structs.replace(one, stamped=True) for one in before.samples]
     reader.page_of(after, replace(before, samples=stamped))
     assert [one.epoch for one in reader.delivered_samples if one.stamped] == 2 * [EPOCH + 1]
+
+
+def cache_comes_back(reader: Reader) -> None:
+    """Have the only cache go and come back: what was published meanwhile is asked for."""
+    reader.handle(AnswerersGone(reader.now))
+    reader.seconds += 1
+    reader.handle(AnswererAppeared(reader.now, strange=False, gone_ns=None))
+    assert reader.asked
+
+
+@pytest.mark.parametrize("epoch", [EPOCH, FRESH], ids=["long ago", "since"])
+@pytest.mark.parametrize("history", [True, False], ids=["with history", "without"])
+def test_what_came_before_the_token_of_its_run_is_not_given_again_by_name(
+    history: bool, epoch: int
+) -> None:
+    reader = Reader(history=history)
+    if history:
+        reader.page([])
+    reader.seconds = 1
+    reader.live(sample(2, at=1))
+    cache_comes_back(reader)
+    names = (Incarnation(SOURCE, epoch, "aaaaaaaa"),)
+    reader.page([sample(sn, epoch, at=0.9 + sn / 20) for sn in range(3)], names=names)
+    assert reader.story == [2]
+    reader.live(sample(3, at=3))
+    reader.declared(epoch, "aaaaaaaa")
+    reader.live(sample(4, at=4))
+    assert reader.story == [2, 3, 4]
+
+
+@pytest.mark.parametrize("lacks", [False, True], ids=["for which there is room", "for which none"])
+def test_nor_where_its_source_was_pushed_out_of_a_full_table_meanwhile(lacks: bool) -> None:
+    """Seed 68393."""
+    reader = Reader(DeliveryOptions(sources_max=1))
+    reader.live(sample(2, at=1))
+    reader.live(sample(0, at=1, source=OTHER))
+    if lacks:
+        reader.live(sample(2, at=3, source=OTHER))
+    cache_comes_back(reader)
+    reader.page([sample(sn, EPOCH, at=0.9 + sn / 20) for sn in range(3)], names=NAMES)
+    if lacks:
+        reader.live(sample(1, at=2, source=OTHER))
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(3, at=3))
+    assert reader.story == [2, 0, *([1, 2] if lacks else []), 3]
+
+
+def test_nor_is_it_reported_where_that_run_has_ended_since() -> None:
+    reader = Reader(history=True)
+    reader.page([])
+    reader.live(sample(2, at=1))
+    reader.live(sample(0, at=5))  # its number and its time show that a run began
+    while reader.fetches:
+        reader.answer()
+        reader.wait(1)
+    assert reader.story == [2, 0]
+    cache_comes_back(reader)
+    reader.page(
+        [*(sample(sn, EPOCH, at=0.9 + sn / 20) for sn in range(3)), sample(0, FRESH, at=5)],
+        names=(*NAMES, Incarnation(SOURCE, FRESH, "bbbbbbbb")),
+    )
+    assert reader.story == [2, 0]
+
+
+def test_a_run_with_later_times_is_another() -> None:
+    reader = Reader(history=True)
+    reader.page([])
+    reader.live(sample(2, at=1))
+    cache_comes_back(reader)
+    reader.page([sample(sn, EPOCH, at=5 + sn / 20) for sn in range(3)], names=NAMES)
+    assert reader.story == [2, 0, 1, 2]

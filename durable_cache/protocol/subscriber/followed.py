@@ -398,6 +398,17 @@ class Followed:
                 self.remember(incarnation, numbering.called or epoch)
         return self._reunite(part)
 
+    def recognise(self, epoch: int, incarnation: str, samples: Sequence[Sample]) -> bool:
+        """Name the run that passed one of these samples on without a name; False: none did."""
+        if incarnation in self.seen:
+            return False
+        for run in self.numberings if self.ended is None else (self.ended, *self.numberings):
+            if not (run.incarnation or run.declared) and any(map(run.has_passed_on, samples)):
+                run.epoch, run.incarnation = epoch, incarnation
+                self.remember(incarnation, epoch)
+                return True
+        return False
+
     def _goes_by(self, epoch: int, incarnation: str) -> bool:
         """Tell whether another named run of the source goes by an epoch here."""
         return any(run != incarnation and known == epoch for run, known in self.seen.items())

@@ -180,6 +180,11 @@ class Numbering:
         within = since - RESTART_NTP64 <= sample.ntp64 <= self.newest_ntp64
         return first <= sample.sn and (within or sample.stamped)
 
+    def has_passed_on(self, sample: Sample) -> bool:
+        """Tell whether a sample is one that was passed on, by its publisher's time."""
+        is_before = self.began is not None and sample.sn < (self.next_sn or 0)
+        return is_before and not sample.stamped and self.lies_among(sample)
+
     def began_after(self, sample: Sample) -> bool:
         """Tell whether a sample is older than all of this run."""
         began = self.began_ntp64_min if self.began is None else self.began[1] - RESTART_NTP64

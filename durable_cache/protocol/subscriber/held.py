@@ -7,7 +7,7 @@ began while we looked, history is ours from its first number on.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
@@ -260,6 +260,21 @@ class Held:
         return began is not None and any(
             one.ntp64 < began[1] and not one.stamped for one in samples
         )
+
+    def recognise(
+        self,
+        sources: Sources,
+        page: Mapping[tuple[SourceId, int], Sequence[Sample]],
+        name_of: Callable[[tuple[SourceId, int]], str],
+    ) -> None:
+        """Name runs on a page that were passed on before their tokens came (ADR 0336)."""
+        for key, samples in page.items():
+            source, name = key[0], name_of(key)
+            stands = sources.stands(source) if name else None
+            if stands is None or not stands.recognise(key[1], name, samples):
+                continue
+            if source not in sources.followed:
+                sources.rest(stands)
 
     def was_followed(
         self, sources: Sources, source: SourceId, epoch: int, incarnation: str

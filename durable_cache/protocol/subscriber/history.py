@@ -337,6 +337,7 @@ class History:
         self._in_order = samples
         self._page = {}
         groups = by_run(samples)
+        self._held.recognise(self._sources, groups, self.names.of)
         if not all(map(self._fits_seam, groups)):
             self._begin_anew()
             return
