@@ -43,7 +43,7 @@ from durable_cache.testing.simulation.publishers import (
     SimPublisher,
 )
 from durable_cache.testing.simulation.purged import PurgedRuns
-from durable_cache.testing.simulation.questions import Heard, Question
+from durable_cache.testing.simulation.questions import Answered, Answering, Heard, Question
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.untold import Heard as HeardRuns
 from durable_cache.testing.simulation.world import START_NS, World
@@ -472,7 +472,7 @@ class SimCache(Listener):
         self._ask(question, heard.hear, end)
 
     def _ask(
-        self, question: Question, hear: Callable[[bytes], None], end: Callable[[Outcome], None]
+        self, question: Question, hear: Callable[[Answered], None], end: Callable[[Outcome], None]
     ) -> None:
         if self.world.tracing:
             self.world.say(f"{self.name} asks {question}")
@@ -575,9 +575,7 @@ class SimCache(Listener):
         return any(publication in those for those in (self.held_ns, self.removed, self.gone))
 
 
-def answerers_of(
-    network: Network, question: Question
-) -> list[tuple[Node, Callable[[], Iterator[bytes]]]]:
+def answerers_of(network: Network, question: Question) -> list[tuple[Node, Answering]]:
     """Return who answers a question: caches and our publishers, or foreign publishers."""
     kinds = (ForeignPublisher,) if question.native else (SimCache, OwnPublisher)
     return [
@@ -587,8 +585,8 @@ def answerers_of(
     ]
 
 
-def _answering(node: SimCache | SimPublisher, question: Question) -> Callable[[], Iterator[bytes]]:
-    return lambda: node.answer(question)
+def _answering(node: SimCache | SimPublisher, question: Question) -> Answering:
+    return lambda: ((node.name, frame) for frame in node.answer(question))
 
 
 def _acknowledged(publisher: OwnPublisher, ack: Ack) -> Callable[[], None]:

@@ -36,7 +36,7 @@ from durable_cache.protocol.publisher.events import (
 )
 from durable_cache.protocol.wire import Ack, decode_packed, encode_packed
 from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
-from durable_cache.testing.simulation.questions import Question, holds
+from durable_cache.testing.simulation.questions import Answered, Answering, Question, holds
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.world import SECOND_NS, World
 
@@ -53,7 +53,7 @@ _DELETES = 0.05
 _WILDCARDS = 0.1
 _PUT_FAILS = 0.02
 
-Answerers = Callable[[Question], list[tuple[Node, Callable[[], Iterator[bytes]]]]]
+Answerers = Callable[[Question], list[tuple[Node, Answering]]]
 """Who on the network answers a question."""
 
 
@@ -287,9 +287,9 @@ class OwnPublisher(SimPublisher):
         question = Question(self.key_expr, self.source, 0, 0)
         highest = 0
 
-        def hear(frame: bytes) -> None:
+        def hear(answered: Answered) -> None:
             nonlocal highest
-            found = decode_packed(frame)
+            found = decode_packed(answered[1])
             named = [*found.samples, *found.absent, *found.incarnations]
             epochs = [one.epoch for one in named if one.source == self.source]
             highest = max(highest, *epochs, 0)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import msgspec
 
 from durable_cache.model.key_expression import KeyExpression
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.selection import Order, Selection, SnBounds, TimeBounds
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.wire import PackedAnswer, decode_packed
+
+Answered = tuple[str, bytes]
+"""Who answered, and one frame of that."""
+Answering = Callable[[], Iterator[Answered]]
+"""Answers a question, a frame at a time."""
 
 
 def holds(key_expr: KeyExpression, key: str) -> bool:
@@ -83,17 +89,30 @@ class Heard:
 
     def __init__(self, question: Question) -> None:
         self._question = question
-        self.parts: list[PackedAnswer] = []
+        self._frames: dict[str, list[PackedAnswer]] = {}
         self.cut_after: Sample | None = None
+
+    @property
+    def parts(self) -> list[PackedAnswer]:
+        """What each answered: names come with its last frame and are those of all."""
+        return [
+            PackedAnswer(
+                SampleBatch(sample for frame in frames for sample in frame.samples),
+                absent=tuple(absence for frame in frames for absence in frame.absent),
+                incarnations=tuple(name for frame in frames for name in frame.incarnations),
+            )
+            for frames in self._frames.values()
+        ]
 
     @property
     def samples(self) -> list[Sample]:
         return [sample for part in self.parts for sample in part.samples]
 
-    def hear(self, frame: bytes) -> None:
+    def hear(self, answered: Answered) -> None:
         """Take one packed frame."""
+        answerer, frame = answered
         answer = decode_packed(frame)
-        self.parts.append(answer)
+        self._frames.setdefault(answerer, []).append(answer)
         if answer.more and answer.samples:
             last = answer.samples.samples[-1]
             last = msgspec.structs.replace(last, payload=b"", attachment=None)
