@@ -15,6 +15,7 @@ gives each put its source, its number and a timestamp, and a plain one that does
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing as mp
 import os
 import statistics
@@ -23,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -242,7 +242,8 @@ def declare(
     plain = session.declare_publisher("bench/a", congestion_control=blocks)
     if how is Publishes.PLAIN:
         return None, plain.put
-    source, numbers, stamp, name = plain.id, count(), session.new_timestamp, zenoh.SourceInfo
+    source, numbers = plain.id, itertools.count()
+    stamp, name = session.new_timestamp, zenoh.SourceInfo
 
     def put(payload: bytes) -> None:
         plain.put(payload, timestamp=stamp(), source_info=name(source, next(numbers)))

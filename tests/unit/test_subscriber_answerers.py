@@ -233,3 +233,31 @@ def test_a_run_of_which_nothing_came_is_given_behind_the_one_that_history_brings
     assert reader.story == [0, 1, 2, 0, 1]
     reader.live(sample(2, at=32, source=OTHER))
     assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
+def test_it_is_asked_for_again_however_late_it_was_answered_while_history_was_read() -> None:
+    """History brings the run before alone."""
+    names = Incarnation(OTHER, EPOCH, "0000000b"), Incarnation(OTHER, FRESH, "0000000c")
+    before = [sample(sn, EPOCH, at=20 + sn, source=OTHER) for sn in (0, 1, 2)]
+    begun = [sample(sn, FRESH, at=30 + sn, source=OTHER) for sn in range(2)]
+    reader = Late()
+    reader.story.clear()
+    reader.declared(FRESH, "0000000c", OTHER)
+    reader.appeared(strange=False, gone_at=15)
+    reader.wait(0)
+    reader.told(before[0].ntp64)
+    of_run = [one for one in reader.fetches if one.source == OTHER]
+    reader.fetches = []
+    reader.page([before[0], before[2]], names=names)
+    between, reader.fetches = reader.fetches, of_run
+    reader.seconds += 2 * DeliveryOptions().gap_timeout_seconds
+    reader.answer(*begun, names=names)
+    reader.fetches += between
+    reader.answer(before[1], names=names)
+    assert reader.story == [0, 1, 2]
+    while len(reader.story) < 5 and reader.seconds < 200:
+        while reader.fetches:
+            is_of_run = reader.fetches[0].epoch == FRESH
+            reader.answer(*(begun if is_of_run else ()), names=names)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, 0, 1]

@@ -242,8 +242,10 @@ class Tails:
 
         It is asked for again behind that, which brings what was before the run, too (ADR 0334).
         """
-        nothing_came = numbering.reached < 0 and not (numbering.next_sn or numbering.pending)
-        return self._history.active and nothing_came
+        doubt = self._doubts.get(numbering.source)
+        is_tail = doubt is not None and doubt.asked is numbering
+        nothing_came = numbering.reached < 0 and not numbering.pending
+        return self._history.active and is_tail and nothing_came
 
     def answered(self, numbering: Numbering, event: Fetched | FetchFailed, *, whole: bool) -> None:
         """Take the end of a question about a numbering; `whole`: everybody in reach answered."""
