@@ -68,8 +68,10 @@ from durable_cache.runtime.effects import (
     Inquire,
     Inquired,
     ReportEpochs,
+    ResendArrived,
     Started,
 )
+from durable_cache.runtime.given import GivenInTurn
 from durable_cache.storage.journaled.storage import JournaledStorage
 
 EffectT = TypeVar("EffectT", Ask, Verify)
@@ -151,6 +153,7 @@ class Ingest:
         """What was given up of late."""
         self._queue: deque[_Waiting] = deque()
         self._events: deque[CoreEvent] = deque()
+        self._given: GivenInTurn[CoreEvent] = GivenInTurn()
         self._queued_bytes = 0
         self._heard_waiting = 0
         self._changed = Condition()
@@ -229,7 +232,7 @@ class Ingest:
     @property
     def waiting(self) -> bool:
         """Whether something received is not committed yet."""
-        return bool(self._queue) or bool(self._events) or self._busy
+        return bool(self._queue or self._events) or self._given.waits or self._busy
 
     def offer(
         self,
@@ -279,12 +282,14 @@ class Ingest:
         """
         with self._changed:
             self.received += len(samples)
-            room = max(0, self._options.given_samples_max - self._core.given_waiting)
+            waiting = self._core.given_waiting + self._given.samples
+            room = max(0, self._options.given_samples_max - waiting)
             self._refused_here += len(samples[room:])
             self._given_refused += len(samples[room:])
             if not room:
                 return
-            self._events.append(Arrived(SampleBatch(samples[:room]), origin, moment_now(), names))
+            arrived = Arrived(SampleBatch(samples[:room]), origin, moment_now(), names)
+            self._given.add(arrived, len(arrived.batch))
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:
@@ -309,7 +314,10 @@ class Ingest:
     def tell(self, event: CoreEvent) -> None:
         """Hand in what is no sample: an answer, or the end of a fetch."""
         with self._changed:
-            self._events.append(event)
+            if isinstance(event, FetchEnded | Inquired | ResendArrived):
+                self._given.add(event)
+            else:
+                self._events.append(event)
             self._changed.notify_all()
 
     def declared(self, source: SourceId, epoch: int, incarnation: str) -> None:
@@ -341,6 +349,7 @@ class Ingest:
                 # Behind the samples that came before it: a token says which run they are not of.
                 self._queue.append(_Waiting([], 0, time.monotonic(), event))
                 self._heard_waiting += 1
+                self._given.heard()
                 self._changed.notify_all()
                 return
         self.tokens_refused += 1
@@ -374,16 +383,19 @@ class Ingest:
                 self._changed.wait(pause)
             if self._events:
                 return self._events.popleft()
+            if self._given:
+                return self._given.take()
             return self._oldest() if self._queue and self._core.ready else None
 
     def _ready(self) -> bool:
-        return bool(self._events) or (bool(self._queue) and self._core.ready)
+        return bool(self._events or self._given) or (bool(self._queue) and self._core.ready)
 
     def _oldest(self) -> CoreEvent:
         """Take the oldest of what is live; samples that wait together become one commit."""
         first = self._queue.popleft()
         if first.heard is not None:
             self._heard_waiting -= 1
+            self._given.handed_in()
             return first.heard
         if first.refused is not None:
             return _not_kept(first.refused)

@@ -27,7 +27,7 @@ from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.cache.events import EngineOptions, Origin
-from durable_cache.protocol.wire import decode_ack, own_key
+from durable_cache.protocol.wire import Incarnation, decode_ack, own_key
 from durable_cache.storage.contract import AppendResult, Page, Refusal
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -281,6 +281,39 @@ def test_a_token_keeps_its_place_among_the_samples(shell: Callable[..., Shell]) 
     waiting.start()
     wait_until(lambda: waiting.ingest.appended == 10, what="everything")
     assert waiting.epochs() == {0: [*range(5)], epoch: [*range(5, 10)]}
+
+
+def test_what_others_give_comes_behind_the_tokens_that_wait(shell: Callable[..., Shell]) -> None:
+    """By what others have of the later run, the earlier one would follow it (seed 74407)."""
+    waiting = shell()
+    before, after = 250_000_000, 250_000_001
+    waiting.ingest.offer(run_of(0, 2))
+    waiting.ingest.declared(SOURCE, before, "0000000a")
+    waiting.ingest.token_gone(SOURCE, before, "0000000a")
+    waiting.ingest.declared(SOURCE, after, "0000000b")
+    given = [msgspec.structs.replace(one, epoch=after) for one in run_of(0, 2, size=2)]
+    names = (Incarnation(SOURCE, after, "0000000b"),)
+    waiting.ingest.offer(given, Origin.RECOVERED, names)
+    waiting.ingest.offer(run_of(0, 1, OTHER), Origin.RECOVERED)
+    waiting.start()
+    wait_until(lambda: waiting.held(OTHER) == runs((0, 1)), what="what was given last")
+    wait_until(lambda: not waiting.ingest.waiting, what="everything")
+    named = {name: epoch for _, epoch, name in waiting.store.index.incarnations([SOURCE])}
+    assert named == {"0000000a": before, "0000000b": after}
+
+
+def test_what_others_gave_has_its_bound_also_while_it_waits_for_tokens(
+    shell: Callable[..., Shell],
+) -> None:
+    small = shell(given_samples_max=6)
+    small.ingest.declared(SOURCE, 7, "0000000a")
+    for first in (0, 4):
+        small.ingest.offer(run_of(first, first + 3, OTHER), Origin.ALIGNED)
+    assert small.ingest.refused == 2
+    small.start()
+    wait_until(lambda: small.held(OTHER) == runs((0, 5)), what="what was given")
+    small.ingest.offer(run_of(6, 11, OTHER), Origin.ALIGNED)
+    wait_until(lambda: small.held(OTHER) == runs((0, 11)), what="what was given then")
 
 
 def test_refused_numbers_keep_their_place_behind_a_token(shell: Callable[..., Shell]) -> None:

@@ -245,11 +245,11 @@ def test_what_overtook_the_first_of_its_run_is_of_it() -> None:
     reader.declared(EPOCH, "0000000a")
     reader.live(sample(0, at=0.1))
     reader.declared(FRESH, "0000000b")
-    reader.live(received(sample(1, at=0.3), reader))
+    reader.live(received(sample(1, at=0.18), reader))
     while reader.fetches:
         reader.answer(names=NAMES)
     reader.wait(0.05)
-    reader.live(received(sample(0, at=0.2), reader))
+    reader.live(received(sample(0, at=0.15), reader))
     assert reader.story == [0, 0, 1]
 
 
@@ -320,3 +320,30 @@ def test_what_an_answer_names_as_the_next_run_is_no_rest_of_one_without_a_name()
         reader.answer(*given, names=NAMES[1:])
         reader.wait(1)
     assert reader.story == [1, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [0.2, 9.2], ids=["before", "of it"])
+def test_a_repeat_of_what_was_passed_on_is_no_number_of_the_next_run(at: float) -> None:
+    """It came behind the next run's token, and a cache lost what it had of its run (seed 72680)."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(*[sample(sn, at=sn / 10) for sn in range(4)])
+    reader.declared(FRESH, "0000000b")
+    reader.live(received(sample(2, at=at), reader))
+    reader.answer(names=NAMES)
+    reader.live(*[received(sample(sn, at=9 + sn / 10), reader) for sn in range(3)])
+    assert reader.story == [0, 1, 2, 3, 0, 1, 2]
+    assert reader.delivered_samples[-1].ntp64 == sample(2, at=9.2).ntp64
+
+
+def test_a_repeat_behind_the_first_of_the_next_run_shows_no_numbers_below_it() -> None:
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(*[sample(sn, at=sn / 10) for sn in range(4)])
+    reader.declared(FRESH, "0000000b")
+    reader.live(received(sample(0, at=9), reader), received(sample(3, at=0.3), reader))
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer(names=NAMES)
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, 3, 0]

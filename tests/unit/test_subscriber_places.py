@@ -208,3 +208,24 @@ def test_what_waited_for_room_when_a_token_went_is_not_of_the_next_run() -> None
         reader.answer()
     assert of_each(reader, [SOURCE]) == [[0, 1, 0]]
     assert reader.engine.missed == 0
+
+
+def test_a_source_that_rested_is_given_to_its_end_from_where_it_stood() -> None:
+    """Its next run is on a page that has the newest of each key alone (seed 74039)."""
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    options = DeliveryOptions(sources_max=1, history_timeout_seconds=1, gap_timeout_seconds=600)
+    reader = Reader(options, history=True, newest=3)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.page([sample(sn, EPOCH) for sn in range(3)], names=names[:1], whole=False)
+    while not reader.story:
+        reader.wait(1)
+        reader.asked.clear()
+    reader.live(*[sample(sn) for sn in range(3, 8)])
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.fetches.clear()  # the other source goes on waiting
+    reader.handle(AnswererAppeared(reader.now))
+    begun = [sample(sn, FRESH, at=20 + sn / 10) for sn in range(3)]
+    reader.page(begun, names=names)
+    assert reader.wanted == [(8, None)]
+    reader.answer(sample(8, EPOCH), *begun, names=names)
+    assert of_each(reader, [SOURCE]) == [[*range(9), 0, 1, 2]]

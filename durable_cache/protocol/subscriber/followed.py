@@ -21,6 +21,7 @@ from durable_cache.protocol.subscriber.naming import (
     is_left_over,
     is_of_a_later,
     is_of_an_earlier,
+    repeats_behind_token,
 )
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.run_names import RunNames
@@ -174,7 +175,8 @@ class Followed:
         for held in sorted(first, key=lambda held: held.sn):
             overtook = held.sn >= sample.sn and held.received_ns < early_ns
             may_be = overtook and came_with_token(held, begun, wait_seconds)
-            if may_be and is_left_over(held, before, begun, options.window_size_samples):
+            left_over = may_be and is_left_over(held, before, begun, options.window_size_samples)
+            if left_over or repeats_behind_token(held, sample, before, begun, wait_seconds):
                 self._put_back(held, begun, before, options, outputs)
 
     def let_go_unnamed(

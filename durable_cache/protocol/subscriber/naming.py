@@ -116,18 +116,31 @@ def is_left_over(sample: Sample, ended: Numbering, begun: Numbering, window: int
     """Tell whether a number is of a run that ended, not of the one that began and holds it.
 
     It was published together with the last of it, or before the other began: it goes on where the
-    run ended, or is one of the last that were missed there (ADR 0269).
+    run ended, is one of the last that were missed there (ADR 0269), or is one that was passed on.
     """
     following = ended.next_sn or 0
     left_over = abs(sample.ntp64 - ended.newest_ntp64) <= RESTART_NTP64
+    earlier = begun.began is not None and sample.ntp64 + RESTART_NTP64 < begun.began[1]
+    if earlier and ended.has_passed_on(sample):
+        return True
     if sample.sn >= following:
-        between = begun.began is not None and sample.ntp64 + RESTART_NTP64 < begun.began[1]
-        left_over |= between and ended.newest_ntp64 < sample.ntp64
+        left_over |= earlier and ended.newest_ntp64 < sample.ntp64
         left_over &= sample.sn - following <= window
     else:
         left_over |= sample.ntp64 < begun.began_ntp64_min
         left_over &= ended.gone_from is not None and ended.gone_from <= sample.sn
     return left_over and not sample.stamped
+
+
+def repeats_behind_token(
+    held: Sample, live: Sample, before: Numbering, begun: Numbering, wait_seconds: float
+) -> bool:
+    """Tell whether what waits under the token of a run was passed on as of the one before.
+
+    A lower number that was published later shows that it is not of the run it waits in.
+    """
+    later = not live.stamped and held.ntp64 + RESTART_NTP64 < live.ntp64 and live.sn < held.sn
+    return later and came_with_token(held, begun, wait_seconds) and before.has_passed_on(held)
 
 
 def of_run(numbering: Numbering, others: Iterable[Numbering], part: AnswerPart) -> AnswerPart:

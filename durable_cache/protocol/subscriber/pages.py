@@ -198,12 +198,16 @@ def seek_ends(
         if before == key or reading is None or reading.end_sought or reading.late:
             continue
         ended = page.get(before)
+        name, followed = names.of(before), sources.stands(source)
         nothing_came = ended is None and reading.next_sn == reading.first_sn
-        if nothing_came or (reading.handed_over and sources.is_live(source)):
+        is_live = reading.handed_over and followed is not None and followed.live
+        if nothing_came or (is_live and sources.get(source) is not None):
             continue
+        for run in followed.numberings if is_live and followed is not None else ():
+            if run.next_sn is not None and run.is_called(before[1], name):
+                reading.take_over(Reading.of_ended(run))  # it rests, and was given further
         if ended is None:
             ended = page[before] = Group(reading, [], RangeSet())
-        name = names.of(before)
         wraps = bool(name) and names.of(key) == incarnation_after(name)
         ended.seek_end(key, min(map(_NTP64, group.samples)), wraps=wraps)
         group.follows = before, ended

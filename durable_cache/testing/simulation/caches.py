@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -21,6 +22,7 @@ from durable_cache.protocol.alignment import SplitBrainToken
 from durable_cache.protocol.cache.events import Origin, ReportMiss, SendAck
 from durable_cache.protocol.standings import Standings, encode_beginning
 from durable_cache.protocol.wire import Ack, Incarnation, encode_packed
+from durable_cache.runtime.given import GivenInTurn
 from durable_cache.runtime.reading import OneState
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.simulation.aligning import CacheToken
@@ -103,6 +105,7 @@ class SimCache(Listener):
         )
         """A list is of what found no room there."""
         self._events: deque[Callable[[], None]] = deque()
+        self._given: GivenInTurn[Callable[[], None]] = GivenInTurn()
         self._stepping = self._draining = False
         self._wake_ns: int | None = None
         self._heard = HeardRuns()
@@ -163,6 +166,7 @@ class SimCache(Listener):
         self.process = None
         self._queue.clear()
         self._events.clear()
+        self._given.clear()
         self._stepping = self._draining = False
         self._wake_ns = None
         for medium in self.media:
@@ -247,7 +251,12 @@ class SimCache(Listener):
                 if publication is not None:
                     self._hears(publication.numbering, sample.sn, sample.ntp64)
                     self._heard.add(publication)
-            self.tell(lambda: self._process.received(samples, origin, names))
+            self._give(lambda: self._process.received(samples, origin, names))
+
+    def _give(self, event: Callable[[], None]) -> None:
+        """Queue what others gave, or that there is no more of it."""
+        self._given.add(event)
+        self._step_soon()
 
     def tell(self, event: Callable[[], None]) -> None:
         """Queue what is no live sample."""
@@ -273,11 +282,13 @@ class SimCache(Listener):
             self._named_runs.add(token.incarnation)
             self.follows(token.source, token.run)
         self._queue.append((token, alive))
+        self._given.heard()
         self._step_soon()
 
     def beaten(self, beat: Heartbeat) -> None:
         self._hears(beat.numbering, beat.sn, 0)
         self._queue.append(beat)
+        self._given.heard()
         self._step_soon()
 
     @property
@@ -301,10 +312,12 @@ class SimCache(Listener):
         process = self._process
         if self._events:
             self._events.popleft()()
+        elif self._given:
+            self._given.take()()
         elif self._queue and process.core.ready:
             self._take_oldest(process)
         self._schedule_wake()
-        if self._events or (self._queue and process.core.ready):
+        if self._events or self._given or (self._queue and process.core.ready):
             self._step_soon()
 
     def _take_oldest(self, process: Composition) -> None:
@@ -324,7 +337,9 @@ class SimCache(Listener):
             heard = self._queue.popleft()
             if isinstance(heard, list):
                 process.refused(heard)
-            elif isinstance(heard, tuple):
+                return
+            self._given.handed_in()
+            if isinstance(heard, tuple):
                 token, alive = heard
                 (process.declared if alive else process.gone)(token)
             elif isinstance(heard, Heartbeat):
@@ -426,7 +441,7 @@ class SimCache(Listener):
         message = Ack(cache_id, int(self.plan.level), ack.source, ack.epoch, runs, ack.incarnation)
         for node in self.network.nodes.values():
             if isinstance(node, OwnPublisher) and node.source == ack.source:
-                self.network.tell(self.name, node.name, _acknowledged(node, message))
+                self.network.tell(self.name, node.name, partial(node.acknowledged, message))
 
     def fetch(
         self,
@@ -449,7 +464,7 @@ class SimCache(Listener):
 
         def end(outcome: Outcome) -> None:
             for part in heard.parts:
-                asked = _asked(question, list(part.samples))
+                asked = [*filter(question.names, part.samples)]
                 self.offer(asked, Origin.RECOVERED, part.incarnations)
             cut = heard.cut_after
             bad = failed or bool(outcome.errors)
@@ -466,8 +481,8 @@ class SimCache(Listener):
         heard = Heard(question)
 
         def end(outcome: Outcome) -> None:
-            self.offer(_asked(question, heard.samples), Origin.NATIVE)
-            self.tell(lambda: ended(failed or bool(outcome.errors)))
+            self.offer([*filter(question.names, heard.samples)], Origin.NATIVE)
+            self._give(lambda: ended(failed or bool(outcome.errors)))
 
         self._ask(question, heard.hear, end)
 
@@ -563,12 +578,8 @@ class SimCache(Listener):
         newest = self.plan.retention.samples_max
         if newest is None:
             return False
-        newer = [
-            one
-            for one in self.held_ns
-            if one.numbering is numbering and one.sample.key == key and one.sample.sn > sn
-        ]
-        return len(newer) >= newest
+        of_run = (one.sample for one in self.held_ns if one.numbering is numbering)
+        return len([one for one in of_run if one.key == key and one.sn > sn]) >= newest
 
     def has_durably(self, publication: Publication) -> bool:
         """Tell whether a publication is here, or went by retention, a purge or a broken medium."""
@@ -587,12 +598,3 @@ def answerers_of(network: Network, question: Question) -> list[tuple[Node, Answe
 
 def _answering(node: SimCache | SimPublisher, question: Question) -> Answering:
     return lambda: ((node.name, frame) for frame in node.answer(question))
-
-
-def _acknowledged(publisher: OwnPublisher, ack: Ack) -> Callable[[], None]:
-    return lambda: publisher.acknowledged(ack)
-
-
-def _asked(question: Question, samples: list[Sample]) -> list[Sample]:
-    """Leave out what was not asked for."""
-    return [sample for sample in samples if question.names(sample)]
