@@ -79,6 +79,23 @@ class RangeSet:
         held._firsts, held._lasts = [*flat[::2]], [*flat[1::2]]
         return held
 
+    @classmethod
+    def union(cls, sets: Iterable[RangeSet]) -> RangeSet:
+        """Build the set of what any of these holds; they may overlap.
+
+        Sorted apart, the ends of runs cover what the runs cover: nothing is inserted one by one.
+        """
+        parts = [*sets]
+        firsts = sorted(chain.from_iterable(part._firsts for part in parts))
+        lasts = sorted(chain.from_iterable(part._lasts for part in parts))
+        held = cls()
+        if firsts:
+            later = zip(firsts[1:], lasts[:-1], strict=True)
+            begins = [at for at, (first, last) in enumerate(later, 1) if first > last + 1]
+            held._firsts = [firsts[0], *(firsts[at] for at in begins)]
+            held._lasts = [*(lasts[at - 1] for at in begins), lasts[-1]]
+        return held
+
     def flat(self) -> tuple[int, ...]:
         """Return the runs as first, last, first, last, …"""
         return tuple(chain.from_iterable(zip(self._firsts, self._lasts, strict=True)))

@@ -14,7 +14,7 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
-from durable_cache.model.window import Verdict
+from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.admission import part_at_floors
 from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.epochs import found_under_any_name
@@ -115,8 +115,7 @@ class Resends:
         if reason is not None or numbering is None:
             refusals.add(reason or RefusalReason.LATER, event.batch)
             return
-        epoch = numbering.epoch
-        named = SampleBatch(msgspec.structs.replace(sample, epoch=epoch) for sample in event.batch)
+        named = _named(event.batch, numbering.epoch)
         held = yield from self._take_new(event, named, numbering, refusals)
         if held:
             yield from self._compare(event, numbering, held, refusals)
@@ -145,21 +144,14 @@ class Resends:
     ) -> Conversation[tuple[Sample, ...]]:
         """Take the numbers that did not come before; return those that did, to be compared."""
         removed = yield from answer_of(Floors(tuple(batch.by_stream)), FloorsFound)
-        window = numbering.window
-        new: list[Sample] = []
-        held: list[Sample] = []
-        for sample in batch:
-            match window.verdict(sample.sn):
-                case Verdict.NEW:
-                    new.append(sample)
-                case Verdict.DUPLICATE | Verdict.OLD:
-                    held.append(sample)
-                case Verdict.BEYOND:
-                    refusals.add(RefusalReason.LATER, (sample,))
-        allowed, below = part_at_floors(SampleBatch(new), removed.floors)
+        new, held = batch, list[Sample]()
+        if not numbering.are_next(batch.samples):
+            new = SampleBatch(_new_of(batch, numbering.window, held, refusals))
+        allowed, below = part_at_floors(new, removed.floors)
         admitted = self._within_limit(allowed, Origin.RESENT)
         refusals.add(RefusalReason.REMOVED, below)
-        refusals.add(RefusalReason.FULL, _left_out(allowed, admitted))
+        if admitted is not allowed:
+            refusals.add(RefusalReason.FULL, _left_out(allowed, admitted))
         if len(below):
             self._take(Removed(below))
         under_way = self._engine.under_way(event.source, numbering)
@@ -183,6 +175,29 @@ class Resends:
             elif found.removed and found.sample.sn not in numbering.window.held:
                 refusals.add(RefusalReason.REMOVED, (found.sample,))
         self._take(Compared(event.source, event.incarnation, of_held))
+
+
+def _named(batch: SampleBatch, epoch: int) -> SampleBatch:
+    """Return samples by the epoch that their run goes by here."""
+    if all(sample.epoch == epoch for sample in batch):
+        return batch
+    return SampleBatch(msgspec.structs.replace(sample, epoch=epoch) for sample in batch)
+
+
+def _new_of(
+    batch: SampleBatch, window: Window, held: list[Sample], refusals: _Refusals
+) -> list[Sample]:
+    """Return what did not come before; `held` gets the rest, but for what is refused."""
+    new: list[Sample] = []
+    for sample in batch:
+        match window.verdict(sample.sn):
+            case Verdict.NEW:
+                new.append(sample)
+            case Verdict.DUPLICATE | Verdict.OLD:
+                held.append(sample)
+            case Verdict.BEYOND:
+                refusals.add(RefusalReason.LATER, (sample,))
+    return new
 
 
 def _claimed(event: ResendArrived, seen: frozenset[str]) -> RefusalReason | None:

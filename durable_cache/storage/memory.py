@@ -45,32 +45,40 @@ class MemoryStorage(contract.Storage):
         return contract.Capabilities(contract.Durability.MEMORY, ordered_reads=False)
 
     def append(self, batch: SampleBatch, skips: Sequence[Skip] = ()) -> AppendResult:
-        conflicts: list[Conflict] = []
-        new = 0
+        conflicts: dict[int, Conflict] = {}
+        new, samples = 0, batch.samples
         with self._lock:
             self._check(writing=True)
             self._skip(skips)
-            for at, sample in enumerate(batch.samples):
-                stream = sample.stream
-                first = self._streams.setdefault(stream, {}).get(sample.sn)
-                if first is None:
-                    self._add(stream, sample)
-                    self._skips.replace(sample)
-                    new += 1
-                elif (held := sample_digest(first)) != batch.digests[at]:
-                    conflicts.append(Conflict(sample.identity, held, batch.digests[at]))
-        return AppendResult(new, len(batch) - new - len(conflicts), tuple(conflicts))
+            for stream, places in batch.places.items():
+                held = self._streams.setdefault(stream, {})
+                fresh: list[Sample] = []
+                for at in places:
+                    sample = samples[at]
+                    first = held.get(sample.sn)
+                    if first is None:
+                        held[sample.sn] = sample
+                        fresh.append(sample)
+                    elif (digest := sample_digest(first)) != batch.digests[at]:
+                        conflicts[at] = Conflict(sample.identity, digest, batch.digests[at])
+                self._note(stream, fresh)
+                new += len(fresh)
+        in_order = tuple(conflicts[at] for at in sorted(conflicts))
+        return AppendResult(new, len(batch) - new - len(conflicts), in_order)
 
-    def _add(self, stream: Stream, sample: Sample) -> None:
-        self._streams[stream][sample.sn] = sample
+    def _note(self, stream: Stream, fresh: list[Sample]) -> None:
+        """Note what is new of a stream: no skip any more, and perhaps out of order."""
+        self._skips.replace(stream, fresh)
         if self._in_time is not None:
-            self._late.append(sample)
+            self._late += fresh
         sns = self._sorted.get(stream)
-        if sns is not None:
+        if sns is None:
+            return
+        for sample in fresh:
             if sns and sample.sn < sns[-1]:
                 del self._sorted[stream]
-            else:
-                sns.append(sample.sn)
+                return
+            sns.append(sample.sn)
 
     def _skip(self, skips: Sequence[Skip]) -> None:
         numberings: dict[tuple[SourceId, int], list[dict[int, Sample]]] = {

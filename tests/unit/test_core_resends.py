@@ -64,6 +64,17 @@ def test_new_samples_are_stored_under_their_numbering_and_acknowledged(known: bo
     assert {ack.incarnation for ack in cache.acks} == {NAME}
 
 
+def test_a_resend_goes_by_what_its_run_is_called_here() -> None:
+    """Two runs declared one epoch: the second is called by the next."""
+    cache = living()
+    token(cache, ONE, EPOCH, OTHER_NAME)
+    claims = frozenset({OTHER_NAME})
+    answers = resend(cache, run_of(ONE, 0, 3), claims=claims, incarnation=OTHER_NAME)
+    assert refused(answers) == []
+    assert of_run(cache, ONE, 0) == {EPOCH + 1: RangeSet([SnRange(0, 3)])}
+    assert {(ack.epoch, ack.incarnation) for ack in cache.acks} == {(EPOCH + 1, OTHER_NAME)}
+
+
 def test_what_is_stored_already_is_acknowledged_once_more_and_not_stored_again() -> None:
     cache = living()
     cache.take(run_of(ONE, 0, 9))

@@ -83,8 +83,8 @@ def test_skips_are_what_is_neither_held_nor_found(
     for skip in given_up:
         kept.add(skip, RangeSet.of(held))
     for skip in given_up:
-        for sn in found:
-            kept.replace(sample(sn, source=skip.source))
+        came = [sample(sn, source=skip.source) for sn in found]
+        kept.replace(sample(0, source=skip.source).stream, came)
     for source in {skip.source for skip in given_up}:
         expected = (
             {
@@ -106,8 +106,9 @@ def test_skips_are_what_is_neither_held_nor_found(
 def test_a_sample_of_another_epoch_replaces_nothing() -> None:
     kept = SkipSet()
     kept.add(Skip(SOURCE, 1, 0, 2), RangeSet())
-    kept.replace(sample(1, epoch=2))
-    kept.replace(sample(1, source=SourceId("4f2a", 8)))
+    for other in (sample(1, epoch=2), sample(1, source=SourceId("4f2a", 8))):
+        kept.replace(other.stream, [other])
     assert list(kept) == [Skip(SOURCE, 1, 0, 2)]
-    kept.replace(sample(1, "any/key"))
+    found = sample(1, "any/key")
+    kept.replace(found.stream, [found])
     assert list(kept) == [Skip(SOURCE, 1, 0, 0), Skip(SOURCE, 1, 2, 2)]

@@ -64,6 +64,11 @@ def test_update_and_difference(one: set[int], two: set[int]) -> None:
     check(right, two)
 
 
+@given(st.lists(sets, max_size=5))
+def test_the_union_of_many(models: list[set[int]]) -> None:
+    check(RangeSet.union(map(RangeSet.of, models)), set().union(*models))
+
+
 @given(sets, ranges(TOP))
 def test_clip_and_gaps(model: set[int], bounds: SnRange) -> None:
     held, within = RangeSet.of(model), set(range(bounds.first, bounds.last + 1))

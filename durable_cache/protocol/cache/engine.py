@@ -204,17 +204,9 @@ class CacheEngine:
             self._doubts.hold_behind(known.doubt, samples)
             return []
         numbering = known.live
-        window = numbering.window
-        first, last = samples[0].sn, samples[-1].sn
-        if (
-            window.start is not None
-            and first == window.top + 1
-            and last - first + 1 == len(samples)  # before a range is built of what somebody sent
-            and [sample.sn for sample in samples] == list(range(first, last + 1))
-            and known.follow(samples[0]) is numbering  # else it goes on a later run, too
-        ):
-            window.accept(first, last)
-            numbering.take(samples, self._accepted)
+        # Following the first may show that it goes on a later run, too.
+        if numbering.are_next(samples) and known.follow(samples[0]) is numbering:
+            numbering.take_next(samples, self._accepted)
             return []
         outputs: list[Output] = []
         for at, sample in enumerate(samples):
@@ -302,7 +294,12 @@ class CacheEngine:
         return self._live(known, sorted(current, key=lambda sample: sample.sn), event.now)
 
     def _resent(self, known: KnownSource, samples: Sequence[Sample], now: Moment) -> None:
-        for sample in sorted(samples, key=lambda sample: sample.sn):
+        ordered = sorted(samples, key=lambda sample: sample.sn)
+        numbering = known.numbering(ordered[0].epoch)
+        if numbering.are_next(ordered) and len({sample.epoch for sample in ordered}) == 1:
+            numbering.take_next(ordered, self._accepted)
+            return
+        for sample in ordered:
             numbering = known.numbering(sample.epoch)
             if numbering.window.verdict(sample.sn) is Verdict.NEW:
                 self._advance(known.source, numbering, sample, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -89,6 +89,22 @@ class Numbering:
     def holds(self, sn: int) -> bool:
         """Tell whether a number is held."""
         return self.window.verdict(sn) is Verdict.DUPLICATE
+
+    def are_next(self, samples: Sequence[Sample]) -> bool:
+        """Tell whether samples have the numbers behind all that is known, one after the other."""
+        if self.window.start is None or not samples:
+            return False
+        first, last = samples[0].sn, samples[-1].sn
+        return (
+            first == self.window.top + 1
+            and last - first + 1 == len(samples)  # before a range is built of what somebody sent
+            and [sample.sn for sample in samples] == list(range(first, last + 1))
+        )
+
+    def take_next(self, samples: Sequence[Sample], accepted: list[Sample]) -> None:
+        """Take samples that `are_next`."""
+        self.window.accept(samples[0].sn, samples[-1].sn)
+        self.take(samples, accepted)
 
     def take(self, samples: Iterable[Sample], accepted: list[Sample]) -> None:
         """Put samples, under this epoch, behind `accepted`."""

@@ -239,7 +239,7 @@ def put_streams(database: sqlite3.Connection, infos: Iterable[StreamInfo]) -> li
             escape(info.stream.key),
             *info.stream.source,
             info.stream.epoch,
-            info.held.pairs(),
+            runs_text(info.held),
             info.floor,
             info.purged,
             str(info.newest_ntp64),
@@ -296,7 +296,7 @@ def put_numberings(
         left = runs.skipped.difference(runs.held)
         held_since = blocks.shortened(held, runs.held, runs.held_since, parted)
         skipped_since = blocks.shortened(skipped, left, runs.skipped_since, parted)
-        known = (runs.held.pairs(), left.pairs(), str(runs.newest))
+        known = (runs_text(runs.held), runs_text(left), str(runs.newest))
         rows.append((*source, epoch, *known, held_since, skipped_since))
     database.execute(_PUT_NUMBERINGS, (json_rows(rows),))
     blocks.put(database, parted)
@@ -373,6 +373,11 @@ def state_of(row: Sequence[Any]) -> NumberingState:
     )
 
 
+def runs_text(runs: RangeSet) -> str:
+    """Write runs as `unpack` reads them; as text they cost a row's statement one look."""
+    return _json.encode(runs.pairs()).decode()
+
+
 def unpack(text: object) -> RangeSet:
     """Read runs."""
     return RangeSet(_runs.decode(str(text)))
@@ -394,15 +399,19 @@ def note_held(
     summaries: Mapping[Stream, StreamSummary],
 ) -> dict[NumberingKey, NumberingRuns]:
     """Count a batch's numbers as held in its numberings; samples without a number have none."""
+    parts: dict[NumberingKey, list[StreamSummary]] = {}
     for stream, new in summaries.items():
-        runs = numberings.get(NumberingKey(stream.source, stream.epoch))
+        parts.setdefault(NumberingKey(stream.source, stream.epoch), []).append(new)
+    for key, news in parts.items():
+        runs = numberings.get(key)
         if runs is None:
             continue
-        held, skipped = (Owner(kind, "", *stream.source, stream.epoch) for kind in (HELD, SKIPPED))
-        blocks.add(database, held, runs.held, runs.held_since, new.runs)
-        for first, last in new.runs if runs.skipped or runs.skipped_since else ():
+        held, skipped = (Owner(kind, "", *key.source, key.epoch) for kind in (HELD, SKIPPED))
+        numbers = RangeSet.union(new.runs for new in news)
+        blocks.add(database, held, runs.held, runs.held_since, numbers)
+        for first, last in numbers if runs.skipped or runs.skipped_since else ():
             blocks.remove(database, skipped, runs.skipped, runs.skipped_since, first, last)
-        runs.newest = max(runs.newest, new.newest_published_ntp64)
+        runs.newest = max(runs.newest, *(new.newest_published_ntp64 for new in news))
     return numberings
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample, Skip, SourceId
+from durable_cache.model.sample import Sample, Skip, SourceId, Stream
 from durable_cache.storage.contract import source_order
 
 
@@ -25,11 +25,12 @@ class SkipSet:
         free = RangeSet([(skip.first, skip.last)]).difference(held)
         self._runs.setdefault((skip.source, skip.epoch), RangeSet()).update(free)
 
-    def replace(self, sample: Sample) -> None:
-        """Forget the skip of a number that was found."""
-        runs = self._runs.get((sample.source, sample.epoch))
+    def replace(self, stream: Stream, samples: Iterable[Sample]) -> None:
+        """Forget the skips of numbers that were found of a stream."""
+        runs = self._runs.get((stream.source, stream.epoch))
         if runs is not None:
-            runs.remove(sample.sn, sample.sn)
+            for sample in samples:
+                runs.remove(sample.sn, sample.sn)
 
     def __iter__(self) -> Iterator[Skip]:
         """Yield by zid and eid as numbers, epoch, first."""
