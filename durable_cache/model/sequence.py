@@ -11,6 +11,8 @@ EPOCH_UNKNOWN = 0
 FRAME_SHIFT = 33
 SEQUENCE_SHIFT = 35
 SOURCE_SN_MODULUS = 1 << 32
+WRAP_GAP = SOURCE_SN_MODULUS // 2
+"""Numbers so far apart lie on either side of a wrap (ADR 0110)."""
 SEQUENCE_MAX = (1 << 64) - 1
 SN_MAX = (1 << SEQUENCE_SHIFT) - 2
 """The largest number a source can reach."""

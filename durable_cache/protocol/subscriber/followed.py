@@ -113,8 +113,12 @@ class Followed:
             elif not is_of_an_earlier(run, samples):
                 return run.epoch, False
         over = not is_of_a_later(head, samples)
-        taken = any(run.epoch == epoch for run in runs)
-        return (frame(ntp64_to_ns(samples[0].ntp64)) if taken else epoch), over
+        taken = {run.epoch for run in runs}
+        if epoch in taken:
+            epoch = frame(ntp64_to_ns(samples[0].ntp64))
+        while epoch in taken:  # that of a run beside it, within one frame
+            epoch += -1 if over else 1
+        return epoch, over
 
     def saw_token(self, incarnation: str, now_ns: int) -> None:
         """Note that the token of a run is there, and when it was seen first, as Unix time."""

@@ -244,6 +244,7 @@ class Numbering:
         """Go on where history was read to; what follows bears the same epoch as what was read."""
         self.first_sn, self.next_sn = reading.first_sn, reading.next_sn
         self.newest_ntp64, self.began = reading.newest_ntp64, reading.began
+        self.gone_from = reading.gone_from
         self.called = epoch if reading.began else self.called
 
     def name(self, sample: Sample) -> Sample:

@@ -48,7 +48,6 @@ from durable_cache.protocol.subscriber.events import (
 )
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.held import Held
-from durable_cache.protocol.subscriber.naming import is_of_an_earlier
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.pages import (
     RETRY_NS,
@@ -377,7 +376,7 @@ class History:
             return
         catches_up, given_as, over = self._since_ns is not None, key, False
         if not name:
-            key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns])
+            key, by_sn, over = self._place(key, [by_sn[sn] for sn in sns], page)
         else:
             over = self._held.is_before_shown(self._sources, name, samples, self.reading)
             is_known = over or key in self._readings
@@ -466,7 +465,9 @@ class History:
         begun = self._held.has_begun(source, name)
         return begun and self._held.goes_first(source, name, groups, read)
 
-    def _place(self, key: Key, samples: list[Sample]) -> tuple[Key, dict[int, Sample], bool]:
+    def _place(
+        self, key: Key, samples: list[Sample], groups: Mapping[Key, list[Sample]]
+    ) -> tuple[Key, dict[int, Sample], bool]:
         """Return by which epoch a run without a name goes here, its samples, whether it is over.
 
         What came of it while we looked is among them, in order of numbers.
@@ -479,14 +480,10 @@ class History:
         followed = self._sources.stands(source)
         if followed is not None:
             epoch, over = followed.place(epoch, samples)
-        reached = self._readings.get((source, self._reached.get(source, epoch)))
-        if (
-            reached is not None
-            and reached.shows is not None
-            and (source, epoch) not in self._readings
-        ):
-            over |= is_of_an_earlier(reached, samples)
-        return (source, epoch), {sample.sn: under(sample, epoch) for sample in samples}, over
+        reached = self._reached.get(source, epoch)
+        epoch, before = self._readings.place((source, epoch), samples, reached, groups)
+        by_sn = {sample.sn: under(sample, epoch) for sample in samples}
+        return (source, epoch), by_sn, over or before
 
     def _with_what_came(
         self, key: Key, by_sn: dict[int, Sample], page: Mapping[Key, Sequence[Sample]]
@@ -573,7 +570,7 @@ class History:
                 hole = RangeSet([(reading.next_sn, sample.sn - 1)]).difference(group.passed)
                 for run in hole:
                     self._outputs.report(sample.source, sample.epoch, run.first, run.last)
-            reading.next_sn = sample.sn + 1
+            reading.next_sn, reading.gone_from = sample.sn + 1, None
             reading.begin(sample, self.names)
             if sample.ntp64 > reading.newest_ntp64:
                 reading.newest_ntp64 = sample.ntp64

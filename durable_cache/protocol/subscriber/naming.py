@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, WRAP_GAP
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.wire import Absence
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from durable_cache.protocol.subscriber.following import Numbering
     from durable_cache.protocol.subscriber.reading import Reading
 
-_HALF = SOURCE_SN_MODULUS // 2
-"""Numbers so far apart lie on either side of a wrap (ADR 0110)."""
 _SHOWN_BY_MAX = 256
 """Numbers asked for with a hole, so that one of them shows the run."""
 _NOT_BEGUN = (SOURCE_SN_MODULUS, 0)
@@ -90,8 +88,9 @@ def _is_of_before(sample: Sample, first: int, began_ntp64: int) -> bool:
 def is_of_a_later(numbering: Numbering, samples: Iterable[Sample]) -> bool:
     """Tell whether samples show a run that began after what was passed on of a nameless one."""
     following, newest = numbering.next_sn or 0, numbering.newest_ntp64
+    passed_on = numbering.behind_passed_on  # the last that are missing were published later
     return any(
-        following - sample.sn > _HALF or (sample.sn < following and is_later(sample, newest))
+        following - sample.sn > WRAP_GAP or (sample.sn < passed_on and is_later(sample, newest))
         for sample in samples
     )
 
@@ -100,7 +99,9 @@ def is_of_an_earlier(numbering: Numbering | Reading, samples: Iterable[Sample]) 
     """Tell whether samples show a run that ended before a nameless one was passed on."""
     following = numbering.next_sn or 0
     began = numbering.began or _NOT_BEGUN
-    return any(sample.sn - following > _HALF or _is_of_before(sample, *began) for sample in samples)
+    return any(
+        sample.sn - following > WRAP_GAP or _is_of_before(sample, *began) for sample in samples
+    )
 
 
 def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -> bool:

@@ -172,6 +172,8 @@ class Group:
             lost = RangeSet([(self.reading.next_sn, self.end)]).difference(self.passed)
             for run in lost:
                 outputs.report(*key, run.first, run.last)
+            if self.reading.gone_from is None:
+                self.reading.gone_from = self.reading.next_sn
             self.reading.next_sn = self.end + 1
         if self.to_end:
             outputs.begin_unsure()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import WRAP_GAP, frame
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.naming import is_of_an_earlier
 from durable_cache.protocol.subscriber.run_names import RunNames
 from durable_cache.protocol.subscriber.run_table import RunTable
 
@@ -35,6 +38,8 @@ class Reading:
     """A later numbering is followed already: nothing of this one can come in order."""
     resumed: bool = False
     """It goes on where an earlier life ended: what caches removed since then is a loss."""
+    gone_from: int | None = None
+    """Nothing was passed on from this number on: what follows was reported or passed over."""
     end_sought: bool = False
     """What follows its last sample was asked for: a later run is on a page."""
     handed_over: bool = False
@@ -72,6 +77,11 @@ class Reading:
         self.next_sn = max(self.next_sn, other.next_sn)
         self.newest_ntp64 = max(self.newest_ntp64, other.newest_ntp64)
 
+    def began_after(self, samples: Sequence[Sample]) -> bool:
+        """Tell whether all of some samples are older than the first that was passed on."""
+        since = 0 if self.began is None else self.began[1]
+        return not any(one.stamped or one.ntp64 >= since for one in samples)
+
     def has_read(self, sample: Sample) -> bool:
         """Tell whether a sample lies among the numbers and the times that were delivered."""
         since = 0 if self.began is None else self.began[1] - RESTART_NTP64
@@ -106,6 +116,35 @@ class Readings(RunTable[Reading]):
         reading = self.get(key)
         if reading is not None and reading.began == began:
             del self[key]
+
+    def place(
+        self,
+        key: tuple[SourceId, int],
+        samples: Sequence[Sample],
+        reached: int,
+        page: Container[tuple[SourceId, int]],
+    ) -> tuple[int, bool]:
+        """Return by which epoch a run without a name goes, and whether it is over.
+
+        `samples` are in order of their numbers; `reached` is the run that was read last. What lies
+        before a wrap goes by another epoch than what was read behind it, one that no run on the
+        `page` goes by. What is older than all that was read, and has lower numbers, is of the same
+        run, whose first samples then come too late.
+        """
+        source, epoch = key
+        read, last = self.get(key), self.get((source, reached))
+        if read is not None and read.shows is not None:
+            if samples[-1].sn - read.next_sn <= WRAP_GAP:
+                return epoch, False
+            epoch = frame(ntp64_to_ns(samples[-1].ntp64))
+            while (source, epoch) in self or (source, epoch) in page:
+                epoch -= 1
+            return epoch, True
+        if read is not None or last is None or last.shows is None:
+            return epoch, False
+        if samples[-1].sn < last.first_sn and last.began_after(samples):
+            return reached, False
+        return epoch, is_of_an_earlier(last, samples)
 
     def given(self, parts: Sequence[AnswerPart]) -> AnswerPart | None:
         """Return what shows the runs without a name that were given so far of sources on a page."""

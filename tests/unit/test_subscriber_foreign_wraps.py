@@ -1,0 +1,102 @@
+"""Foreign numbers that wrapped: what lies before and what behind, whatever they are called."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durable_cache.model.sample import Sample
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.subscriber.events import AnswererAppeared, DeliveryOptions
+from durable_cache.protocol.wire import AbsenceReason
+from tests.unit.subscriber_reader import FRESH, Reader, absent, sample
+
+LAST = SOURCE_SN_MODULUS - 1
+PATIENT = DeliveryOptions(history_timeout_seconds=1, gap_timeout_seconds=4)
+
+
+def reads(reader: Reader, *parts: list[Sample]) -> None:
+    """Answer every question for a page so, and not whole, until live samples go through."""
+    for _ in range(60):
+        if not reader.engine.reads_history:
+            return
+        if reader.asked:
+            reader.page(*parts, whole=False)
+        reader.wait(1)
+
+
+def test_the_end_of_a_run_that_was_missed_is_no_number_behind_its_wrap() -> None:
+    """A cache brings it later; it was published in the frame of the next run (seed 77419)."""
+    before = [sample(LAST - 9 + at, at=1 + at / 10) for at in range(10)]
+    behind = [sample(sn, at=3 + sn / 10) for sn in range(4)]
+    reader = Reader(PATIENT, history=True)
+    reads(reader, [])
+    reader.live(*before[:4], *behind)
+    while len(reader.story) < 9:
+        while reader.fetches:
+            reader.answer()
+        reader.wait(1)
+    given = [*range(LAST - 9, LAST - 5), (LAST - 5, LAST), 0, 1, 2, 3]
+    assert reader.story == given
+    reader.asked.clear()
+    reader.handle(AnswererAppeared(reader.now))
+    named = [msgspec.structs.replace(one, epoch=FRESH) for one in behind]
+    reader.page([*before, *named])
+    assert reader.wanted == []
+    reader.live(sample(4, at=9))
+    assert reader.story == [*given, 4]
+
+
+def test_nor_is_it_where_history_brought_both_runs() -> None:
+    before = [sample(LAST - 9 + at, at=1 + at / 10) for at in range(10)]
+    behind = [sample(sn, FRESH, at=3 + sn / 10) for sn in range(4)]
+    reader = Reader(PATIENT, history=True, newest=10)
+    reader.handle(AnswererAppeared(reader.now))  # what it has is asked for next
+    reader.page([*before[:4], *behind])
+    assert reader.wanted == [(LAST - 5, None)]
+    reader.answer(absent=(absent(LAST - 5, LAST, AbsenceReason.SKIPPED),))
+    given = [*range(LAST - 9, LAST - 5), (LAST - 5, LAST), 0, 1, 2, 3]
+    assert reader.story == given
+    reader.page([*behind], whole=False)
+    while reader.engine.reads_history:
+        reader.asked.clear()
+        reader.wait(1)
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([*before, *behind])
+    assert reader.wanted == []
+    reader.live(sample(4, at=9))
+    assert reader.story == [*given, 4]
+
+
+def test_what_caches_have_of_before_a_wrap_comes_too_late_behind_it() -> None:
+    """One called the run behind it by no epoch, others the run before it (seed 76632)."""
+    before = [sample(LAST - 2 + at, at=1 + at / 10) for at in range(3)]
+    behind = [sample(sn, FRESH, at=20 + sn / 10) for sn in range(36)]
+    newest = [sample(sn, at=20 + sn / 10) for sn in (36, 37)]
+    reader = Reader(PATIENT, history=True)
+    reader.handle(AnswererAppeared(reader.now))  # what it has is asked for next
+    reader.page(newest)
+    reader.page([*before, *behind])
+    assert reader.wanted == []
+    assert reader.story == [36, 37, (LAST - 2, LAST), (0, 35)]
+    assert {miss.epoch for miss in reader.missed if miss.last == 35} == {0}
+    reader.live(sample(38, at=30))
+    assert reader.story[-1] == 38
+
+
+def test_a_run_between_two_of_one_frame_is_neither() -> None:
+    """Nobody heard it; the frame of its time is what the run behind it goes by."""
+    reader = Reader(PATIENT, history=True)
+    reads(reader, [])
+    first, last = ([sample(sn, at=at + sn / 10) for sn in range(4)] for at in (1, 3))
+    reader.live(*first)
+    reader.live(*last)
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == 2 * [0, 1, 2, 3]
+    reader.asked.clear()
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([sample(sn, at=2 + sn / 10) for sn in range(2, 6)])
+    assert reader.wanted == []
+    assert reader.story[8:] == [(2, 5)]
+    reader.live(sample(4, at=9))
+    assert reader.story[9:] == [4]
