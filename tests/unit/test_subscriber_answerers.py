@@ -157,6 +157,22 @@ def test_what_was_removed_of_a_run_that_began_before_us_is_no_loss() -> None:
     assert reader.story[3:] == [7, 9]
 
 
+@pytest.mark.parametrize(
+    ("at", "story"), [(0.5, [0, (1, 1), 2]), (-0.5, [0, 2])], ids=["after", "before"]
+)
+def test_the_first_number_of_all_tells_whether_a_run_of_our_frame_began_after_us(
+    at: float, story: list[int | tuple[int, int]]
+) -> None:
+    """What caches removed of it is missed then (seed 79436)."""
+    reader = Late()
+    reader.appeared()
+    reader.told(FROM_THE_BEGINNING)
+    names = (Incarnation(OTHER, FRESH, NAME),)
+    reader.page([sample(sn, FRESH, at=at + sn, source=OTHER) for sn in (0, 2)], names=names)
+    reader.answer(absent=(Absence(OTHER, FRESH, 1, 1, AbsenceReason.TRIMMED),), names=names)
+    assert reader.story[3:] == story
+
+
 def test_what_was_removed_of_a_run_that_began_after_us_is_missed() -> None:
     reader = Late()
     reader.appeared()

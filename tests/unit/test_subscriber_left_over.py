@@ -347,3 +347,22 @@ def test_a_repeat_behind_the_first_of_the_next_run_shows_no_numbers_below_it() -
             reader.answer(names=NAMES)
         reader.wait(1)
     assert reader.story == [0, 1, 2, 3, 0]
+
+
+def test_the_last_of_a_run_is_reported_with_it_though_another_came_and_went_since() -> None:
+    """Of the one between nothing was published (seed 80690)."""
+    third = FRESH + 1
+    names = (*NAMES, Incarnation(SOURCE, third, "0000000c"))
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(0), sample(1, at=0.1))
+    reader.declared(FRESH, "0000000b")
+    reader.declared(third, "0000000c")
+    reader.live(received(sample(4, at=1), reader))
+    for _ in range(5):
+        while reader.fetches:
+            reader.answer(names=names)
+        reader.wait(1)
+    reader.live(received(sample(0, at=9), reader), received(sample(1, at=9.1), reader))
+    assert reader.story == [0, 1, 0, (2, 4), 1]
+    assert [(one.epoch, one.first) for one in reader.missed] == [(EPOCH, 2)]

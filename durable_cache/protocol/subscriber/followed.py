@@ -47,6 +47,8 @@ class Followed:
     """The numbering before the first, delivered to its end: what comes of it comes too late."""
     seen: dict[str, int] = field(default_factory=dict)
     """The incarnations its tokens named, and the epochs that we call them by."""
+    given: Numbering | None = None
+    """The last that ended and of which something came: `ended`, or one before it."""
     early: list[tuple[int, Sample]] = field(default_factory=list)
     """What looks like the beginning of a numbering whose token is not here yet, and when it is none
     any more: its publisher's clock went back then."""
@@ -148,7 +150,8 @@ class Followed:
 
         It comes too late, and the gap before it goes with it.
         """
-        head, ended = self.head, self.ended
+        head = self.head
+        ended = None if head is None else self._given_before(head)
         if head is None or ended is None:
             return
         for sn in sorted(head.pending):
@@ -170,7 +173,7 @@ class Followed:
         """
         if not begun.pending or not begun.incarnation or sample.sn > begun.top:
             return
-        before, wait_seconds = self._before(begun), options.token_wait_seconds
+        before, wait_seconds = self._given_before(begun), options.token_wait_seconds
         if before is None:
             return
         until_ns = begun.declared_ns + round(wait_seconds * 1e9)
@@ -203,6 +206,12 @@ class Followed:
         at = self.numberings.index(numbering)
         return self.numberings[at - 1] if at else self.ended
 
+    def _given_before(self, numbering: Numbering) -> Numbering | None:
+        """Return the run before, or the one before that where nothing came of it."""
+        before = self._before(numbering)
+        nothing_came = before is self.ended and before is not None and before.is_at_its_first
+        return self.given or before if nothing_came else before
+
     def _put_back(
         self,
         one: Sample,
@@ -213,7 +222,7 @@ class Followed:
     ) -> None:
         """Give what waits in a run to the one before; where that is over, it comes too late."""
         begun.let_go(one)
-        if before is self.ended:
+        if before is self.ended or before is self.given:
             before.report_late(one, outputs)
         else:
             before.hold(one, options.pending_samples_max)
@@ -248,6 +257,8 @@ class Followed:
     def end_first(self) -> Numbering:
         """The first numbering, which is returned, is at its end: the next one is delivered."""
         ended = self.ended = self.numberings.pop(0)
+        if not ended.is_at_its_first:
+            self.given = ended
         self.numberings[0].unsure = ended.next_sn is not None and not ended.end_told
         return ended
 

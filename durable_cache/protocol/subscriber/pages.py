@@ -91,6 +91,11 @@ class Group:
         newest = max(map(_NTP64, self.samples), default=self.reading.newest_ntp64)
         return max(newest + RESTART_NTP64, self.until_ntp64 - 1)
 
+    def began_since(self, came_ns: int) -> bool:
+        """Tell whether the first number of all is here, published since we came, a Unix time."""
+        first = min(self.samples, key=_SN, default=None)
+        return first is not None and first.sn == 0 and first.ntp64 >= ntp64_from_ns(came_ns)
+
     def is_ours(self, sn: int, began_ns: int | None) -> bool:
         """Tell whether a number that somebody removed was published since we came.
 
