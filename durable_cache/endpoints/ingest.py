@@ -349,7 +349,8 @@ class Ingest:
                 # Behind the samples that came before it: a token says which run they are not of.
                 self._queue.append(_Waiting([], 0, time.monotonic(), event))
                 self._heard_waiting += 1
-                self._given.heard()
+                if not isinstance(event, HeartbeatReceived):
+                    self._given.heard()
                 self._changed.notify_all()
                 return
         self.tokens_refused += 1
@@ -395,7 +396,8 @@ class Ingest:
         first = self._queue.popleft()
         if first.heard is not None:
             self._heard_waiting -= 1
-            self._given.handed_in()
+            if not isinstance(first.heard, HeartbeatReceived):
+                self._given.handed_in()
             return first.heard
         if first.refused is not None:
             return _not_kept(first.refused)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from durable_cache.endpoints.asking import Asking
+from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.fetching import Fetching
 from durable_cache.endpoints.ingest import Ingest
 from durable_cache.endpoints.options import CacheOptions
@@ -26,7 +27,12 @@ from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.cache.events import EngineOptions, Origin
+from durable_cache.protocol.cache.events import (
+    EngineOptions,
+    FetchEnded,
+    HeartbeatReceived,
+    Origin,
+)
 from durable_cache.protocol.wire import Incarnation, decode_ack, own_key
 from durable_cache.storage.contract import AppendResult, Page, Refusal
 from durable_cache.storage.journaled.storage import JournaledStorage
@@ -300,6 +306,19 @@ def test_what_others_give_comes_behind_the_tokens_that_wait(shell: Callable[...,
     wait_until(lambda: not waiting.ingest.waiting, what="everything")
     named = {name: epoch for _, epoch, name in waiting.store.index.incarnations([SOURCE])}
     assert named == {"0000000a": before, "0000000b": after}
+
+
+def test_what_others_give_waits_for_no_heartbeat(shell: Callable[..., Shell]) -> None:
+    """Native publishers send one each second, and a queue may be seconds long."""
+    waiting = shell()
+    waiting.ingest._heard(HeartbeatReceived(SOURCE, 9, moment_now()))
+    waiting.ingest.offer(run_of(0, 1, OTHER), Origin.RECOVERED)
+    assert waiting.ingest._given, "its turn has come"
+    waiting.ingest.declared(SOURCE, 7, "0000000a")
+    waiting.ingest.tell(FetchEnded(1, moment_now()))
+    waiting.start()
+    wait_until(lambda: not waiting.ingest.waiting, what="everything")
+    assert waiting.held(OTHER) == runs((0, 1))
 
 
 def test_what_others_gave_has_its_bound_also_while_it_waits_for_tokens(

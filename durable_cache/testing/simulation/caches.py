@@ -288,7 +288,6 @@ class SimCache(Listener):
     def beaten(self, beat: Heartbeat) -> None:
         self._hears(beat.numbering, beat.sn, 0)
         self._queue.append(beat)
-        self._given.heard()
         self._step_soon()
 
     @property
@@ -337,9 +336,8 @@ class SimCache(Listener):
             heard = self._queue.popleft()
             if isinstance(heard, list):
                 process.refused(heard)
-                return
-            self._given.handed_in()
-            if isinstance(heard, tuple):
+            elif isinstance(heard, tuple):
+                self._given.handed_in()
                 token, alive = heard
                 (process.declared if alive else process.gone)(token)
             elif isinstance(heard, Heartbeat):
