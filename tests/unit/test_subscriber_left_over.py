@@ -366,3 +366,21 @@ def test_the_last_of_a_run_is_reported_with_it_though_another_came_and_went_sinc
     reader.live(received(sample(0, at=9), reader), received(sample(1, at=9.1), reader))
     assert reader.story == [0, 1, 0, (2, 4), 1]
     assert [(one.epoch, one.first) for one in reader.missed] == [(EPOCH, 2)]
+
+
+@pytest.mark.parametrize("at", [1, -30], ids=["in order", "a clock that went back"])
+def test_what_is_left_over_is_no_number_behind_those_that_came(at: float) -> None:
+    """The first numbers of the run are lost; those that came are later, and lower (seed 80924)."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(*[sample(sn, at=sn / 10) for sn in range(6)])
+    reader.declared(FRESH, "0000000b")
+    late = [received(sample(6, at=at), reader), received(sample(7, at=1.1), reader)]
+    begun = [sample(sn, at=3 + sn / 10) for sn in (2, 3)]
+    reader.live(*late, *begun)
+    for _ in range(60):
+        while reader.fetches:
+            reader.answer(names=NAMES)
+        reader.wait(1)
+    assert reader.story == [*range(6), (6, 7), (0, 1), 2, 3]
+    assert [one.epoch for one in reader.missed] == [EPOCH, FRESH]

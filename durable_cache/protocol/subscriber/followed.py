@@ -151,16 +151,17 @@ class Followed:
         It comes too late, and the gap before it goes with it.
         """
         head = self.head
-        ended = None if head is None else self._given_before(head)
-        if head is None or ended is None:
+        if head is None or (ended := self._given_before(head)) is None:
             return
+        window, since_ntp64 = options.window_size_samples, 0
         for sn in sorted(head.pending):
             sample = head.pending[sn]
             may_be = came_with_token(sample, head, options.token_wait_seconds)
-            if not may_be or not is_left_over(sample, ended, head, options.window_size_samples):
-                return
-            head.let_go(sample)
-            ended.report_late(sample, outputs)
+            if may_be and is_left_over(sample, ended, head, window, since_ntp64):
+                head.let_go(sample)
+                ended.report_late(sample, outputs)
+            elif not sample.stamped:
+                since_ntp64 = max(since_ntp64, sample.ntp64)
 
     def let_go_left_over(
         self, begun: Numbering, sample: Sample, options: DeliveryOptions, outputs: Outputs

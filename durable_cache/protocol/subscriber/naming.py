@@ -113,19 +113,23 @@ def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -
     return bool(numbering.incarnation) and not sample.epoch and sample.received_ns <= until_ns
 
 
-def is_left_over(sample: Sample, ended: Numbering, begun: Numbering, window: int) -> bool:
+def is_left_over(
+    sample: Sample, ended: Numbering, begun: Numbering, window: int, since_ntp64: int = 0
+) -> bool:
     """Tell whether a number is of a run that ended, not of the one that began and holds it.
 
     It was published together with the last of it, or before the other began: it goes on where the
     run ended, is one of the last that were missed there (ADR 0269), or is one that was passed on.
+    `since_ntp64` is when a lower number of the other was published, if one is known.
     """
     following = ended.next_sn or 0
     left_over = abs(sample.ntp64 - ended.newest_ntp64) <= RESTART_NTP64
-    earlier = begun.began is not None and sample.ntp64 + RESTART_NTP64 < begun.began[1]
+    since_ntp64 = max(since_ntp64, 0 if begun.began is None else begun.began[1])
+    earlier = sample.ntp64 + RESTART_NTP64 < since_ntp64
     if earlier and ended.has_passed_on(sample):
         return True
     if sample.sn >= following:
-        left_over |= earlier and ended.newest_ntp64 < sample.ntp64
+        left_over |= earlier and (sample.sn == following or ended.newest_ntp64 < sample.ntp64)
         left_over &= sample.sn - following <= window
     else:
         left_over |= sample.ntp64 < begun.began_ntp64_min
