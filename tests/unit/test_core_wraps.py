@@ -15,6 +15,7 @@ from durable_cache.protocol.cache.events import (
     HeartbeatReceived,
     Origin,
 )
+from durable_cache.protocol.restarts import has_wrapped
 from durable_cache.protocol.wire import incarnation_after
 from durable_cache.runtime.effects import Arrived
 from tests.unit.driven import BEGAN_NS, DrivenCache
@@ -63,6 +64,12 @@ def test_a_number_below_one_that_could_not_be_stored_is_behind_no_wrap() -> None
     cache.disk_up = True
     cache.take(ended[2:4])
     assert of_run(cache, ONE, 0) == {frame(BEGAN_NS): RangeSet([SnRange(END - 4, END - 1)])}
+
+
+def test_the_next_number_is_behind_no_wrap() -> None:
+    assert not has_wrapped(END, END - 1, 100)
+    assert has_wrapped(0, END, 100)
+    assert has_wrapped(3, END - 1, 100)
 
 
 def test_a_late_number_of_before_the_wrap_is_of_the_run_before() -> None:

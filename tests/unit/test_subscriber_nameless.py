@@ -327,8 +327,8 @@ def test_what_is_removed_of_a_run_that_another_shows_to_be_earlier_is_no_loss_of
     reader.live(sample(0, at=50), sample(1, at=51), sample(0, at=60))
     assert reader.wanted == [(2, None)]
     reader.answer_of(
-        AnswerPart([sample(2, at=30), sample(3, at=31)]),
         AnswerPart([], (absent(2, 3, AbsenceReason.TRIMMED),)),
+        AnswerPart([sample(2, at=30), sample(3, at=31)]),
     )
     assert reader.story == [0, 1, 0]
 
