@@ -9,7 +9,7 @@ is not; or a number near 0 comes with another content (ADR 0046).
 from __future__ import annotations
 
 from durable_cache.model.sample import Sample, sample_digest
-from durable_cache.model.sequence import SOURCE_SN_MODULUS, next_epoch, sn_distance
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, WRAP_GAP, next_epoch, sn_distance
 from durable_cache.model.timestamp import ntp64_to_ns
 
 RESTART_NTP64 = (1 << 32) // 10
@@ -31,7 +31,7 @@ def precedes_wrap(sn: int, top: int, span: int) -> bool:
 
     `top` is -1 where nothing came since: the last number is of before then, too.
     """
-    return sn - top > SOURCE_SN_MODULUS // 2 and -span <= sn_distance(sn, max(top, 0)) < 0
+    return sn - top > WRAP_GAP and -span <= sn_distance(sn, max(top, 0)) < 0
 
 
 def is_later(sample: Sample, newest_ntp64: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame, frame_start_ns
+from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
@@ -28,7 +28,6 @@ from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 _APART_NTP64 = 1 << 32
 """Threads of one publisher invert timestamps by less than a second."""
 _SN_END = 1 << 36
-_HALF = SOURCE_SN_MODULUS // 2
 _FIRST_MAX = 16
 """So many of a run's first numbers tell when it began: threads of one publisher overlap."""
 _NEIGHBOURS_MAX = 16
@@ -200,7 +199,7 @@ def wrapped_between(known: KnownSource, samples: Iterable[Sample]) -> bool:
     if held is None or held.first is None or held.last is None:
         return False
     sns = [sample.sn for sample in samples]
-    return max(sns) - held.first > _HALF or held.last - min(sns) > _HALF
+    return max(sns) - held.first > WRAP_GAP or held.last - min(sns) > WRAP_GAP
 
 
 def by_time(known: KnownSource, fitting: Sequence[Numbering], samples: Sequence[Sample]) -> int:

@@ -10,7 +10,7 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame_start_ns
+from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame_start_ns
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.window import Verdict, Window
 from durable_cache.protocol.cache.doubts import Doubt
@@ -224,7 +224,7 @@ class KnownSource:
                 after.expect_name(before, first)
         for numbering in self.numberings.values():
             for first, last in numbering.window.awaited():
-                if last - first > SOURCE_SN_MODULUS // 2:  # two runs, which media brought together
+                if last - first > WRAP_GAP:  # two runs, which media brought together
                     numbering.window.skip(first, last)
 
     def standing(self, epoch: int) -> Numbering:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
-from durable_cache.model.timestamp import ntp64_to_ns
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart, Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import (
     came_with_token,
+    frame_beside,
     is_left_over,
     is_of_a_later,
     is_of_an_earlier,
@@ -117,9 +117,7 @@ class Followed:
         over = not is_of_a_later(head, samples)
         taken = {run.epoch for run in runs}
         if epoch in taken:
-            epoch = frame(ntp64_to_ns(samples[0].ntp64))
-        while epoch in taken:  # that of a run beside it, within one frame
-            epoch += -1 if over else 1
+            epoch = frame_beside(samples[0], taken.__contains__, over=over)
         return epoch, over
 
     def saw_token(self, incarnation: str, now_ns: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.sequence import WRAP_GAP
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
@@ -180,7 +180,7 @@ class Held:
         named = shown = bool(incarnation)
         for one in came.of_run(incarnation, sources.get(source)) if named else came.samples:
             at = bisect_left(sns, one.sn)
-            if at == len(sns) or sns[at] - one.sn > SOURCE_SN_MODULUS // 2:
+            if at == len(sns) or sns[at] - one.sn > WRAP_GAP:
                 continue
             if sns[at] == one.sn:
                 shown |= is_one(samples[at], one)

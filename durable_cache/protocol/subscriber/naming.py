@@ -9,12 +9,13 @@ one: then twice as many are asked for with the hole, and so on (ADR 0310).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS, WRAP_GAP
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, WRAP_GAP, frame
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.wire import Absence
@@ -102,6 +103,17 @@ def is_of_an_earlier(numbering: Numbering | Reading, samples: Iterable[Sample]) 
     return any(
         sample.sn - following > WRAP_GAP or _is_of_before(sample, *began) for sample in samples
     )
+
+
+def frame_beside(sample: Sample, is_taken: Callable[[int], bool], *, over: bool) -> int:
+    """Return the frame of a sample's time, or the next one that no run goes by.
+
+    That is an earlier one for a run that is `over`, and else a later one.
+    """
+    epoch = frame(ntp64_to_ns(sample.ntp64))
+    while is_taken(epoch):
+        epoch += -1 if over else 1
+    return epoch
 
 
 def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -> bool:

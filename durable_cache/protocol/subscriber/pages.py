@@ -207,10 +207,10 @@ def seek_ends(
         ended = page.get(before)
         name, followed = names.of(before), sources.stands(source)
         nothing_came = ended is None and reading.next_sn == reading.first_sn
-        is_live = reading.handed_over and followed is not None and followed.live
-        if nothing_came or (is_live and sources.get(source) is not None):
+        went_on = followed if reading.handed_over and followed and followed.live else None
+        if nothing_came or (went_on is not None and sources.get(source) is not None):
             continue
-        for run in followed.numberings if is_live and followed is not None else ():
+        for run in () if went_on is None else went_on.numberings:
             if run.next_sn is not None and run.is_called(before[1], name):
                 reading.take_over(Reading.of_ended(run))  # it rests, and was given further
         if ended is None:

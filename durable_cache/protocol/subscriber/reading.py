@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import WRAP_GAP, frame
-from durable_cache.model.timestamp import ntp64_to_ns
+from durable_cache.model.sequence import WRAP_GAP
 from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.subscriber.following import Numbering
-from durable_cache.protocol.subscriber.naming import is_of_an_earlier
+from durable_cache.protocol.subscriber.naming import frame_beside, is_of_an_earlier
 from durable_cache.protocol.subscriber.run_names import RunNames
 from durable_cache.protocol.subscriber.run_table import RunTable
 
@@ -136,10 +135,11 @@ class Readings(RunTable[Reading]):
         if read is not None and read.shows is not None:
             if samples[-1].sn - read.next_sn <= WRAP_GAP:
                 return epoch, False
-            epoch = frame(ntp64_to_ns(samples[-1].ntp64))
-            while (source, epoch) in self or (source, epoch) in page:
-                epoch -= 1
-            return epoch, True
+
+            def is_taken(epoch: int) -> bool:
+                return (source, epoch) in self or (source, epoch) in page
+
+            return frame_beside(samples[-1], is_taken, over=True), True
         if read is not None or last is None or last.shows is None:
             return epoch, False
         if samples[-1].sn < last.first_sn and last.began_after(samples):
