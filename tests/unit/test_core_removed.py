@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
-from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
 from durable_cache.protocol.cache.events import (
     Append,
     EngineOptions,
@@ -89,6 +89,31 @@ def test_only_what_nobody_has_is_missed_where_some_of_a_gap_was_removed() -> Non
     assert [(miss.first, miss.last) for miss in cache.misses] == [(3, 3), (5, 5)]
     states, _ = cache.store.load(ONE)
     assert [list(state.skipped) for state in states] == [[(3, 3), (5, 5)]]
+
+
+def trimmed() -> DrivenCache:
+    """Return a cache that has the newest five of ten samples of a run that a token named."""
+    cache = DrivenCache()
+    token(cache, ONE, frame(BEGAN_NS), "0a0a0a0a")
+    cache.take(run_of(ONE, 0, 9, seconds=10))
+    cache.store.trim(Retention(samples_max=5), BEGAN_NS)
+    return cache
+
+
+def test_what_was_removed_of_a_run_does_not_come_in_where_another_has_lost_its_name() -> None:
+    """Its index was lost, and had named what stood without one (seed 84703)."""
+    cache = trimmed()
+    for _ in range(3):
+        cache.take([sample(ONE, 3, seconds=10)], Origin.ALIGNED)
+        cache.wait(60)
+    assert of_run(cache, ONE, 0) == {frame(BEGAN_NS): RangeSet([SnRange(5, 9)])}
+
+
+@pytest.mark.parametrize(("sn", "seconds"), [(3, -20), (7, -20), (12, 20)])
+def test_what_may_be_of_another_run_comes_in_without_a_name(sn: int, seconds: float) -> None:
+    cache = trimmed()
+    cache.take([sample(ONE, sn, seconds=seconds, run=1)], Origin.ALIGNED)
+    assert of_run(cache, ONE, 1) == {EPOCH_UNKNOWN: RangeSet([SnRange(sn, sn)])}
 
 
 def test_a_purge_goes_with_the_samples_that_move_to_another_epoch() -> None:

@@ -66,6 +66,25 @@ def test_one_that_ended_before_what_was_given_is_reported_and_not_given_behind_i
     assert reader.story == [0, 1, (0, 1)]
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["that ended", "that goes on"])
+def test_nor_behind_one_that_was_passed_on_as_it_was_published(ended: bool) -> None:
+    """A cache that comes into reach has it (seed 54005)."""
+    reader = Reader()
+    before, after = alike()
+    reader.declared(EPOCH, "bbbbbbbb")
+    for one in after.samples:
+        reader.live(msgspec.structs.replace(one, epoch=0))
+    if ended:
+        reader.declared(EPOCH - 1, "cccccccc")
+    cache_comes_back(reader, strange=True)
+    reader.page_of(before)
+    while reader.fetches:
+        reader.answer()
+        reader.wait(1)
+    assert reader.story == [0, 1, (0, 1)]
+    assert reader.missed[0].epoch < EPOCH
+
+
 def test_the_run_that_shows_its_token_is_not_taken_for_over() -> None:
     """Its clock was set back within the frame."""
     reader = Reader(history=True)
@@ -84,11 +103,11 @@ def test_times_that_caches_gave_put_no_run_before_another() -> None:
     assert [one.epoch for one in reader.delivered_samples if one.stamped] == 2 * [EPOCH + 1]
 
 
-def cache_comes_back(reader: Reader) -> None:
+def cache_comes_back(reader: Reader, *, strange: bool = False) -> None:
     """Have the only cache go and come back: what was published meanwhile is asked for."""
     reader.handle(AnswerersGone(reader.now))
     reader.seconds += 1
-    reader.handle(AnswererAppeared(reader.now, strange=False, gone_ns=None))
+    reader.handle(AnswererAppeared(reader.now, strange=strange, gone_ns=None))
     assert reader.asked
 
 

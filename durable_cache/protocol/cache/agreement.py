@@ -39,6 +39,8 @@ from durable_cache.protocol.cache.fitting import (
     is_out_of_order,
     is_unnamed,
     may_be_of,
+    sn_of,
+    was_removed,
     wrapped_between,
 )
 from durable_cache.protocol.cache.inquiries import Asked, Inquiry, Pair
@@ -426,7 +428,8 @@ class Agreement:
         fitting: list[Numbering] = []
         for other in [other for epoch, other in sorted(known.numberings.items()) if epoch]:
             same = yield from self._compared(other, samples)
-            elsewhere += [other] if same else []
+            gone = same is None and (yield from was_removed(other, samples))
+            elsewhere += [other] if same or gone else []
             if same is not False and (yield from may_be_of(other, samples)):
                 fitting.append(other)
         begun = yield from begun_between(known, fitting, samples)
@@ -473,7 +476,7 @@ class Agreement:
         if same is not None:
             return same
         held = ours.window.held
-        lowest, highest = min(samples, key=_sn), max(samples, key=_sn)
+        lowest, highest = min(samples, key=sn_of), max(samples, key=sn_of)
         in_order = not (yield from is_out_of_order(ours, lowest))
         if in_order and not (yield from is_out_of_order(ours, highest)):
             return True
@@ -583,10 +586,6 @@ class Agreement:
 
     def _differ(self, pair: Pair) -> None:
         _put(self._different, pair, True)
-
-
-def _sn(sample: Sample) -> int:
-    return sample.sn
 
 
 def _is_nameless(given: tuple[tuple[SourceId, int], list[Sample]]) -> bool:

@@ -72,7 +72,8 @@ def adjoin(
     return ended_ntp64 < min(times) + RESTART_NTP64
 
 
-def _sn(sample: Sample) -> int:
+def sn_of(sample: Sample) -> int:
+    """Return a sample's number."""
     return sample.sn
 
 
@@ -126,12 +127,25 @@ def belongs(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[boo
     newest = numbering.newest_held
     if differs or any(s.sn <= newest and is_later(s, numbering.newest_ntp64) for s in samples):
         return False
-    for sample in (min(samples, key=_sn), max(samples, key=_sn)):
+    for sample in (min(samples, key=sn_of), max(samples, key=sn_of)):
         if sample.sn > newest and sample.ntp64 >= numbering.newest_ntp64:
             continue  # behind all that is here, by number and by time: no neighbour is looked up
         if (yield from is_out_of_order(numbering, sample, RESTART_NTP64)):
             return False
     return None
+
+
+def was_removed(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[bool]:
+    """Tell whether samples are what retention or a purge removed of a declared run (ADR 0342).
+
+    As far as their numbers and their times show it: there is nothing to compare them with.
+    """
+    held, began = numbering.window.held, ntp64_from_ns(frame_start_ns(numbering.epoch))
+    if not numbering.incarnation or not all(s.sn in held and s.ntp64 >= began for s in samples):
+        return False
+    renamed = tuple(msgspec.structs.replace(one, epoch=numbering.epoch) for one in samples)
+    looked = yield from answer_of(Lookup(renamed), NumbersLooked)
+    return all(found.removed for found in looked.found)
 
 
 def came_before(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[bool]:

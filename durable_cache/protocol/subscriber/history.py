@@ -113,7 +113,7 @@ class History:
         """Of runs that were not followed, what caches removed is a loss from then on; None: it is
         one of runs that began since `_since_ns`, and of what lies behind their first number."""
         self._readings = Readings()
-        self.names = RunNames(options.places_max, self._readings, sources.called)
+        self.names = RunNames(options.places_max, self._readings, sources.called, sources.began)
         self._twins = Twins(options.places_max, self._readings, outputs.report)
         self._reached: dict[SourceId, int] = {}
         """The latest epoch of each source of which something was delivered."""

@@ -179,6 +179,13 @@ class Sources:
         resumed = {run.incarnation for run in known.numberings if run.resumed}
         return {run: epoch for run, epoch in dict(known.seen).items() if run not in resumed}
 
+    def began(self, source: SourceId, incarnation: str) -> tuple[int, int] | None:
+        """Return the number and the time of the first that was passed on of a named run."""
+        followed = self.followed.get(source)
+        runs = () if followed is None else (*followed.numberings, followed.ended)
+        named = (run for run in runs if run is not None and run.incarnation == incarnation)
+        return next((run.began for run in named), None)
+
     def let_follow(
         self, source: SourceId, epoch: int, incarnation: str, now_ns: int, *, is_known: bool
     ) -> None:

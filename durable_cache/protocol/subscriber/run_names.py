@@ -28,7 +28,7 @@ class RunNames:
     """The runs that answers named; of each table the oldest beyond `places_max` are forgotten.
 
     `readings` tell how far each run was given, `followed` returns by which epoch each run of a
-    source goes that a token named here.
+    source goes that a token named here, and `followed_began` what was passed on first of one.
     """
 
     def __init__(
@@ -36,8 +36,10 @@ class RunNames:
         places_max: int,
         readings: Mapping[_Key, Reading],
         followed: Callable[[SourceId], Mapping[str, int]],
+        followed_began: Callable[[SourceId, str], tuple[int, int] | None],
     ) -> None:
-        self._places_max, self._readings, self._followed = places_max, readings, followed
+        self._places_max, self._readings = places_max, readings
+        self._followed, self._followed_began = followed, followed_began
         self.incarnations: RunTable[str] = RunTable()
         """The name of each run, by source and the epoch by which it goes here."""
         self.called: dict[_Run, int] = {}
@@ -195,9 +197,10 @@ class RunNames:
         return (next(lower, EPOCH_UNKNOWN) if before <= epoch else 0) or 1 + max(taken)
 
     def _began(self, key: _Key) -> tuple[int, int] | None:
-        """Return the number and the time of the first sample that was given of a run."""
-        reading = self._readings.get(key)
-        return None if reading is None else reading.began
+        """Return number and time of the first sample that was given of a run, if it is known."""
+        reading, name = self._readings.get(key), self.known(key)
+        given = None if reading is None else reading.began
+        return given or (self._followed_began(key[0], name) if name else None)
 
     def renamed(
         self, part: AnswerPart, samples: Sequence[Sample], stand: Mapping[_Key, int]

@@ -253,8 +253,8 @@ class SubscriberPromise:
         Of two runs that declared one epoch the later is called by another (ADR 0107): while the
         earlier is the newest it was given, the epoch is that one's. What it was given of a run
         bears the epoch that the run goes by: under another epoch none of that is reported. Nor is
-        any number of a run that published none yet, where an earlier run declared the same. Of two
-        runs that declared one epoch it alone knows which it calls by that, before it gave any.
+        any number of a run that published none yet, where an earlier run declared the same. Before
+        it gave any of a run, it alone knows what it calls that.
         """
         newest = self._newest.get(source)
         numbering = self._named.get((source, epoch))
@@ -268,8 +268,10 @@ class SubscriberPromise:
             later = reversed(self._truth.numberings[source])
             called = [one for one in later if _is_called(one, epoch) and one not in otherwise]
             meant = self._meant(source, epoch)
-            first = [meant] if meant in called else [one for one in called if one.published]
-            numbering = next(iter([*first, *called]), None)
+            if meant is not None and meant not in otherwise:
+                return meant
+            begun = [one for one in called if one.published]
+            numbering = next(iter([*begun, *called]), None)
         return numbering or self._named_beside(source, epoch, otherwise)
 
     def _named_beside(
@@ -282,9 +284,6 @@ class SubscriberPromise:
         successor, which has that time frame's number here, goes by an earlier one (ADR 0266): of
         several such it alone knows which it means.
         """
-        meant = self._meant(source, epoch)
-        if meant is not None and meant not in otherwise:
-            return meant
         newest = self._newest.get(source)
         if newest is None:
             return None
