@@ -14,6 +14,8 @@ from durable_cache.model.timestamp import ntp64_to_ns
 
 RESTART_NTP64 = (1 << 32) // 10
 """A tenth of a second: threads of one publisher invert timestamps by less, no restart is faster."""
+SOON_NTP64 = 10 << 32
+"""So long behind a restart, by its publisher's clock, repeats of the run before may come."""
 _CLOCKS_APART_NS_MAX = 3600 * 10**9
 """A timestamp further from our clock than this comes from a clock that was never set."""
 _RESTART_SN_MAX = 16

@@ -42,7 +42,10 @@ class AwaitingTokens:
         return self._between.shown(source)
 
     def keep(self, batch: SampleBatch, now: Moment) -> SampleBatch:
-        """Keep what must wait of live samples, and return the rest; all sources are loaded."""
+        """Keep what must wait of live samples, and return the rest; all sources are loaded.
+
+        It waits from `now` on, not since it came: before, tokens may have waited behind it.
+        """
         waits = set(filter(self._is_open, batch.sources))
         if not waits:
             return batch
@@ -54,19 +57,19 @@ class AwaitingTokens:
                 rest.append(sample)
         return SampleBatch(rest)
 
-    def keep_refused(self, event: BatchRefused) -> BatchRefused:
+    def keep_refused(self, event: BatchRefused, now: Moment) -> BatchRefused:
         """Keep the numbers of sources that must wait, and return the others."""
         if event.late:
             return event
         rest: list[tuple[SourceId, SnRange]] = []
         for source, run in event.refused:
             if self._is_open(source):
-                self._between.hold(source, (run,), event.now.monotonic_ns)
+                self._between.hold(source, (run,), now.monotonic_ns)
             else:
                 rest.append((source, run))
         return BatchRefused(tuple(rest), event.now)
 
-    def keeps_number(self, event: HeartbeatReceived) -> bool:
+    def keeps_number(self, event: HeartbeatReceived, now: Moment) -> bool:
         """Keep what a heartbeat says where samples of its source wait; tell whether it waits.
 
         The next token shows of which run it is, or what waits before it does (ADR 0273).
@@ -75,7 +78,7 @@ class AwaitingTokens:
         begun = self._engine.known(source).live.window.start is not None
         if not (begun and self._is_open(source)):
             return False
-        self._between.tell(source, event.source_sn, event.now.monotonic_ns)
+        self._between.tell(source, event.source_sn, now.monotonic_ns)
         return True
 
     def gone(self, source: SourceId, incarnation: str) -> None:

@@ -23,54 +23,50 @@ from durable_cache.runtime.effects import Arrived, CoreEvent
 
 
 @dataclass(slots=True)
-class _Run:
-    """One token and what came after it."""
+class _Since:
+    """What came since a token was seen, or since it went: then it waits for the next."""
 
-    token: EpochDeclared
+    seen: EpochDeclared | TokenGone
     samples: list[Sample] = field(default_factory=list)
     refused: RangeSet = field(default_factory=RangeSet)
     heartbeat: HeartbeatReceived | None = None
-    gone: TokenGone | None = None
-    """It went again; what came after that waits for the next."""
 
     @property
     def shown(self) -> bool:
         return bool(self.samples or self.refused)
 
     def events(self, now: Moment) -> list[CoreEvent]:
-        events: list[CoreEvent] = [self.token]
+        events: list[CoreEvent] = [self.seen]
         if self.samples:
             events.append(Arrived(SampleBatch(self.samples), Origin.LIVE, now))
         if self.refused:
-            source = self.token.source
+            source = self.seen.source
             events.append(BatchRefused(tuple((source, run) for run in self.refused), now))
         if self.heartbeat is not None:
             events.append(self.heartbeat)
-        if self.gone is not None:
-            events.append(self.gone)
         return events
 
 
 class BehindTokens:
     """The tokens that wait, by source, with the live events behind each; at most `samples_max`.
 
-    Samples beyond it are let go, their numbers awaited. A token counts as a sample; where there is
-    no room, one whose run has shown nothing gives its place to the next.
+    Samples beyond it are let go, their numbers awaited. A token counts as a sample, and so does
+    that it went; where there is no room, one behind which nothing came gives its place to the next.
     """
 
     def __init__(self, samples_max: int) -> None:
         self._samples_max = samples_max
-        self._runs: dict[SourceId, list[_Run]] = {}
+        self._waiting: dict[SourceId, list[_Since]] = {}
         self.held = 0
         """How many samples and tokens wait here."""
 
-    def begin(self, token: EpochDeclared) -> None:
-        """Let a token wait, behind those of its source that wait already."""
-        runs = self._runs.setdefault(token.source, [])
-        if runs and self.held >= self._samples_max and not runs[-1].shown:
-            runs[-1].token = token
+    def begin(self, seen: EpochDeclared | TokenGone) -> None:
+        """Let a token wait, or that it went, behind those of its source that wait already."""
+        waiting = self._waiting.setdefault(seen.source, [])
+        if waiting and self.held >= self._samples_max and not waiting[-1].shown:
+            waiting[-1].seen = seen
         else:
-            runs.append(_Run(token))
+            waiting.append(_Since(seen))
             self.held += 1
 
     def hold_back(self, event: CoreEvent) -> CoreEvent | None:
@@ -78,7 +74,7 @@ class BehindTokens:
 
         What a publisher's own cache gave passes: while its run is not known it is left out anyway.
         """
-        if not self._runs:
+        if not self._waiting:
             return event
         match event:
             case Arrived(batch, Origin.LIVE, now, names):
@@ -87,16 +83,16 @@ class BehindTokens:
             case BatchRefused(refused, now, late):
                 left = tuple(run for run in refused if not self._awaits(*run))
                 return BatchRefused(left, now, late) if left else None
-            case EpochDeclared(source) if source in self._runs:
+            case EpochDeclared(source) if source in self._waiting:
                 self.begin(event)
                 return None
-            case TokenGone(source, incarnation) if source in self._runs:
-                if self._runs[source][-1].token.incarnation != incarnation:
+            case TokenGone(source, incarnation) if source in self._waiting:
+                if all(one.seen.incarnation != incarnation for one in self._waiting[source]):
                     return event
-                self._runs[source][-1].gone = event
+                self.begin(event)
                 return None
-            case HeartbeatReceived(source) if source in self._runs:
-                self._runs[source][-1].heartbeat = event
+            case HeartbeatReceived(source) if source in self._waiting:
+                self._waiting[source][-1].heartbeat = event
                 return None
             case _:
                 return event
@@ -104,26 +100,26 @@ class BehindTokens:
     def released(self, doubted: Container[SourceId], now: Moment) -> list[CoreEvent]:
         """Take out, in their order, the events of sources that are not `doubted` any more."""
         released: list[CoreEvent] = []
-        for source in [source for source in self._runs if source not in doubted]:
-            for run in self._runs.pop(source):
-                self.held -= 1 + len(run.samples)
-                released += run.events(now)
+        for source in [source for source in self._waiting if source not in doubted]:
+            for since in self._waiting.pop(source):
+                self.held -= 1 + len(since.samples)
+                released += since.events(now)
         return released
 
     def _keeps(self, sample: Sample) -> bool:
-        runs = self._runs.get(sample.source)
-        if runs is None:
+        waiting = self._waiting.get(sample.source)
+        if waiting is None:
             return False
         if self.held < self._samples_max:
-            runs[-1].samples.append(sample)
+            waiting[-1].samples.append(sample)
             self.held += 1
         else:
-            runs[-1].refused.add(sample.sn, sample.sn)
+            waiting[-1].refused.add(sample.sn, sample.sn)
         return True
 
     def _awaits(self, source: SourceId, refused: SnRange) -> bool:
-        runs = self._runs.get(source)
-        if runs is None:
+        waiting = self._waiting.get(source)
+        if waiting is None:
             return False
-        runs[-1].refused.add(*refused)
+        waiting[-1].refused.add(*refused)
         return True

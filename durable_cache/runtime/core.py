@@ -325,11 +325,11 @@ class CacheCore:
                     self._behind_tokens.begin(event)
             case HeartbeatReceived(source):
                 yield from self._load((source,))
-                if not self._awaiting_tokens.keeps_number(event):
+                if not self._awaiting_tokens.keeps_number(event, self._now):
                     self._engine_takes(event)
             case BatchRefused(refused):
                 yield from self._load(dict.fromkeys(source for source, _ in refused))
-                self._engine_takes(self._awaiting_tokens.keep_refused(event))
+                self._engine_takes(self._awaiting_tokens.keep_refused(event, self._now))
             case _:
                 raise AssertionError(f"{event} is no live event")
         self._busy_live = None
@@ -345,7 +345,7 @@ class CacheCore:
 
     def _take_loaded(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
         if origin is Origin.LIVE:
-            batch = self._awaiting_tokens.keep(batch, now)
+            batch = self._awaiting_tokens.keep(batch, self._now)
         batch = self._within_limit(batch, origin)
         if len(batch):
             self._engine_takes(BatchReceived(batch, origin, now))

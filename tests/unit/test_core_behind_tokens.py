@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.protocol.cache.events import (
@@ -10,6 +11,7 @@ from durable_cache.protocol.cache.events import (
     BatchRefused,
     EngineOptions,
     HeartbeatReceived,
+    TokenGone,
 )
 from durable_cache.runtime.core import CoreOptions
 from tests.unit.driven import DrivenCache
@@ -60,6 +62,56 @@ def test_several_runs_wait_in_their_order() -> None:
     cache.answer_all()
     assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([SnRange(0, 2)])}
     assert of_run(cache, ONE, 2) == {EPOCH + 2: RangeSet([SnRange(0, 1)])}
+
+
+def test_what_came_since_a_waiting_token_went_waits_for_the_next() -> None:
+    """It overtook the next token, and filled a hole of the run before (seed 85947)."""
+    cache = doubting()
+    cache.give(TokenGone(ONE, "00000001", cache.now))
+    cache.take([*run_of(ONE, 0, 0, run=1), *run_of(ONE, 2, 2, run=1)])
+    cache.give(TokenGone(ONE, "00000002", cache.now))
+    cache.take(run_of(ONE, 1, 1, seconds=20, run=2))
+    token(cache, ONE, EPOCH + 2, "00000003")
+    cache.take(run_of(ONE, 0, 0, seconds=20, run=2))
+    cache.answer_all()
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 0), (2, 2)])}
+    assert of_run(cache, ONE, 2) == {EPOCH + 2: RangeSet([(0, 0)])}
+    assert (0, 2) not in [run for ack in cache.acks for run in ack.runs]
+
+
+def test_that_a_token_went_which_waits_is_seen_in_its_turn() -> None:
+    """A wrap shows two tokens for a moment: the first to wait is the first to go."""
+    cache = doubting()
+    token(cache, ONE, EPOCH + 2, "00000003")
+    cache.give(TokenGone(ONE, "00000002", cache.now))
+    cache.answer_all()
+    cache.give(TokenGone(ONE, "00000003", cache.now))
+    cache.give(TokenGone(ONE, "00000001", cache.now))
+    cache.take(run_of(ONE, 0, 0, seconds=20, run=2))
+    assert of_run(cache, ONE, 2) == {}, "no token is shown: it waits for the next"
+
+
+@pytest.mark.parametrize("what", ["sample", "refused", "heartbeat"])
+def test_what_waited_for_its_source_to_be_read_waits_for_a_token_from_then_on(what: str) -> None:
+    """The index was away, and the token came behind it (seed 82706)."""
+    cache = DrivenCache()
+    token(cache, ONE, EPOCH, "00000001")
+    cache.take(run_of(ONE, 0, 0))
+    cache.start()
+    cache.disk_up = False
+    match what:
+        case "sample":
+            cache.take(run_of(ONE, 2, 2, seconds=20, run=1))
+        case "refused":
+            cache.give(BatchRefused(((ONE, SnRange(1, 2)),), cache.now))
+        case _:
+            cache.give(HeartbeatReceived(ONE, 2, cache.now))
+    cache.wait(5)
+    cache.disk_up = True
+    cache.wait(0.3)
+    token(cache, ONE, EPOCH + 1, "00000002")
+    assert EPOCH not in of_run(cache, ONE, 1)
+    assert missed_in_the_end(cache, EPOCH) == []
 
 
 def test_beyond_the_bound_the_numbers_are_awaited() -> None:

@@ -10,6 +10,7 @@ from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
+from durable_cache.protocol.cache.names import under
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Arrived, Inquired
@@ -131,6 +132,19 @@ def test_what_this_process_did_not_hear_without_a_name_is_not_of_the_next_token(
     cache.wait(2)
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(2, 2)])}
     assert of_run(cache, ONE, 1) == {epoch: RangeSet([(0, 3)])}
+
+
+def test_a_token_says_which_run_goes_on_whatever_an_older_copy_brought_back() -> None:
+    """What was moved to its run's name stood under a later epoch once more (seed 87534)."""
+    cache = DrivenCache()
+    epoch = frame(BEGAN_NS)
+    token(cache, ONE, epoch, "0a0a0a0a")
+    cache.take(run_of(ONE, 0, 4))
+    cache.store.commit(SampleBatch(under(epoch + 7, run_of(ONE, 0, 1, seconds=-60, run=9))))
+    cache.start()
+    token(cache, ONE, epoch, "0a0a0a0a", fresh=False)
+    cache.take(run_of(ONE, 5, 6))
+    assert of_run(cache, ONE, 0) == {epoch: RangeSet([(0, 6)])}
 
 
 def test_first_samples_that_a_process_before_stored_are_moved_once_they_come_by_their_name() -> (

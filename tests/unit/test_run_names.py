@@ -131,6 +131,25 @@ def test_what_came_before_the_token_of_its_run_is_not_given_again_by_name(
     assert reader.story == [2, 3, 4]
 
 
+def test_what_was_given_by_name_is_not_reported_where_a_cache_has_lost_the_name_of_some() -> None:
+    """Seed 86884."""
+    reader = Reader(history=True)
+    first = [sample(sn, EPOCH, at=1 + sn) for sn in range(5)]
+    reader.page(first, names=NAMES, cut_after=first[-1])
+    nameless = [msgspec.structs.replace(one, epoch=0) for one in first[1:3]]
+    reader.page([*nameless, *(sample(sn, EPOCH, at=1 + sn) for sn in range(3, 6))], names=NAMES)
+    assert reader.story == [0, 1, 2, 3, 4, 5]
+    assert reader.engine.history_complete
+
+
+def test_what_a_run_before_published_is_reported_though_nobody_names_it() -> None:
+    reader = Reader(history=True)
+    first = [sample(sn, EPOCH, at=10 + sn) for sn in range(5)]
+    reader.page(first, names=NAMES, cut_after=first[-1])
+    reader.page([sample(sn, at=1 + sn) for sn in (1, 2)], names=NAMES)
+    assert reader.story == [0, 1, 2, 3, 4, (1, 2)]
+
+
 @pytest.mark.parametrize("lacks", [False, True], ids=["for which there is room", "for which none"])
 def test_nor_where_its_source_was_pushed_out_of_a_full_table_meanwhile(lacks: bool) -> None:
     """Seed 68393."""

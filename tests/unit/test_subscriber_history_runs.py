@@ -382,6 +382,21 @@ def test_a_run_whose_token_came_before_that_of_the_one_history_brought_is_over(
     assert {one.epoch for one in reader.delivered_samples} == {FRESH + 2}
 
 
+@pytest.mark.parametrize(("earlier", "goes_on"), [(0.07, True), (0.15, False)])
+def test_the_next_number_of_a_foreign_run_may_be_a_little_older_than_the_last(
+    earlier: float, goes_on: bool
+) -> None:
+    """Nothing is missing of the run before, which ended with a lower number (seed 68343)."""
+    reader = Reader(history=True)
+    before = [sample(sn, at=1 + sn / 10) for sn in range(2)]
+    begun = [sample(sn, FRESH, at=20 + sn / 10) for sn in range(5)]
+    page = [*before, *begun]
+    reader.page(page, cut_after=page[-1])
+    reader.live(sample(5, at=20.4 - earlier))
+    reader.page([])
+    assert reader.story == [0, 1, 0, 1, 2, 3, 4, 5 if goes_on else (2, 5)]
+
+
 def test_what_came_of_a_run_that_ended_since_is_not_missed_when_history_is_read_again() -> None:
     reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
     names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))

@@ -205,7 +205,9 @@ class CacheEngine:
             return []
         numbering = known.live
         # Following the first may show that it goes on a later run, too.
-        if numbering.are_next(samples) and known.follow(samples[0]) is numbering:
+        late = known.began_soon and any(known.left_behind(sample) for sample in samples)
+        in_order = numbering.are_next(samples) and not late
+        if in_order and known.follow(samples[0]) is numbering:
             numbering.take_next(samples, self._accepted)
             return []
         outputs: list[Output] = []

@@ -18,6 +18,8 @@ from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, EngineOptions, Found, NumberingState
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import (
+    RESTART_NTP64,
+    SOON_NTP64,
     epoch_of_restart,
     has_wrapped,
     is_later,
@@ -41,6 +43,7 @@ class Numbering:
         "newest_ntp64",
         "parked",
         "rejected",
+        "restarted_at",
         "window",
     )
 
@@ -61,6 +64,8 @@ class Numbering:
         self.window = Window(span=options.window_size_samples, runs_max=options.runs_max)
         self.parked: Sample | None = None
         self.newest_ntp64 = 0
+        self.restarted_at: tuple[int, int] | None = None
+        """The number and the time of the sample that showed it to begin, where no token did."""
         self.rejected = -1
         """The highest number that came and did not become durable."""
 
@@ -245,13 +250,14 @@ class KnownSource:
 
     @property
     def only_others_named_live(self) -> bool:
-        """Whether others alone named the run that live samples are taken for: no token came here.
+        """Whether no token that came here says of which run live samples are.
 
-        What waited for a broken journal is taken after what others gave meanwhile: an earlier run's
-        token, and the samples behind it.
+        Others named that run: what waited for a broken journal is taken after what they gave
+        meanwhile, an earlier run's token, and the samples behind it. Or it was stored before, and
+        nobody names it: an older copy of a medium may bring back what was moved since.
         """
         live = self.numberings.get(self.current)
-        return live is not None and bool(live.incarnation) and not live.declared
+        return live is not None and not live.declared and bool(live.incarnation or live.foreign)
 
     def shows_run(self, first: int) -> int | None:
         """Return the last number here of live samples that no token names, if `first` follows it.
@@ -384,10 +390,16 @@ class KnownSource:
 
         A token overtakes samples: the last before a wrap come after the token of what follows it.
         Without one they come after what follows them where the network changes the order, or when
-        they are asked for; no later time is stamped on them then.
+        they are asked for; no later time is stamped on them then. Of a foreign source times tell
+        what is of the run before, also where its number is near (ADR 0344).
         """
         live, sn = self.live, sample.sn
-        if len(self.numberings) == 1 or live.is_near(sn):
+        if len(self.numberings) == 1:
+            return None
+        earlier = self.numberings[self._by_time(sample)]
+        if earlier is not live and not earlier.named:
+            return earlier
+        if live.is_near(sn):
             return None
         if not live.declared and is_later(sample, live.newest_ntp64):
             return None
@@ -399,21 +411,40 @@ class KnownSource:
     def epoch_of(self, sample: Sample) -> int:
         """Return the epoch of a sample that its publisher's own cache gave, as far as it shows.
 
-        Runs follow each other: what is no later than what came of one is not of the next. An answer
-        of before a restart may come after the first samples of the new run.
+        An answer of before a restart may come after the first samples of the new run.
         """
         before = self.left_behind(sample)
         if before is not None:
             return before.epoch
-        if self.live.named or self.live.declared or sample.stamped:
-            return self.current
+        return self._by_time(sample)
+
+    def _by_time(self, sample: Sample) -> int:
+        """Return the epoch of the run that a foreign sample is of, as far as its time shows it.
+
+        Runs follow each other: what is no later than what came of one is not of the next. Nor is
+        what was published so much before the sample that showed it to begin, under a higher number.
+        """
         epoch = self.current
+        if self.live.named or self.live.declared or sample.stamped:
+            return epoch
+        first, since_ntp64 = self.live.restarted_at or (sample.sn, 0)
+        older = sample.sn > first and sample.ntp64 + RESTART_NTP64 < since_ntp64
         for earlier in sorted((e for e in self.numberings if e < epoch), reverse=True):
             numbering = self.numberings[earlier]
-            if sample.ntp64 > numbering.newest_ntp64 or not numbering.is_near(sample.sn):
+            if since_ntp64 and numbering.newest_ntp64 >= since_ntp64:
+                continue  # others gave it meanwhile: it may be the live one
+            known = older or sample.ntp64 <= numbering.newest_ntp64
+            if not (known and numbering.is_near(sample.sn)):
                 break
-            epoch = earlier
+            epoch, older = earlier, False
         return epoch
+
+    @property
+    def began_soon(self) -> bool:
+        """Whether a foreign run began so soon that the next number may be of the run before."""
+        live = self.live
+        since = live.restarted_at
+        return since is not None and live.newest_ntp64 < since[1] + SOON_NTP64
 
     def is_over(self, numbering: Numbering) -> bool:
         """Tell whether a run has a name, and a later one is live: its numbers end where it does.
@@ -443,7 +474,7 @@ class KnownSource:
         highest = max((self.current, *self.numberings, *self._epochs.lost(self.source)))
         self.current = epoch_of_restart(sample, unix_ns, highest)
         numbering = self.live
-        numbering.named_here = True
+        numbering.named_here, numbering.restarted_at = True, (sample.sn, sample.ntp64)
         numbering.expect_name(before, sample.sn)
         numbering.window.begin(0)
         return numbering

@@ -26,7 +26,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.losses import Losses
-from durable_cache.protocol.restarts import epoch_of_restart, precedes_wrap
+from durable_cache.protocol.restarts import RESTART_NTP64, epoch_of_restart, precedes_wrap
 from durable_cache.protocol.subscriber.answerers import Answerers
 from durable_cache.protocol.subscriber.asking import asked_from, asked_to
 from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of
@@ -50,7 +50,7 @@ from durable_cache.protocol.subscriber.events import (
     TokenGone,
 )
 from durable_cache.protocol.subscriber.followed import Followed
-from durable_cache.protocol.subscriber.following import RESTART_NTP64, Numbering
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_run
@@ -60,6 +60,7 @@ from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.too_large import TooLarge, in_place, whole_answer
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
+from durable_cache.protocol.subscriber.which_run import numbering_of
 
 
 class SubscriberEngine:
@@ -240,7 +241,10 @@ class SubscriberEngine:
             return
         if not followed.numberings:
             followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
-        numbering = followed.numbering_of(sample, self._options)
+        numbering = numbering_of(followed, sample, self._options)
+        if numbering is followed.ended:
+            self._too_late(numbering, sample)
+            return
         numbering.used = True
         if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
             return  # of this run, the one before or the next: an answer names it
@@ -341,15 +345,7 @@ class SubscriberEngine:
             self._history.ended(followed.end_first())
         if head is not None:
             self._ask_missing(followed, head, now_ns)
-        steady = head is not None and head.steady and len(followed.numberings) == 1
-        if head is not None and steady and not self._awaiting.is_open(followed):
-            self._sources.steady[followed.source] = head
-        else:
-            self._sources.steady.pop(followed.source, None)
-        if head is not None and head.opened_ns is not None:
-            self._sources.waiting[followed.source] = followed
-        else:
-            self._sources.waiting.pop(followed.source, None)
+        self._sources.note(followed, between_runs=self._awaiting.is_open(followed))
 
     def _ask_missing(self, followed: Followed, numbering: Numbering, now_ns: int) -> None:
         if not (self._options.recovery and numbering.is_due(now_ns)):
@@ -545,7 +541,7 @@ class SubscriberEngine:
                 continue
             name = history.names.of((source, epoch))
             numbering = followed.resume(epoch, name, history.names.called)
-            numbering.go_on_behind(reading, epoch)
+            numbering.go_on_behind(reading, epoch, followed.ended)
             if source in self._sources.followed:
                 self._settle(followed, now)
             else:

@@ -197,17 +197,18 @@ class Followed:
         name, held = names.get((self.source, given.epoch)), begun.pending.get(given.sn)
         if held is None or not name or name != begun.incarnation:
             return
-        before = self._before(begun)
+        before = self.before(begun)
         if before is not None and not (held.epoch or held.stamped or is_one(held, given)):
             self._put_back(held, begun, before, options, outputs)
 
-    def _before(self, numbering: Numbering) -> Numbering | None:
+    def before(self, numbering: Numbering) -> Numbering | None:
+        """Return the run before one, also where that has ended."""
         at = self.numberings.index(numbering)
         return self.numberings[at - 1] if at else self.ended
 
     def _given_before(self, numbering: Numbering) -> Numbering | None:
         """Return the run before, or the one before that where nothing came of it."""
-        before = self._before(numbering)
+        before = self.before(numbering)
         nothing_came = before is self.ended and before is not None and before.is_at_its_first
         return self.given or before if nothing_came else before
 
@@ -252,6 +253,9 @@ class Followed:
             return
         for one in before.let_go_later(sample):
             begun.hold(one, options.pending_samples_max)
+        held = [one.ntp64 for one in before.pending.values() if not one.stamped]
+        begun.after_ntp64 = max([begun.after_ntp64, *held])
+        begun.restarted_at = sample.sn, sample.ntp64
 
     def end_first(self) -> Numbering:
         """The first numbering, which is returned, is at its end: the next one is delivered."""
@@ -515,7 +519,7 @@ class Followed:
         Of the run before, where both are named: between the first and the newest that was passed on
         of it. A cache that did not hear its token has its samples without a name (ADR 0299).
         """
-        until, before = self._until_ntp64(numbering), self._before(numbering)
+        until, before = self._until_ntp64(numbering), self.before(numbering)
         name = "" if before is None else before.incarnation
         began = None if before is None or not name else before.began
         wraps = numbering.incarnation in ("", incarnation_after(name))  # numbers tell them apart
@@ -562,22 +566,6 @@ class Followed:
         if newest.next_sn is not None and last <= newest.reached + options.window_size_samples:
             newest.top = max(newest.top, last)
         return early
-
-    def numbering_of(self, sample: Sample, options: DeliveryOptions) -> Numbering:
-        """Return the numbering a live sample is taken to be of: the newest, but near a wrap.
-
-        Nothing on the wire says whose a number is that comes soon after a token. One that is the
-        last of the run before waits with the newest until an answer names its run (`put_right`).
-        """
-        newest = self.numberings[-1]
-        before = self.numberings[-2] if len(self.numberings) > 1 else None
-        if before is None or before.next_sn is None:
-            return newest
-        window = options.window_size_samples
-        far = sample.sn - max(newest.top, newest.next_sn or 0) > window
-        if far and abs(sample.sn - before.reached) <= window:
-            return before  # as after a wrap: near the one, far from the other
-        return newest
 
     def wraps(self, options: DeliveryOptions) -> bool:
         """Tell whether the second numbering goes on where the numbers of the first ended."""

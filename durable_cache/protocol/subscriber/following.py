@@ -22,6 +22,7 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns
+from durable_cache.protocol.restarts import RESTART_NTP64, SOON_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions, Fetch
 from durable_cache.protocol.subscriber.naming import Owns, called_by
 from durable_cache.protocol.subscriber.outputs import Outputs
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 _SECOND_NS = 1_000_000_000
 _SN = attrgetter("sn")
 _named = msgspec.structs.replace
-RESTART_NTP64 = (1 << 32) // 10
-"""A tenth of a second: a clock ahead of all that came by so much shows another numbering."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +94,8 @@ class Numbering:
     """The first of the numbers just before the next one that were not passed on; None: none was."""
     began: tuple[int, int] | None = None
     """The number and the time of the first sample that was passed on."""
+    restarted_at: tuple[int, int] | None = None
+    """The number and the time of the sample that showed it to begin, where no token did."""
     declared_ns: int = 0
     """When its token was seen, as Unix time."""
     heartbeat_sn: int = -1
@@ -108,9 +109,20 @@ class Numbering:
         return self.declared_epoch is not None
 
     @property
+    def is_named(self) -> bool:
+        """Whether a token names it, or an answer did."""
+        return self.declared or bool(self.incarnation)
+
+    @property
     def steady(self) -> bool:
-        """Whether the next number can be passed on without another look."""
+        """Whether the next number can be passed on without another look.
+
+        Not soon after a restart that times showed: it may be a repeat of the run before.
+        """
         waits = self.pending or self.ending or self.unsure or self.gone_from is not None
+        _, began_ntp64 = self.restarted_at or self.began or (0, 0)
+        if self.after_ntp64 and self.newest_ntp64 < began_ntp64 + SOON_NTP64:
+            return False
         return self.next_sn is not None and self.top < self.next_sn and not waits
 
     @property
@@ -185,6 +197,11 @@ class Numbering:
         is_before = self.began is not None and sample.sn < (self.next_sn or 0)
         return is_before and not sample.stamped and self.lies_among(sample)
 
+    def began_before(self, sample: Sample) -> bool:
+        """Tell whether a sample is none of before the first that was passed on."""
+        first, since = self.began or (0, 0)
+        return first <= sample.sn and since - RESTART_NTP64 <= sample.ntp64
+
     def began_after(self, sample: Sample) -> bool:
         """Tell whether a sample is older than all of this run."""
         began = self.began_ntp64_min if self.began is None else self.began[1] - RESTART_NTP64
@@ -240,12 +257,18 @@ class Numbering:
         for sn in [sn for sn in self.pending if sn < following]:
             del self.pending[sn]
 
-    def go_on_behind(self, reading: Reading, epoch: int) -> None:
-        """Go on where history was read to; what follows bears the same epoch as what was read."""
+    def go_on_behind(self, reading: Reading, epoch: int, ended: Numbering | None) -> None:
+        """Go on where history was read to; what follows bears the same epoch as what was read.
+
+        `ended`: the run before, if one was read or followed.
+        """
         self.first_sn, self.next_sn = reading.first_sn, reading.next_sn
         self.newest_ntp64, self.began = reading.newest_ntp64, reading.began
         self.gone_from = reading.gone_from
         self.called = epoch if reading.began else self.called
+        began = None if ended is None or ended.is_named or self.is_named else self.began
+        if ended is not None and began is not None and ended.newest_ntp64 < began[1]:
+            self.after_ntp64 = max(self.after_ntp64, ended.newest_ntp64)
 
     def name(self, sample: Sample) -> Sample:
         """Return a sample with the epoch that all samples of this numbering bear."""

@@ -336,6 +336,8 @@ class History:
         self._in_order = samples
         self._page = {}
         groups = by_run(samples)
+        if self._readings.let_go_read(groups, self.names):
+            self._in_order = None
         self._held.recognise(self._sources, groups, self.names.of)
         if not all(map(self._fits_seam, groups)):
             self._begin_anew()

@@ -157,6 +157,22 @@ class Sources:
             return self.follow(source)
         return None
 
+    def note(self, followed: Followed, *, between_runs: bool) -> None:
+        """Note whether a source waits for something missing, and whether its next number may not.
+
+        `between_runs`: it shows no token at the moment, though its last run had one.
+        """
+        source, head = followed.source, followed.head
+        alone = len(followed.numberings) == 1 and not between_runs
+        if head is not None and head.steady and alone:
+            self.steady[source] = head
+        else:
+            self.steady.pop(source, None)
+        if head is not None and head.opened_ns is not None:
+            self.waiting[source] = followed
+        else:
+            self.waiting.pop(source, None)
+
     def hides(self, source: SourceId, incarnation: str) -> None:
         """Note that a token went."""
         followed = self.followed.get(source)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import WRAP_GAP
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.subscriber.following import Numbering
@@ -156,6 +157,26 @@ class Readings(RunTable[Reading]):
         )
         given = [run.shows for run in runs if run.shows is not None]
         return AnswerPart(given) if given else None
+
+    def let_go_read(
+        self, groups: dict[tuple[SourceId, int], list[Sample]], names: RunNames
+    ) -> bool:
+        """Let go of what bears no name, and was given as a named run's; tell whether any was.
+
+        Who lost the name of a run may give some of it without. Runs follow each other: no other
+        one has a number and a time among those that were given (ADR 0343).
+        """
+        let_go = False
+        for key in [key for key in groups if not (is_unnumbered(key[0]) or names.of(key))]:
+            source, samples = key[0], groups[key]
+            named = [run for at, run in self.of(source).items() if names.of((source, at))]
+            left = [
+                one for one in samples if one.stamped or not any(run.has_read(one) for run in named)
+            ]
+            groups[key], let_go = left, let_go or len(left) < len(samples)
+            if not left:
+                del groups[key]
+        return let_go
 
     def unread(
         self,
