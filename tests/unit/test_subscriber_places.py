@@ -98,8 +98,24 @@ def test_where_all_wait_others_wait_for_room_and_lose_nothing() -> None:
     assert len(reader.engine._sources.followed) == 3
 
 
+def test_who_waits_for_room_beside_many_others_loses_nothing() -> None:
+    """It was reported as missed where more waited than are followed, and delivered later."""
+    reader = Reader(DeliveryOptions(sources_max=1, gap_timeout_seconds=10))
+    sources = [SourceId("ab", eid) for eid in range(1, 7)]
+    for source in sources:
+        reader.live(*(sample(sn, source=source) for sn in (0, 1, 3)))
+    while reader.engine.gaps_open:
+        reader.wait(1)
+        while reader.fetches:
+            fetch = reader.fetches[0]
+            numbers = range(fetch.first, (fetch.last or 0) + 1)
+            reader.answer(*(sample(sn, source=fetch.source) for sn in numbers))
+    assert of_each(reader, sources) == [[0, 1, 2, 3]] * 6
+    assert reader.engine.missed == 0
+
+
 def test_what_finds_no_room_to_wait_is_reported() -> None:
-    reader = Reader(DeliveryOptions(sources_max=2))
+    reader = Reader(DeliveryOptions(sources_max=2, places_max=2))
     for eid in range(1, 7):
         source = SourceId("ab", eid)
         reader.live(*(sample(sn, source=source) for sn in (0, 2, 3)))

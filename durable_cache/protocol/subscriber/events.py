@@ -52,7 +52,8 @@ class DeliveryOptions:
     recovered from caches."""
     sources_max: int = 10_000
     """Sources followed; one not used for longest rests, and goes on where it stood. Where all wait
-    for something missing, as many others wait for room; of more, what came is reported."""
+    for something missing, the others wait for room, with up to three samples each: as many as may
+    rest (`places_max`). Of more, what came is reported."""
     losses_max: int = 10_000
     """Sources whose losses are counted one by one; those of further ones are counted together."""
     loss_keys_max: int = 100

@@ -339,11 +339,11 @@ class Crowd:
     def take_beyond(self, *, reading: bool) -> list[tuple[SourceId, int, int]]:
         """Return the numbers, as runs, of the source there is no room for, if there is one.
 
-        Nothing is lost yet while history is read: the numbers are kept until it is over, of so many
-        sources as may rest.
+        As many wait as may rest. While history is read fewer do, and of the others the numbers are
+        kept: nothing of them is lost yet.
         """
         options = self._options
-        if len(self.waiting) <= options.sources_max:
+        if len(self.waiting) <= (options.sources_max if reading else options.places_max):
             return []
         source, crowded = self.take()
         runs = crowded.runs(options.window_size_samples)
