@@ -17,7 +17,7 @@ from durable_cache.runtime.effects import Arrived, Inquired
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import BEGAN_NS, DrivenCache
-from tests.unit.test_core import ONE, TWO, acknowledged, of_run, run_of, token
+from tests.unit.test_core import ONE, TWO, acknowledged, of_run, run_of, sample, token
 
 CALLED = 190_000_000
 """What another cache calls the run."""
@@ -281,3 +281,33 @@ def test_a_run_that_others_gave_while_it_was_looked_up_has_one_name(restarts: bo
     cache.wait(2)
     assert of_run(cache, ONE, 1) == {name + 1: RangeSet([(0, 2 + restarts)])}
     assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(3, 9)])}
+
+
+def of_two_keys(first: int, last: int, *, seconds: float, run: int) -> list[Sample]:
+    """Return samples of a publisher of two keys; each run begins with the other one."""
+    return [
+        sample(ONE, sn, seconds=seconds, key="ab"[(sn + run) % 2], run=run)
+        for sn in range(first, last + 1)
+    ]
+
+
+def test_a_number_under_another_key_is_another_runs_where_nobody_names_either() -> None:
+    """What is looked up by its key was not found, and so told nothing."""
+    cache = DrivenCache()
+    cache.take(of_two_keys(0, 5, seconds=1, run=0))
+    cache.take(of_two_keys(0, 7, seconds=1.3, run=1), Origin.ALIGNED)
+    cache.wait(1)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(0, 5)])}
+    assert [*of_run(cache, ONE, 1).values()] == [RangeSet([(0, 7)])]
+    assert EPOCH_UNKNOWN not in of_run(cache, ONE, 1)
+
+
+def test_nor_is_it_of_a_run_that_others_call_by_the_same_epoch() -> None:
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 9))
+    cache.take(of_two_keys(0, 3, seconds=100, run=1))
+    (epoch,) = of_run(cache, ONE, 1)
+    cache.take(under(epoch, of_two_keys(0, 5, seconds=100.02, run=2)), Origin.ALIGNED)
+    cache.wait(1)
+    assert of_run(cache, ONE, 1) == {epoch: RangeSet([(0, 3)])}
+    assert epoch not in of_run(cache, ONE, 2)

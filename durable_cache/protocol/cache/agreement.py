@@ -23,8 +23,6 @@ from collections.abc import Iterable
 from itertools import count
 from typing import TypeVar
 
-import msgspec
-
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
@@ -36,8 +34,8 @@ from durable_cache.protocol.cache.fitting import (
     belongs,
     by_time,
     came_before,
+    compared,
     is_out_of_order,
-    is_unnamed,
     may_be_of,
     sn_of,
     was_removed,
@@ -46,9 +44,9 @@ from durable_cache.protocol.cache.fitting import (
 from durable_cache.protocol.cache.inquiries import Asked, Inquiry, Pair
 from durable_cache.protocol.cache.names import (
     KnownOf,
-    are_twins,
     beyond_live,
     both_declared,
+    is_unnamed,
     later_first,
     named_too,
     together,
@@ -61,10 +59,8 @@ from durable_cache.protocol.cache.questions import (
     Disagreed,
     Done,
     Keep,
-    Lookup,
     Numbers,
     NumbersFound,
-    NumbersLooked,
     answer_of,
 )
 from durable_cache.protocol.restarts import is_later
@@ -305,7 +301,7 @@ class Agreement:
                 or both_declared(known, epoch, other)
             ):
                 continue
-            same = yield from self._compared(other, samples)
+            same = yield from compared(other, samples)
             if same is False:
                 if proven:
                     self._differ(pair)
@@ -320,7 +316,7 @@ class Agreement:
         """Return under which epochs samples are here that come under the epoch of another run."""
         twins: list[int] = []
         for other in [*known.numberings.values()]:
-            same = other is not ours and (yield from self._compared(other, samples))
+            same = other is not ours and (yield from compared(other, samples))
             twins += [other.epoch] if same else []
         return twins
 
@@ -394,7 +390,7 @@ class Agreement:
         if alias is None or winner is None:
             return False
         moved = known.is_moved(epoch)
-        fits = yield from self._compared(winner, samples)
+        fits = yield from compared(winner, samples)
         if fits is None and moved and self._unproven(known, winner.epoch):
             fits = yield from belongs(winner, samples)
             if fits is None:
@@ -427,7 +423,7 @@ class Agreement:
         elsewhere: list[Numbering] = []
         fitting: list[Numbering] = []
         for other in [other for epoch, other in sorted(known.numberings.items()) if epoch]:
-            same = yield from self._compared(other, samples)
+            same = yield from compared(other, samples)
             gone = same is None and (yield from was_removed(other, samples))
             elsewhere += [other] if same or gone else []
             if same is not False and (yield from may_be_of(other, samples)):
@@ -472,7 +468,7 @@ class Agreement:
         ours = known.numberings.get(EPOCH_UNKNOWN)
         if ours is None or not is_unnamed(ours):
             return True
-        same = yield from self._compared(ours, samples)
+        same = yield from compared(ours, samples)
         if same is not None:
             return same
         held = ours.window.held
@@ -503,7 +499,7 @@ class Agreement:
         inquiry, ours = self._inquiries.get(pair), known.numberings.get(EPOCH_UNKNOWN)
         if ours is None or pair in self._different:
             return False
-        same = yield from self._compared(ours, samples)
+        same = yield from compared(ours, samples)
         if inquiry is None:
             return same is True
         if same is False:
@@ -561,24 +557,7 @@ class Agreement:
         last = first + _COMPARED_MAX - 1
         question = Numbers(known.source, one, first, last, _COMPARED_MAX)
         stored = yield from answer_of(question, NumbersFound)
-        return (yield from self._compared(second_run, stored.samples))
-
-    def _compared(self, other: Numbering, samples: Iterable[Sample]) -> Conversation[bool | None]:
-        """Tell whether samples are held under another epoch, all of them; None: not to be told."""
-        held = other.window.held
-        both = [s for s in samples if s.sn in held and s.ntp64 and not s.stamped]
-        if not both:
-            return None
-        renamed = tuple(msgspec.structs.replace(sample, epoch=other.epoch) for sample in both)
-        looked = yield from answer_of(Lookup(renamed), NumbersLooked)
-        same = None
-        for sample, stored, _ in looked.found:
-            if stored is None or stored.stamped or stored.key != sample.key:
-                continue
-            if not are_twins(sample, stored):
-                return False
-            same = True
-        return same
+        return (yield from compared(second_run, stored.samples))
 
     def _hold_back(self, source: SourceId, seconds: float) -> None:
         until = self._now + seconds

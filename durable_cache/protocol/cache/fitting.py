@@ -14,6 +14,7 @@ import msgspec
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
+from durable_cache.protocol.cache.names import are_twins, is_unnamed
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
     Conversation,
@@ -32,12 +33,6 @@ _FIRST_MAX = 16
 """So many of a run's first numbers tell when it began: threads of one publisher overlap."""
 _NEIGHBOURS_MAX = 16
 """One number may be stored under several keys, where somebody forged it; a few tell enough."""
-
-
-def is_unnamed(numbering: Numbering) -> bool:
-    """Tell whether something is held without an epoch, of a run that nobody declared."""
-    unknown = numbering.epoch == EPOCH_UNKNOWN and not numbering.declared
-    return unknown and bool(numbering.window.held)
 
 
 def adjoin(
@@ -115,15 +110,18 @@ def belongs(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[boo
         for sample in samples
         if sample.sn in held
     )
-    differs = False
+    differs, elsewhere = False, []
     if both:
         looked = yield from answer_of(Lookup(both), NumbersLooked)
-        for sample, stored, _ in looked.found:
+        for sample, stored, removed in looked.found:
+            if stored is None and not removed:
+                elsewhere.append(sample)
             if stored is None or stored.stamped:
                 continue
             if (stored.ntp64, stored.timestamp_id) == (sample.ntp64, sample.timestamp_id):
                 return True
             differs = True
+    differs = differs or (yield from is_of_another_key(numbering, elsewhere))
     newest = numbering.newest_held
     if differs or any(s.sn <= newest and is_later(s, numbering.newest_ntp64) for s in samples):
         return False
@@ -146,6 +144,40 @@ def was_removed(numbering: Numbering, samples: Sequence[Sample]) -> Conversation
     renamed = tuple(msgspec.structs.replace(one, epoch=numbering.epoch) for one in samples)
     looked = yield from answer_of(Lookup(renamed), NumbersLooked)
     return all(found.removed for found in looked.found)
+
+
+def compared(other: Numbering, samples: Iterable[Sample]) -> Conversation[bool | None]:
+    """Tell whether samples are held under another epoch, all of them; None: not to be told.
+
+    A number has one key: what is held under another is another sample.
+    """
+    held = other.window.held
+    both = [s for s in samples if s.sn in held and s.ntp64 and not s.stamped]
+    if not both:
+        return None
+    renamed = tuple(msgspec.structs.replace(sample, epoch=other.epoch) for sample in both)
+    looked = yield from answer_of(Lookup(renamed), NumbersLooked)
+    same, elsewhere = None, []
+    for sample, stored, removed in looked.found:
+        if stored is None and not removed:
+            elsewhere.append(sample)
+        if stored is None or stored.stamped or stored.key != sample.key:
+            continue
+        if not are_twins(sample, stored):
+            return False
+        same = True
+    differs = same is None and (yield from is_of_another_key(other, elsewhere))
+    return False if differs else same
+
+
+def is_of_another_key(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[bool]:
+    """Tell whether a number that is held under one of these samples' numbers has another key."""
+    for sample in samples[:_NEIGHBOURS_MAX]:
+        question = Numbers(sample.source, numbering.epoch, sample.sn, sample.sn, _NEIGHBOURS_MAX)
+        stored = (yield from answer_of(question, NumbersFound)).samples
+        if stored and all(one.key != sample.key and not one.stamped for one in stored):
+            return True
+    return False
 
 
 def came_before(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[bool]:

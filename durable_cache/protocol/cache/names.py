@@ -9,7 +9,6 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
 from durable_cache.model.sequence import EPOCH_UNKNOWN
-from durable_cache.protocol.cache.fitting import is_unnamed
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.wire import Incarnation
 
@@ -104,6 +103,12 @@ def of_live_runs(batch: SampleBatch, known_of: KnownOf) -> SampleBatch:
         for sample in batch
         if known[sample.source].doubt is None
     )
+
+
+def is_unnamed(numbering: Numbering) -> bool:
+    """Tell whether something is held without an epoch, of a run that nobody declared."""
+    unknown = numbering.epoch == EPOCH_UNKNOWN and not numbering.declared
+    return unknown and bool(numbering.window.held)
 
 
 def are_twins(first: Sample, second: Sample) -> bool:
