@@ -114,9 +114,9 @@ class Takeovers:
         for member in sorted(returned):
             for position in _ever([*stands, *self._left]):
                 first = self._first_since(member, returned, position)
-                last = position.confirmed_to
-                if first is not None and first <= last:
-                    found.append(Twice(member, position.source, first, last))
+                if first is not None:  # also behind one that is open still
+                    since = _confirmed(position).clip(first, position.reached)
+                    found += [Twice(member, position.source, *run) for run in since]
             sharing.forget(member)
         self._taken = {
             member: self._taken[member] for member in sharing.gone.keys() & self._taken.keys()

@@ -105,7 +105,8 @@ def test_what_was_confirmed_since_an_owner_was_taken_for_dead_is_told_when_it_re
     assert takeovers.compare(sharing, [position(source, 6)]) == [], "nobody is back"
     sharing.see(OTHER, views[OTHER], alive=True)
     stands = [position(source, 9, (8, 8)), position(owned_by(OWN, OWN, OTHER), 3)]
-    assert takeovers.compare(sharing, stands) == [Twice(OTHER, source, 5, 7)]
+    told = [Twice(OTHER, source, 5, 7), Twice(OTHER, source, 9, 9)]
+    assert takeovers.compare(sharing, stands) == told, "also behind what is open still"
     assert takeovers.compare(sharing, stands) == [], "it is told once"
 
 
