@@ -51,7 +51,8 @@ class BehindTokens:
     """The tokens that wait, by source, with the live events behind each; at most `samples_max`.
 
     Samples beyond it are let go, their numbers awaited. A token counts as a sample, and so does
-    that it went; where there is no room, one behind which nothing came gives its place to the next.
+    that it went; where there is no room, one behind which nothing came gives its place to the next,
+    but for what says that a token went which waits.
     """
 
     def __init__(self, samples_max: int) -> None:
@@ -63,7 +64,8 @@ class BehindTokens:
     def begin(self, seen: EpochDeclared | TokenGone) -> None:
         """Let a token wait, or that it went, behind those of its source that wait already."""
         waiting = self._waiting.setdefault(seen.source, [])
-        if waiting and self.held >= self._samples_max and not waiting[-1].shown:
+        full = self.held >= self._samples_max
+        if full and waiting and not waiting[-1].shown and not _ends_one(waiting):
             waiting[-1].seen = seen
         else:
             waiting.append(_Since(seen))
@@ -123,3 +125,10 @@ class BehindTokens:
             return False
         waiting[-1].refused.add(*refused)
         return True
+
+
+def _ends_one(waiting: list[_Since]) -> bool:
+    """Tell whether the last that waits says that a token went which waits before it."""
+    last = waiting[-1].seen
+    before = (one.seen.incarnation for one in waiting[:-1])
+    return isinstance(last, TokenGone) and last.incarnation in before

@@ -91,6 +91,18 @@ def test_that_a_token_went_which_waits_is_seen_in_its_turn() -> None:
     assert of_run(cache, ONE, 2) == {}, "no token is shown: it waits for the next"
 
 
+def test_that_a_token_went_keeps_its_place_where_there_is_no_room() -> None:
+    cache = doubting(samples_max=2)
+    cache.give(TokenGone(ONE, "00000001", cache.now))
+    cache.take(run_of(ONE, 0, 0, run=1))
+    cache.give(TokenGone(ONE, "00000002", cache.now))
+    token(cache, ONE, EPOCH + 2, "00000003")
+    cache.answer_all()
+    cache.give(TokenGone(ONE, "00000003", cache.now))
+    cache.take(run_of(ONE, 0, 0, seconds=20, run=2))
+    assert of_run(cache, ONE, 2) == {}, "no token is shown: it waits for the next"
+
+
 @pytest.mark.parametrize("what", ["sample", "refused", "heartbeat"])
 def test_what_waited_for_its_source_to_be_read_waits_for_a_token_from_then_on(what: str) -> None:
     """The index was away, and the token came behind it (seed 82706)."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
-from durable_cache.protocol.cache.names import are_twins, is_unnamed
+from durable_cache.protocol.cache.events import Found
+from durable_cache.protocol.cache.names import are_twins, is_unnamed, under
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
     Conversation,
@@ -105,15 +104,10 @@ def belongs(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[boo
     if any(sample.stamped or not sample.ntp64 for sample in samples):
         return None
     held = numbering.window.held
-    both = tuple(
-        msgspec.structs.replace(sample, epoch=numbering.epoch)
-        for sample in samples
-        if sample.sn in held
-    )
+    both = [sample for sample in samples if sample.sn in held]
     differs, elsewhere = False, []
     if both:
-        looked = yield from answer_of(Lookup(both), NumbersLooked)
-        for sample, stored, removed in looked.found:
+        for sample, stored, removed in (yield from _looked_up(numbering, both)):
             if stored is None and not removed:
                 elsewhere.append(sample)
             if stored is None or stored.stamped:
@@ -141,9 +135,14 @@ def was_removed(numbering: Numbering, samples: Sequence[Sample]) -> Conversation
     held, began = numbering.window.held, ntp64_from_ns(frame_start_ns(numbering.epoch))
     if not numbering.incarnation or not all(s.sn in held and s.ntp64 >= began for s in samples):
         return False
-    renamed = tuple(msgspec.structs.replace(one, epoch=numbering.epoch) for one in samples)
-    looked = yield from answer_of(Lookup(renamed), NumbersLooked)
-    return all(found.removed for found in looked.found)
+    found = yield from _looked_up(numbering, samples)
+    return all(one.removed for one in found)
+
+
+def _looked_up(numbering: Numbering, samples: Iterable[Sample]) -> Conversation[Sequence[Found]]:
+    """Return what is stored of a run under the numbers and the keys of samples."""
+    looked = yield from answer_of(Lookup(tuple(under(numbering.epoch, samples))), NumbersLooked)
+    return looked.found
 
 
 def compared(other: Numbering, samples: Iterable[Sample]) -> Conversation[bool | None]:
@@ -155,10 +154,8 @@ def compared(other: Numbering, samples: Iterable[Sample]) -> Conversation[bool |
     both = [s for s in samples if s.sn in held and s.ntp64 and not s.stamped]
     if not both:
         return None
-    renamed = tuple(msgspec.structs.replace(sample, epoch=other.epoch) for sample in both)
-    looked = yield from answer_of(Lookup(renamed), NumbersLooked)
     same, elsewhere = None, []
-    for sample, stored, removed in looked.found:
+    for sample, stored, removed in (yield from _looked_up(other, both)):
         if stored is None and not removed:
             elsewhere.append(sample)
         if stored is None or stored.stamped or stored.key != sample.key:

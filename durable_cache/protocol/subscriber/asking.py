@@ -48,5 +48,5 @@ def _in_doubt(ended: Numbering, begun: Numbering) -> int:
     It is the first that was passed on: an answer gives it by the name of its run (ADR 0204). -1
     where there is no such doubt.
     """
-    doubtful = bool(begun.incarnation) and not (ended.incarnation or ended.declared)
+    doubtful = bool(begun.incarnation) and not ended.is_named
     return ended.began[0] if doubtful and ended.began is not None else -1

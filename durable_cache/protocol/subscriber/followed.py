@@ -100,7 +100,7 @@ class Followed:
         """
         head = self.head
         runs = (*reversed(self.numberings), *filter(None, (self.ended,)))
-        nameless = not any(run.incarnation or run.declared for run in runs)
+        nameless = not any(run.is_named for run in runs)
         if head is None or head.next_sn is None or not self.live or not nameless:
             return epoch, False
         if epoch and any(run.epoch == epoch for run in runs):
@@ -348,7 +348,7 @@ class Followed:
         """
         while incarnation and len(self.numberings) > 1:
             before, begun = self.numberings[-2:]
-            nameless = not (begun.declared or begun.incarnation) and begun.is_at_its_first
+            nameless = not begun.is_named and begun.is_at_its_first
             if not nameless or epoch >= begun.epoch:
                 return
             if not before.could_be(epoch, incarnation):
@@ -423,7 +423,7 @@ class Followed:
         if incarnation in self.seen:
             return False
         for run in self.numberings if self.ended is None else (self.ended, *self.numberings):
-            if not (run.incarnation or run.declared) and any(map(run.has_passed_on, samples)):
+            if not run.is_named and any(map(run.has_passed_on, samples)):
                 run.epoch, run.incarnation = epoch, incarnation
                 self.remember(incarnation, epoch)
                 return True

@@ -188,9 +188,8 @@ class Numbering:
 
     def lies_among(self, sample: Sample) -> bool:
         """Tell whether a sample lies among those that were passed on, by its number and time."""
-        first, since = self.began or (0, 0)
-        within = since - RESTART_NTP64 <= sample.ntp64 <= self.newest_ntp64
-        return first <= sample.sn and (within or sample.stamped)
+        until_now = sample.stamped or sample.ntp64 <= self.newest_ntp64
+        return until_now and self.began_before(sample)
 
     def has_passed_on(self, sample: Sample) -> bool:
         """Tell whether a sample is one that was passed on, by its publisher's time."""
@@ -200,7 +199,7 @@ class Numbering:
     def began_before(self, sample: Sample) -> bool:
         """Tell whether a sample is none of before the first that was passed on."""
         first, since = self.began or (0, 0)
-        return first <= sample.sn and since - RESTART_NTP64 <= sample.ntp64
+        return first <= sample.sn and (sample.stamped or since - RESTART_NTP64 <= sample.ntp64)
 
     def began_after(self, sample: Sample) -> bool:
         """Tell whether a sample is older than all of this run."""
@@ -477,7 +476,7 @@ class Numbering:
         name = names.get((sample.source, sample.epoch), "")
         if name and self.incarnation:
             return name == self.incarnation
-        if sample.epoch and sample.epoch == self.epoch and (self.declared or self.incarnation):
+        if sample.epoch and sample.epoch == self.epoch and self.is_named:
             return True
         if alone and sample.epoch == self.declared_epoch:
             return True

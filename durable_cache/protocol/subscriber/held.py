@@ -357,7 +357,7 @@ def _copy(sample: Sample) -> tuple[int, int]:
 def _is_foreign(followed: Followed) -> bool:
     """Tell whether no token names the run that is followed, or the one before."""
     runs = (followed.ended, followed.head)
-    return not any(run is None or run.incarnation or run.declared for run in runs)
+    return not any(run is None or run.is_named for run in runs)
 
 
 def _repeats(ended: Numbering, sample: Sample) -> bool:
