@@ -37,7 +37,8 @@ from durable_cache.testing.network import LocalNetwork, wait_until
 
 POSITIONS = "@durable/v1/default/consumers/**"
 SHARED = ConsumerOptions(level="memory", confirm_seconds=0.01, members_max=3, handover_seconds=0.5)
-SOURCES = 8
+SOURCES = 16
+"""Each member draws its identity, and chance shares them out: of eight, one had all once."""
 
 
 @pytest.fixture
