@@ -179,6 +179,7 @@ def test_a_consumer_that_is_killed_while_it_rewinds_delivers_all_behind_that_aga
     publishing = Publishing(network)
     try:
         with program_in(tmp_path, network, log, "rewinds") as program:
+            wait_until(lambda: "rewound " in log.read_text(), 60, "a rewind that came to its end")
             for _ in range(KILLS_WHILE_REWINDING):
                 time.sleep(0.3 + chance.random() * 0.7)
                 program.kill()
@@ -196,7 +197,7 @@ def test_a_consumer_that_is_killed_while_it_rewinds_delivers_all_behind_that_aga
         publishing.close()
         cache.close()
     rewinds = [check_rewound(log.read_text(), key) for key in put]
-    assert sum(rewinds) > 0, "some rewind came to its end"
+    assert sum(rewinds) > 0
 
 
 def check_rewound(told: str, key: str) -> int:
