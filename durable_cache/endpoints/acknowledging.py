@@ -1,12 +1,12 @@
-"""Tells publishers which of their numbers are durable."""
+"""Tells publishers which of their numbers are durable, and subscribers what came behind a token."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
 
-from durable_cache.endpoints.session import Listening, Session, ZError, put_own
-from durable_cache.model.sample import SourceId
+from durable_cache.endpoints.session import Listening, Session, ZError, beat, put_own
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.cache.events import SendAck
 from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
 from durable_cache.storage.journaled.storage import JournaledStorage
@@ -55,6 +55,10 @@ class Acknowledging:
         except ZError:
             return  # unknown to the publisher, as the protocol allows
         self.sent += 1
+
+    def announce(self, sample: Sample) -> None:
+        """Tell subscribers that a sample is here whose source shows no token."""
+        beat(self._session, sample.key, sample.source, sample.sn, stored=True)
 
     def _send_unheard(self) -> None:
         while True:

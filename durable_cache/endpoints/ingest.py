@@ -58,6 +58,7 @@ from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
+    Announce,
     Answered,
     AnswerResend,
     Arrived,
@@ -430,6 +431,8 @@ class Ingest:
                 self.acknowledging.send(
                     effect if self.fencing is None else self.fencing.acknowledged(effect)
                 )
+            case Announce(sample):
+                self.acknowledging.announce(sample)
             case AnswerResend():
                 for listener in self.on_judged:
                     listener(effect)

@@ -91,6 +91,7 @@ from durable_cache.protocol.cache.questions import (
     answer_of,
 )
 from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
+from durable_cache.runtime.announcing import Announcing
 from durable_cache.runtime.awaiting_tokens import AwaitingTokens
 from durable_cache.runtime.behind_tokens import BehindTokens
 from durable_cache.runtime.calling import Calling
@@ -163,6 +164,7 @@ class CacheCore:
         self._screen = screen
         self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
         claims = self._awaiting_tokens.claims
+        self._announcing = Announcing(self._options.engine.tokens_max, claims)
         self._calling = Calling(self._engine, claims, self._engine_takes, self._renamed)
         self._resends = Resends(
             self._engine,
@@ -313,6 +315,7 @@ class CacheCore:
                 self._take_loaded(batch, origin, now)
             case TokenGone(source, incarnation):
                 self._awaiting_tokens.gone(source, incarnation)
+                self._announcing.gone(source)
             case EpochDeclared(source):
                 yield from self._load((source,))
                 waited, left_out = self._awaiting_tokens.shown(event)
@@ -348,6 +351,7 @@ class CacheCore:
             batch = self._awaiting_tokens.keep(batch, self._now)
         batch = self._within_limit(batch, origin)
         if len(batch):
+            self._announcing.note(batch, origin)
             self._engine_takes(BatchReceived(batch, origin, now))
             known = (source for source in batch.sources if not self._engine.unknown((source,)))
             twice = heard_twice(batch, map(self._engine.known, known))
@@ -441,6 +445,7 @@ class CacheCore:
                 case FetchEnded():
                     self._engine_takes(event)
                 case ResendArrived():
+                    self._announcing.note(event.batch, Origin.RESENT)
                     answer = yield from self._resends.judge(event)
                     self._effects.append(answer)
                 case NamedTwice(source):
@@ -511,8 +516,7 @@ class CacheCore:
 
     def _take_agreements(self) -> None:
         agreement = self._agreement
-        for inquiry in agreement.inquiries:
-            self._effects.append(Inquire(*inquiry))
+        self._effects += [Inquire(*inquiry) for inquiry in agreement.inquiries]
         for alias in agreement.agreed:
             self._engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))
             self._renamed(alias)
@@ -575,15 +579,12 @@ class CacheCore:
 
     def _put_out(self, output: Output) -> None:
         match output:
-            case (
-                Append()
-                | SendAck()
-                | Fetch()
-                | Verify()
-                | ReportMiss()
-                | ReportConflict()
-                | ReportAbsent()
-            ):
+            case SendAck():
+                self._effects += (output, *self._announcing.durable(output))
+            case Append(batch):
+                self._announcing.appends(batch)
+                self._effects.append(output)
+            case Fetch() | Verify() | ReportMiss() | ReportConflict() | ReportAbsent():
                 self._effects.append(output)
             case Learned(alias):
                 self._admission.moved(alias.source, alias.stored, alias.epoch)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import SampleBatch, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.events import (
     Alias,
     Append,
@@ -189,9 +189,17 @@ class AnswerResend:
     refused: tuple[ResendRefusal, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Say, on its key, that a sample is durable here whose source shows no token (ADR 0347)."""
+
+    sample: Sample
+
+
 Effect = (
     Append
     | AnswerResend
+    | Announce
     | SendAck
     | Fetch
     | Verify

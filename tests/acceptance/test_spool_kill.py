@@ -72,6 +72,15 @@ class Publishing:
         with self.process(1) as last:
             wait_until(lambda: "all acknowledged" in last.stdout, 120, "the last flush")
 
+    def await_put(self) -> None:
+        """Wait until this life has put something, too."""
+
+        def size() -> int:
+            return self._log.stat().st_size if self._log.exists() else 0
+
+        before = size()
+        wait_until(lambda: size() > before, 60, "a put of this life")
+
     @property
     def told(self) -> dict[_Place, str]:
         places = {}
@@ -122,7 +131,8 @@ def test_nothing_that_was_put_is_lost_when_the_publisher_is_killed(
     with cache_on(network, tmp_path) as cache, subscriber:
         with publishing.process(10_000_000) as process:
             for _ in range(KILLS):
-                time.sleep(0.05 + chance.random() * 0.6)
+                publishing.await_put()
+                time.sleep(chance.random() * 0.6)
                 process.kill()
                 process.start()
             process.kill()

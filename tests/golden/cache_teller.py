@@ -36,6 +36,7 @@ from durable_cache.protocol.cache.events import (
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
+    Announce,
     Answered,
     Arrived,
     Ask,
@@ -236,6 +237,8 @@ def _effect(effect: Effect) -> str:
             stays = "another" if stored is None else repr(stored.payload.decode())
             texts = f"{offered.payload.decode()!r} offered, {stays} stays"
             return f"conflict {told([offered])}: {texts}"
+        case Announce(sample):
+            return f"announce {told([sample])}"
         case ReportAbsent(sample):
             return f"held but not found: {told([sample])}"
         case ReportEpochs(alias, are_one):

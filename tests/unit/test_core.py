@@ -434,22 +434,6 @@ def test_a_publisher_that_began_anew_out_of_reach_shows_it_with_the_last_number_
     assert list(runs) == [(2, 4)]
 
 
-def test_thousands_of_gaps_of_one_source_crowd_out_none_of_another() -> None:
-    cache = DrivenCache()
-    cache.take([sample(ONE, 0), sample(ONE, 2), sample(TWO, 0)])
-    cache.take([sample(TWO, sn) for sn in range(2, 20_102, 2)])
-    assert cache.core.gaps_open == 10_051
-    cache.wait(0.1)
-    assert {miss.source for miss in cache.misses} == {TWO}
-    assert sum(miss.last - miss.first + 1 for miss in cache.misses) == 51
-    (fetch,) = (fetch for fetch in cache.fetches if fetch.source == ONE)
-    cache.give(
-        Arrived(SampleBatch([sample(ONE, 1)]), Origin.NATIVE, cache.now),
-        FetchEnded(fetch.fetch_id, cache.now),
-    )
-    assert of_run(cache, ONE, 0) == {0: RangeSet([SnRange(0, 2)])}
-
-
 # K9: a number that is known as held and is not there
 
 

@@ -13,10 +13,19 @@ from durable_cache.model.sequence import frame
 from durable_cache.protocol.cache.events import Append, EngineOptions, ReportAbsent, TokenGone
 from durable_cache.protocol.resends import RefusalReason, ResendRefusal
 from durable_cache.runtime.core import CoreOptions
-from durable_cache.runtime.effects import AnswerResend, ResendArrived
+from durable_cache.runtime.effects import Announce, AnswerResend, ResendArrived
 from durable_cache.storage.contract import Floor
 from tests.unit.driven import BEGAN_NS, DrivenCache
-from tests.unit.test_core import ONE, acknowledged, answer_fetches, of_run, run_of, token
+from tests.unit.test_core import (
+    ONE,
+    TWO,
+    acknowledged,
+    answer_fetches,
+    of_run,
+    run_of,
+    sample,
+    token,
+)
 
 EPOCH = frame(BEGAN_NS)
 NAME, OTHER_NAME = "0000aaaa", "0000bbbb"
@@ -62,6 +71,23 @@ def test_new_samples_are_stored_under_their_numbering_and_acknowledged(known: bo
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([SnRange(0, 9)])}
     assert list(acknowledged(cache, ONE)) == [(0, 9)]
     assert {ack.incarnation for ack in cache.acks} == {NAME}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_resent_of_a_publisher_that_is_gone_is_told_also_where_it_is_here(
+    known: bool,
+) -> None:
+    """Whoever resent it before may have been killed before it told subscribers (ADR 0347)."""
+    cache = living()
+    cache.take(run_of(ONE, 0, 3))
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(TWO, 0)])
+    if known:
+        resend(cache, run_of(ONE, 4, 9), claims=NOBODY)
+        cache.effects.clear()
+    resend(cache, run_of(ONE, 4, 9), claims=NOBODY)
+    told = [effect.sample.sn for effect in cache.effects if isinstance(effect, Announce)]
+    assert told == [9]
 
 
 def test_a_resend_goes_by_what_its_run_is_called_here() -> None:

@@ -99,12 +99,59 @@ def test_the_pause_after_a_question_for_nothing_doubles_up_to_its_bound() -> Non
     assert pauses == [1, 2, 4, 5, 5]
 
 
+def numberings(gaps: Gaps, *sources: SourceId) -> None:
+    """Open a gap in a numbering of its own, one after the other, for each of some sources."""
+    for at, source in enumerate(sources):
+        window = Window()
+        window.begin(0)
+        window.expect(10)
+        gaps.open(Gap(source, at, window, 10, 10, at, at))
+
+
 def test_beyond_the_bound_of_open_gaps_the_oldest_is_given_up_first() -> None:
-    gaps, window = waiting((10, 10), (20, 20), options=EngineOptions(gaps_open_max=2))
+    gaps = Gaps(EngineOptions(gaps_open_max=2))
+    numberings(gaps, SOURCE, SOURCE)
     assert gaps.expired(0) == []
-    window.expect(30)
-    gaps.open(Gap(SOURCE, 1, window, 30, 30, 0, 0))
-    assert [(gap.first, gap.last) for gap in gaps.expired(0)] == [(10, 10)]
+    numberings(gaps, SOURCE)
+    assert [gap.epoch for gap in gaps.expired(0)] == [0]
+
+
+def test_many_gaps_of_one_source_crowd_out_none_of_another() -> None:
+    gaps = Gaps(EngineOptions(gaps_open_max=3))
+    numberings(gaps, SourceId("cd34", 1), SOURCE, SOURCE, SOURCE, SOURCE)
+    assert [(gap.source, gap.epoch) for gap in gaps.expired(0)] == [(SOURCE, 1), (SOURCE, 2)]
+
+
+def test_beyond_the_bound_gaps_of_one_stretch_are_waited_for_as_one() -> None:
+    ranges = [(sn, sn) for sn in range(0, 10_000, 500)]
+    gaps, window = waiting(*ranges, options=EngineOptions(gaps_open_max=9))
+    assert len(gaps) <= 9
+    assert gaps.expired(0) == [], "none is given up for that"
+    for sn in range(10_000):
+        if (sn, sn) not in ranges:
+            window.accept(sn, sn)
+    assert {run.first for gap in gaps for run in gap.awaited()} == {sn for sn, _ in ranges}
+
+
+def test_gaps_side_by_side_become_one_where_there_are_many() -> None:
+    gaps, _ = waiting(*((sn, sn) for sn in range(1000)))
+    assert len(gaps) <= 100
+    assert asked(gaps.due(0)) == [(0, 999)]
+
+
+def test_gaps_side_by_side_that_did_not_begin_together_have_their_own_time() -> None:
+    options = EngineOptions(gap_timeout_seconds=10.0)
+    gaps, window = waiting((0, 0), options=options)
+    window.expect(1000)
+    for sn in range(1, 1001):
+        gaps.open(Gap(SOURCE, 1, window, sn, sn, sn * SECOND // 100, 0))
+    assert len(gaps) <= 100
+    for fetch in gaps.due(0):
+        gaps.ended(fetch.fetch_id, 0)
+    first, *_ = gaps.expired(12 * SECOND)
+    assert first.first == 0
+    assert first.last <= 101, "what began a second later is waited for longer"
+    assert all(gap.last < 250 for gap in gaps.expired(12 * SECOND))
 
 
 def test_a_gap_is_given_up_after_its_time_and_not_before_anybody_was_asked() -> None:

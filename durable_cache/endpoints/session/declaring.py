@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import zenoh
 from zenoh import Publisher, Query, Reliability, Session, ZError, handlers
@@ -40,6 +40,8 @@ _CHANGES_KEPT_MAX = 16_384
 """Tokens and heartbeats that wait for a subscriber that is held up by its consumer."""
 _EVENTS_WAITING_MAX = 4096
 """Tokens, heartbeats or acknowledgements between Zenoh and us; a full channel holds Zenoh up."""
+_STORED = b"\x01"
+"""What a heartbeat of a cache has attached."""
 _GONE = (ZError, RuntimeError)
 """What a channel raises when it was undeclared; the second while it is being undeclared."""
 _LENT_SECONDS_MAX = 5.0
@@ -177,18 +179,26 @@ def declare_heartbeats_polled(session: Session, key_expr: str) -> ZenohSubscribe
     return hear_polled(session, key_expr)
 
 
-def take_heartbeats(watch: ZenohSubscriber) -> Sequence[tuple[SourceId, int, int | None]]:
-    """Return each heartbeat since the last call as (source, last source_sn, first), at once.
+class Beat(NamedTuple):
+    """What a heartbeat says."""
 
-    The first is None but where a publisher of ours says what subscribers may not have heard.
-    """
+    source: SourceId
+    last_sn: int
+    first_sn: int | None
+    """From here on subscribers may not have heard it, as a publisher of ours says."""
+    stored: bool
+    """A cache says that it has it, of whichever run."""
+
+
+def take_heartbeats(watch: ZenohSubscriber) -> Sequence[Beat]:
+    """Return each heartbeat since the last call, at once."""
     return [beat for one in _polled(watch) if (beat := _heartbeat(one)) is not None]
 
 
-def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int, int | None] | None:
+def _heartbeat(sample: zenoh.Sample) -> Beat | None:
     """Read a heartbeat, 4 little-endian bytes on a native publisher's token key.
 
-    Ours may have 4 more, as an attachment, which native subscribers do not look at.
+    Ours may have an attachment, which native subscribers do not look at: 4 more, or a cache's 1.
     """
     payload = sample.payload
     if len(payload) != 4 or sample.kind != PUT:
@@ -199,24 +209,32 @@ def _heartbeat(sample: zenoh.Sample) -> tuple[SourceId, int, int | None] | None:
     except ValueError:
         return None
     last = int.from_bytes(payload.to_bytes(), "little")
-    attached = sample.attachment
-    first = None
-    if attached is not None and len(attached) == 4:
-        first = int.from_bytes(attached.to_bytes(), "little")
-    return source, last, first if first is None or first <= last else None
+    attached = b"" if sample.attachment is None else sample.attachment.to_bytes()
+    first = int.from_bytes(attached, "little") if len(attached) == 4 else None
+    if first is not None and first > last:
+        first = None
+    return Beat(source, last, first, attached == _STORED)
 
 
 def beat(
-    session: Session, key_expr: str, source: SourceId, last_sn: int, first_sn: int | None = None
+    session: Session,
+    key_expr: str,
+    source: SourceId,
+    last_sn: int,
+    first_sn: int | None = None,
+    *,
+    stored: bool = False,
 ) -> None:
     """Say which number a source published last, as a native publisher's heartbeat does.
 
-    `first_sn` is where begins what subscribers may not have heard. Lost where the network is away.
+    `first_sn` is where begins what subscribers may not have heard; `stored`: a cache says so, of
+    whichever run. Lost where the network is away.
     """
     key = f"{key_expr}/@adv/pub/{source.zid}/{source.eid}/_/_"
     try:
         first = None if first_sn is None else first_sn.to_bytes(4, "little")
-        put_own(session, key, last_sn.to_bytes(4, "little"), first)
+        attached = _STORED if stored else first
+        put_own(session, key, last_sn.to_bytes(4, "little"), attached)
     except ZError:
         return
 
@@ -226,13 +244,14 @@ def declare_heartbeats(
 ) -> ZenohSubscriber:
     """Call `callback(source, last source_sn)` for each native heartbeat, on a thread of its own.
 
-    A heartbeat is 4 little-endian bytes on the publisher's token key; anything else is ignored.
+    A heartbeat is 4 little-endian bytes on the publisher's token key; anything else is ignored, and
+    what another cache says of its own: caches compare with each other.
     """
 
     def beat(sample: zenoh.Sample) -> None:
         heard = _heartbeat(sample)
-        if heard is not None:
-            callback(*heard[:2])
+        if heard is not None and not heard.stored:
+            callback(heard.source, heard.last_sn)
 
     channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)
     subscriber = session.declare_subscriber(key_expr, channel)

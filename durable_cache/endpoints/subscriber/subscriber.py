@@ -474,8 +474,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 self._met_caches[key] = time.time_ns()
                 if not self._known_caches:
                     yield AnswerersGone(moment_now())
-        for source, last, first in take_heartbeats(self._heartbeats) if looks_around else ():
-            yield HeartbeatReceived(source, last, moment_now(), first)
+        for beat in take_heartbeats(self._heartbeats) if looks_around else ():
+            source, last, first, stored = beat
+            yield HeartbeatReceived(source, last, moment_now(), first, stored)
 
     def _meet(self, key: str) -> tuple[bool, int | None]:
         """Tell whether the token of a cache was never seen, as far as is known, or when it went."""

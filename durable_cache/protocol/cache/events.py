@@ -49,7 +49,7 @@ class EngineOptions:
     losses_max: int = 10_000
     """Sources whose losses are counted one by one; those of further ones are counted together."""
     gaps_open_max: int = 10_000
-    """Gaps waited for at once; beyond it the oldest is given up first."""
+    """Gaps awaited at once; beyond it those near each other are one, and then the oldest go."""
     recovery_delay_seconds: float = 0.02
     """Reordering between links is shorter than this; asking sooner would be for nothing."""
     fetch_retry_seconds: float = 0.25

@@ -8,9 +8,10 @@ is over and no fetch for it is under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count, islice
+from operator import attrgetter
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SourceId
@@ -18,12 +19,17 @@ from durable_cache.model.window import Window
 from durable_cache.protocol.cache.events import EngineOptions, Fetch
 
 _SECOND_NS = 1_000_000_000
+_LAST = attrgetter("last")
 _NEAR = 128
 """So many numbers that are here already cost less to get once more than another question."""
 _STRETCH = 4096
 """What one question asks for at most where it joins gaps: a page of small samples."""
 _GRACE = 2
 """A fetch that never ends is given up after so many gap timeouts."""
+_MANY = 100
+"""So many gaps are looked through at every step without a thought."""
+_PART = 0.1
+"""Gaps that began within the same such part of the gap timeout may be given up together."""
 
 
 class GapState(Enum):
@@ -80,6 +86,10 @@ class Gap:
 class Gaps:
     """The open gaps of all windows of a cache; bounded by `gaps_open_max`.
 
+    While nothing can be stored every batch opens a gap, and none can be given up. Gaps that lie
+    side by side are waited for as one, therefore, and beyond the bound those of one stretch of a
+    numbering (ADR 0346). Then the oldest are given up first.
+
     `shows_run` tells, for a source and a number, which number that is here is to be asked of its
     publisher with what follows, so that it shows which run that is of.
     """
@@ -94,6 +104,7 @@ class Gaps:
         self._gaps: list[Gap] = []
         self._fetching: dict[int, list[Gap]] = {}
         self._ids = count(1)
+        self._join_above = min(_MANY, options.gaps_open_max)
 
     def __len__(self) -> int:
         return len(self._gaps)
@@ -111,6 +122,23 @@ class Gaps:
     def open(self, gap: Gap) -> None:
         """Begin to wait for a range."""
         self._gaps.append(gap)
+        if len(self._gaps) > self._join_above:
+            self._join()
+
+    def _join(self) -> None:
+        """Wait for gaps as one; and not again before there are many more."""
+        part_ns = max(1, round(_PART * self._options.gap_timeout_seconds * _SECOND_NS))
+
+        def is_beside(first: Gap, last: int, gap: Gap) -> bool:
+            together = gap.opened_ns // part_ns == first.opened_ns // part_ns
+            return together and gap.first <= last + 1
+
+        self._gaps = _joined(self._gaps, is_beside)
+        most = self._options.gaps_open_max
+        if len(self._gaps) > most:
+            self._gaps = _joined(self._gaps, _is_of_one_stretch)
+        held = len(self._gaps)
+        self._join_above = max(min(max(_MANY, 2 * held), most), held + held // 10)
 
     def covers(self, window: Window, first: int, last: int) -> bool:
         """Tell whether one open gap awaits a whole range already."""
@@ -177,7 +205,7 @@ class Gaps:
         over = {id(gap) for gap in given_up}
         waiting = (gap for gap in self._gaps if gap.state is GapState.OPEN and id(gap) not in over)
         due = [gap for gap in waiting if gap.due_ns <= now_ns]
-        return [self._fetch(together) for together in islice(_neighbours(due), room)]
+        return [self._fetch(together) for together in islice(_together(due, _is_near), room)]
 
     def _fetch(self, together: list[Gap]) -> Fetch:
         for gap in together:
@@ -236,8 +264,16 @@ class Gaps:
         return min(times, default=None)
 
 
-def _neighbours(gaps: Iterable[Gap]) -> Iterator[list[Gap]]:
-    """Yield gaps together that one question may ask for: of one numbering, near each other."""
+def _is_of_one_stretch(first: Gap, _last: int, gap: Gap) -> bool:
+    return gap.last - first.first < _STRETCH
+
+
+def _is_near(first: Gap, last: int, gap: Gap) -> bool:
+    return gap.first - last <= _NEAR and _is_of_one_stretch(first, last, gap)
+
+
+def _together(gaps: Iterable[Gap], belongs: Callable[[Gap, int, Gap], bool]) -> Iterator[list[Gap]]:
+    """Yield gaps of one numbering that belong together: each to the first, and to their end."""
     windows: dict[int, list[Gap]] = {}
     for gap in gaps:
         windows.setdefault(id(gap.window), []).append(gap)
@@ -245,10 +281,33 @@ def _neighbours(gaps: Iterable[Gap]) -> Iterator[list[Gap]]:
         together: list[Gap] = []
         last = -1
         for gap in sorted(of_one, key=lambda gap: gap.first):
-            apart = gap.first - last > _NEAR
-            if together and (apart or gap.last - together[0].first >= _STRETCH):
+            if together and not belongs(together[0], last, gap):
                 yield together
                 together = []
             together.append(gap)
             last = max(last, gap.last)
         yield together
+
+
+def _joined(gaps: list[Gap], belongs: Callable[[Gap, int, Gap], bool]) -> list[Gap]:
+    """Return those that belong together as one each, oldest first; not what is asked for now."""
+    waiting = [gap for gap in gaps if gap.state is GapState.OPEN]
+    asked = [gap for gap in gaps if gap.state is not GapState.OPEN]
+    joined = [_as_one(together) for together in _together(waiting, belongs)]
+    return sorted([*asked, *joined], key=lambda gap: gap.opened_ns)
+
+
+def _as_one(together: list[Gap]) -> Gap:
+    """Return a gap for several, given up when the last of them would be; none is asked later."""
+    first, *more = together
+    if not more:
+        return first
+    return replace(
+        first,
+        last=max(map(_LAST, together)),
+        opened_ns=max(gap.opened_ns for gap in together),
+        due_ns=min(gap.due_ns for gap in together),
+        pause_ns=min(gap.pause_ns for gap in together),
+        fetches=min(gap.fetches for gap in together),
+        answered=all(gap.answered for gap in together),
+    )

@@ -115,9 +115,15 @@ class ArrivingEngine:
                     self._tell(run, sample.source, sample.sn)
             case Declared():
                 self._declared(event)
-            case HeartbeatReceived(source, source_sn):
+            case HeartbeatReceived(source, source_sn, stored=False):
                 self._heartbeat(source, source_sn)
-            case TokenGone() | AnswererAppeared() | AnswerersGone() | TimePassed():
+            case (
+                HeartbeatReceived()
+                | TokenGone()
+                | AnswererAppeared()
+                | AnswerersGone()
+                | TimePassed()
+            ):
                 pass
             case Fetched() | FetchFailed() | HistoryPage() | HistoryFailed() | BeginningTold():
                 pass  # nothing is asked

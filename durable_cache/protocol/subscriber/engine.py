@@ -488,6 +488,9 @@ class SubscriberEngine:
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
+        if event.stored:
+            self._tails.told(event.source, event.now.monotonic_ns)
+            return
         recovery = self._options.recovery
         if recovery and not self.reads_history:
             self._sources.begin_with(event.source, event.first_sn)

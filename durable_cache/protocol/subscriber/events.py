@@ -203,6 +203,8 @@ class HeartbeatReceived:
     now: Moment
     first_sn: int | None = None
     """From here on subscribers may not have heard it, and caches hold it; None where unsaid."""
+    stored: bool = False
+    """A cache says so, of whichever run: it has it since the token went (ADR 0347)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ was asked for all that follows its last number:
   `token_wait_seconds` later, for routers behind a link that healed know tokens before they know
   whom to ask;
 - when `token_wait_seconds` passed without it, for then the publisher ended;
-- when a cache appears, for before nobody may have been there to answer.
+- when a cache appears, for before nobody may have been there to answer;
+- when a cache says that it has something of it since: what it takes for a late sample waits there
+  for the next token, and what a publisher did not live to send is sent by its next life (ADR 0347).
 
 So is a run that is ours, by its token or as nobody had anything of it when all history was read
 (ADR 0298), and of which nothing came when a cache is in
@@ -132,6 +134,11 @@ class Tails:
             doubt.ended.clear()
             self._ask_at(source, now_ns)
 
+    def told(self, source: SourceId, now_ns: int) -> None:
+        """Ask for a source, for a cache has more of it since its token went (ADR 0347)."""
+        if self._options.recovery:
+            self._doubt([source], now_ns)
+
     def began(self, source: SourceId, now_ns: int) -> None:
         """Doubt a source whose run begins here just when a link healed: of it nothing may come."""
         followed = self._sources.known(source)
@@ -200,9 +207,14 @@ class Tails:
         elif numbering is None and now_ns < doubt.sure_ns and doubt.ended:
             doubt.ended.clear()
             self._ask_at(source, doubt.sure_ns)
-        elif numbering is None:
+        elif numbering is None and not (reading and followed is None):
             self._drop(source)
-        elif reading or numbering.fetch is not None or numbering.opened_ns is not None:
+        elif (
+            numbering is None
+            or reading
+            or numbering.fetch is not None
+            or numbering.opened_ns is not None
+        ):
             self._ask_at(source, now_ns + doubt.pause_ns)
         else:
             first = asked_from(numbering)

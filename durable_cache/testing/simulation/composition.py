@@ -41,6 +41,7 @@ from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
+    Announce,
     Answered,
     AnswerResend,
     Arrived,
@@ -58,12 +59,17 @@ from durable_cache.storage.contract import Floor, Page, Retention
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.aligning import SimAligning
 from durable_cache.testing.simulation.media import SimBackend, SimIndex, SimJournal
-from durable_cache.testing.simulation.publishers import Heartbeat, PublisherToken
+from durable_cache.testing.simulation.publishers import Heartbeat, Listener, PublisherToken
 
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
 
 RemovedT = TypeVar("RemovedT")
+_OCCURS = {
+    AnswerResend: "resend answered",
+    ReportConflict: "conflict",
+    ReportAbsent: "held but not found",
+}
 _FRESH_FRAMES = 3
 """As the shell of the real thing has it."""
 _HAND_SECONDS = 0.01
@@ -211,20 +217,29 @@ class Composition:
                 cache.world.occur("cache asks for other names")
                 ended = partial(self._inquired, inquiry_id, self._given_refused)
                 cache.fetch(source, first, last, ended)
-            case AnswerResend():
-                cache.world.occur("resend answered")
+            case Announce(sample):
+                self._announce(sample)
             case ReportMiss():
                 for report in cache.on_miss:
                     report(effect)
-            case ReportConflict():
-                cache.world.occur("conflict")
-            case ReportAbsent():
-                cache.world.occur("held but not found")
+            case AnswerResend() | ReportConflict() | ReportAbsent():
+                cache.world.occur(_OCCURS[type(effect)])
             case ReportEpochs():
                 self._judged(effect)
             case _:
                 assert_never(effect)
         return None
+
+    def _announce(self, sample: Sample) -> None:
+        cache = self._cache
+        publication = cache.truth.of(sample)
+        if publication is None:
+            return
+        cache.world.occur("a cache tells of a last number")
+        beat = Heartbeat(sample.source, sample.sn, publication.numbering, stored=True)
+        for node in list(cache.network.nodes.values()):
+            if isinstance(node, Listener) and node.key_expr.matches(sample.key):
+                cache.network.tell(cache.name, node.name, partial(node.beaten, beat))
 
     def _judged(self, report: ReportEpochs) -> None:
         self._cache.world.occur("epochs agreed" if report.are_one else "epochs differ")

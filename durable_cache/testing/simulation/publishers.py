@@ -76,6 +76,8 @@ class Heartbeat:
     sn: int
     numbering: Numbering
     """Of which run it is, as only the truth knows."""
+    stored: bool = False
+    """A cache says so."""
 
 
 @dataclass(frozen=True, slots=True)

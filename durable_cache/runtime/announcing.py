@@ -1,0 +1,73 @@
+"""What subscribers are told of sources that show no token (ADR 0347).
+
+A subscriber asks for the last numbers of a source when its token has gone, once. What a cache
+stores after that, nothing shows: no later number comes. So the cache says when it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.protocol.cache.events import Origin, SendAck
+from durable_cache.runtime.effects import Announce
+
+
+class Announcing:
+    """The last sample of each key of what is not durable yet of such sources.
+
+    That is what came behind its token or is resent, and what was on its way to the journal as the
+    token went. At most `keys_max` keys, and as many sources, are kept; the oldest source is dropped
+    where there is no room.
+    """
+
+    def __init__(self, keys_max: int, claims: Callable[[SourceId], Collection[str]]) -> None:
+        """`claims(source)` are the incarnations that live tokens name."""
+        self._keys_max, self._claims = keys_max, claims
+        self._last: dict[SourceId, dict[str, Sample]] = {}
+        self._held = 0
+        self._appending = SampleBatch(())
+        self._gone: dict[SourceId, None] = {}
+        """Sources whose token went since the last append began."""
+
+    def note(self, batch: SampleBatch, origin: Origin) -> None:
+        """See samples come in."""
+        if origin in (Origin.LATE, Origin.RESENT):
+            self._note(batch)
+
+    def gone(self, source: SourceId) -> None:
+        """See a token go."""
+        self._gone[source] = None
+        if len(self._gone) > self._keys_max:
+            del self._gone[next(iter(self._gone))]
+        self._note(one for one in self._appending if one.source == source)
+
+    def appends(self, batch: SampleBatch) -> None:
+        """See that the storage is asked to keep samples, which it answers with `SendAck`s."""
+        self._appending = batch
+        if self._gone:
+            self._note(one for one in batch if one.source in self._gone)
+            self._gone.clear()
+
+    def durable(self, ack: SendAck) -> Iterator[Announce]:
+        """Yield what to say now that some numbers of a source are durable."""
+        last = self._last.get(ack.source)
+        if last is None:
+            return
+        for key, sample in list(last.items()):
+            if any(run.first <= sample.sn <= run.last for run in ack.runs):
+                del last[key]
+                self._held -= 1
+                if not self._claims(ack.source):
+                    yield Announce(sample)
+        if not last:
+            del self._last[ack.source]
+
+    def _note(self, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            last = self._last.setdefault(sample.source, {})
+            self._held += sample.key not in last
+            if sample.key not in last or last[sample.key].sn < sample.sn:
+                last[sample.key] = sample
+            while self._held > self._keys_max:
+                self._held -= len(self._last.pop(next(iter(self._last))))

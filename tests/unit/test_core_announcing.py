@@ -1,0 +1,90 @@
+"""What a cache tells subscribers of a source whose token has gone (ADR 0347).
+
+They ask for its last numbers a second after its token went, and not again.
+"""
+
+from __future__ import annotations
+
+from durable_cache.model.sequence import frame
+from durable_cache.protocol.cache.events import EpochDeclared, Origin
+from durable_cache.runtime.effects import Announce, TokenGone
+from tests.unit.driven import BEGAN_NS, DrivenCache
+from tests.unit.test_core import ONE, TWO, run_of, sample
+
+EPOCH, NAME = frame(BEGAN_NS), "c09aa21f"
+
+
+def declared(cache: DrivenCache, name: str = NAME) -> EpochDeclared:
+    return EpochDeclared(ONE, EPOCH, True, cache.now, name)
+
+
+def told(cache: DrivenCache) -> list[tuple[str, int]]:
+    """Return of which keys something was told, and up to which number."""
+    return [
+        (effect.sample.key, effect.sample.sn)
+        for effect in cache.effects
+        if isinstance(effect, Announce)
+    ]
+
+
+def followed() -> DrivenCache:
+    cache = DrivenCache()
+    cache.give(declared(cache))
+    cache.take(run_of(ONE, 0, 3))
+    return cache
+
+
+def test_what_came_behind_the_token_of_its_source_is_told_once_it_is_durable() -> None:
+    cache = followed()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(ONE, 4)])
+    cache.wait(0.5)
+    assert told(cache) == [], "it may be the first of the next run"
+    cache.appends = False
+    cache.wait(1.0)
+    assert told(cache) == []
+    cache.answer_all()
+    assert told(cache) == [("k", 4)]
+
+
+def test_what_was_on_its_way_to_the_disk_as_the_token_went_is_told() -> None:
+    cache = followed()
+    cache.appends = False
+    cache.take([sample(ONE, 4), sample(TWO, 0)])
+    cache.take([sample(ONE, 5)])
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.answer_one()
+    assert told(cache) == [("k", 4)]
+    cache.answer_all()
+    assert told(cache) == [("k", 4), ("k", 5)]
+
+
+def test_nothing_is_told_of_a_source_whose_token_is_there() -> None:
+    cache = followed()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(ONE, 4)])
+    cache.wait(0.5)
+    cache.give(declared(cache))
+    cache.wait(2)
+    assert told(cache) == []
+    cache.take(run_of(ONE, 5, 9))
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.wait(2)
+    assert told(cache) == [], "all of it was durable when its token went"
+
+
+def test_of_each_key_the_last_number_is_told() -> None:
+    cache = followed()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(ONE, 4), sample(ONE, 5, key="l"), sample(ONE, 6), sample(ONE, 7, key="l")])
+    cache.wait(1.5)
+    assert sorted(told(cache)) == [("k", 6), ("l", 7)]
+
+
+def test_what_others_give_of_it_later_is_not_told() -> None:
+    cache = followed()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(TWO, 0)])
+    cache.take(run_of(ONE, 4, 9), Origin.ALIGNED)
+    cache.wait(1.5)
+    assert told(cache) == []
