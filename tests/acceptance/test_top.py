@@ -119,7 +119,9 @@ def test_from_a_storage_down_to_one_sample_and_back(endpoint: str, size: tuple[i
         await until(pilot, "lab/c;x=[bold]")
         await pilot.press("s")
         await until(pilot, "sources, of lab, lab/a | 1 row")
-        await pilot.press("escape", "escape", "s")
+        await pilot.press("escape", "escape")
+        await until(pilot, "storages | 1 row")
+        await pilot.press("s")
         await until(pilot, "sources, of lab | 3 rows")
         await pilot.press("q")
 

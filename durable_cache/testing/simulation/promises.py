@@ -399,6 +399,8 @@ class SubscriberPromise:
             last = max(last, reported.last)
         if not numbering.ended:
             last = max(numbering.published)
+        elif numbering.incarnation and numbering is self._truth.numberings[numbering.source][-1]:
+            last = max(last, self._kept_up_to(wanted))
         for publication in wanted:
             sn = publication.sample.sn
             told = self._is_told(publication)
@@ -406,6 +408,17 @@ class SubscriberPromise:
                 continue
             if first <= sn <= last:
                 self._fail(f"was neither given nor told of {Finding(numbering, sn)}")
+
+    def _kept_up_to(self, wanted: Sequence[Publication]) -> int:
+        """Return the last number that a cache has, however late it came there; -1: none.
+
+        It is owed to whoever follows a source whose token is gone, but where the newest of each key
+        are asked for (ADR 0347).
+        """
+        if self._subscriber is None or self._subscriber.plan.history:
+            return -1
+        kept = (one for one in wanted if any(one in cache.held_ns for cache in self._caches))
+        return max((one.sample.sn for one in kept), default=-1)
 
     def _is_told(self, publication: Publication) -> bool:
         """Tell whether it was reported as missed."""
