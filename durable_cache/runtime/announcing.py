@@ -49,6 +49,10 @@ class Announcing:
             self._note(one for one in batch if one.source in self._gone)
             self._gone.clear()
 
+    def answered(self) -> None:
+        """See that it was answered, by `Appended` or `AppendFailed`: nothing is on its way."""
+        self._appending = SampleBatch(())
+
     def durable(self, ack: SendAck) -> Iterator[Announce]:
         """Yield what to say now that some numbers of a source are durable."""
         last = self._last.get(ack.source)

@@ -117,6 +117,7 @@ from durable_cache.runtime.turns import in_turn
 
 _SECOND_NS = 1_000_000_000
 _OTHERS = (Origin.RECOVERED, Origin.ALIGNED)
+_ANSWERS = (Appended, AppendFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class CacheCore:
         self._busy_given = self._busy_moving = False
         self._busy_live: CoreEvent | None = None
         self._effects: list[Effect] = []
-        self._talks = Talks(self._ask)
+        self._talks = Talks(self._put_out)
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
         self._retry_live_ns = self._move_ns = self._appends_failed = 0
         self._now = Moment(0, 0)
@@ -240,6 +241,8 @@ class CacheCore:
         self._now = event.now
         self._talks.now_ns = event.now.monotonic_ns
         self.counts.losses.now_ns = event.now.unix_ns
+        if isinstance(event, _ANSWERS):
+            self._announcing.answered()
         match event:  # what comes with every batch first
             case Appended() | VerifyFailed() | Tick():
                 self._engine_takes(event)
@@ -292,9 +295,6 @@ class CacheCore:
             alias = self._to_move.popleft()
             self._busy_moving = True
             self._talks.begin(self._move(alias), partial(self._move_later, alias))
-
-    def _ask(self, ask: Ask) -> None:
-        self._effects.append(ask)
 
     def _live_failed(self, event: CoreEvent) -> None:
         """The index could not be read: what waits keeps its place and is tried again."""
@@ -577,14 +577,14 @@ class CacheCore:
         for output in self._engine.handle(event):
             self._put_out(output)
 
-    def _put_out(self, output: Output) -> None:
+    def _put_out(self, output: Output | Ask) -> None:
         match output:
             case SendAck():
                 self._effects += (output, *self._announcing.durable(output))
             case Append(batch):
                 self._announcing.appends(batch)
                 self._effects.append(output)
-            case Fetch() | Verify() | ReportMiss() | ReportConflict() | ReportAbsent():
+            case Ask() | Fetch() | Verify() | ReportMiss() | ReportConflict() | ReportAbsent():
                 self._effects.append(output)
             case Learned(alias):
                 self._admission.moved(alias.source, alias.stored, alias.epoch)

@@ -29,6 +29,7 @@ from durable_cache.storage.contract import AppendResult, Page, Storage
 from durable_cache.storage.memory import MemoryStorage
 from durable_cache.testing.network import LocalNetwork, wait_until
 from tests.integration.test_alignment import FAST, everything, feed, same, samples
+from tests.servers.zenoh_sources import connected
 
 CLOCK = int(time.time() - 60) << 32
 
@@ -146,6 +147,7 @@ def test_questions_are_answered_once_and_the_oldest_refused_beyond_the_bound(
     asked, numbers = Asked(2), list[int]()
     queryable = hear_queries(network.client(), "q", lambda query: numbers.append(asked.put(query)))
     session = network.client()
+    connected(session.declare_querier("q"))
     gets = []
     for at in range(3):
         wait_until(lambda at=at: len(numbers) == at, what="the question before")

@@ -88,3 +88,11 @@ def test_what_others_give_of_it_later_is_not_told() -> None:
     cache.take(run_of(ONE, 4, 9), Origin.ALIGNED)
     cache.wait(1.5)
     assert told(cache) == []
+
+
+def test_what_is_durable_as_the_token_goes_is_not_told_with_what_comes_behind_it() -> None:
+    cache = followed()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(ONE, 4, key="l")])
+    cache.wait(1.5)
+    assert told(cache) == [("l", 4)]
