@@ -56,9 +56,9 @@ class Acknowledging:
             return  # unknown to the publisher, as the protocol allows
         self.sent += 1
 
-    def announce(self, sample: Sample) -> None:
+    def announce(self, key_expr: str, sample: Sample) -> None:
         """Tell subscribers that a sample is here whose source shows no token."""
-        beat(self._session, sample.key, sample.source, sample.sn, stored=True)
+        beat(self._session, key_expr, sample.source, sample.sn, stored=True)
 
     def _send_unheard(self) -> None:
         while True:

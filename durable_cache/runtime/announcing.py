@@ -7,10 +7,16 @@ stores after that, nothing shows: no later number comes. So the cache says when 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import takewhile
+from operator import attrgetter
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.events import Origin, SendAck
 from durable_cache.runtime.effects import Announce
+
+_KEYS_MAX = 16
+"""Of so many keys each is told by itself; what covers more of them is told at once."""
+_SN = attrgetter("sn")
 
 
 class Announcing:
@@ -58,14 +64,22 @@ class Announcing:
         last = self._last.get(ack.source)
         if last is None:
             return
-        for key, sample in list(last.items()):
-            if any(run.first <= sample.sn <= run.last for run in ack.runs):
-                del last[key]
-                self._held -= 1
-                if not self._claims(ack.source):
-                    yield Announce(sample)
+        there = {
+            key: sample
+            for key, sample in last.items()
+            if any(run.first <= sample.sn <= run.last for run in ack.runs)
+        }
+        for key in there:
+            del last[key]
+        self._held -= len(there)
         if not last:
             del self._last[ack.source]
+        if self._claims(ack.source):
+            return
+        if len(there) > _KEYS_MAX:
+            there = {_covering(there): max(there.values(), key=_SN)}
+        for key_expr, sample in there.items():
+            yield Announce(key_expr, sample)
 
     def _note(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
@@ -75,3 +89,10 @@ class Announcing:
                 last[sample.key] = sample
             while self._held > self._keys_max:
                 self._held -= len(self._last.pop(next(iter(self._last))))
+
+
+def _covering(keys: Iterable[str]) -> str:
+    """Return a key expression that includes keys: the chunks with which all begin, and any more."""
+    columns = zip(*(key.split("/") for key in keys), strict=False)
+    shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    return "/".join(shared if shared[-1:] == ["**"] else [*shared, "**"])

@@ -191,8 +191,9 @@ class AnswerResend:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Say, on its key, that a sample is durable here whose source shows no token (ADR 0347)."""
+    """Say on a key expression that a sample of a source without a token is durable (ADR 0347)."""
 
+    key_expr: str
     sample: Sample
 
 

@@ -21,7 +21,7 @@ def declared(cache: DrivenCache, name: str = NAME) -> EpochDeclared:
 def told(cache: DrivenCache) -> list[tuple[str, int]]:
     """Return of which keys something was told, and up to which number."""
     return [
-        (effect.sample.key, effect.sample.sn)
+        (effect.key_expr, effect.sample.sn)
         for effect in cache.effects
         if isinstance(effect, Announce)
     ]
@@ -96,3 +96,11 @@ def test_what_is_durable_as_the_token_goes_is_not_told_with_what_comes_behind_it
     cache.take([sample(ONE, 4, key="l")])
     cache.wait(1.5)
     assert told(cache) == [("l", 4)]
+
+
+def test_of_many_keys_what_covers_them_is_told_once() -> None:
+    cache = followed()
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.take([sample(ONE, sn, key=f"fleet/{sn}/pose") for sn in range(4, 104)])
+    cache.wait(1.5)
+    assert told(cache) == [("fleet/**", 103)]

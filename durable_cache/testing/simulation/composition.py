@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from durable_cache.errors import DurableCacheError, StorageError
 from durable_cache.model.clock import Moment
+from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Cursor, Selection
@@ -217,8 +218,8 @@ class Composition:
                 cache.world.occur("cache asks for other names")
                 ended = partial(self._inquired, inquiry_id, self._given_refused)
                 cache.fetch(source, first, last, ended)
-            case Announce(sample):
-                self._announce(sample)
+            case Announce(key_expr, sample):
+                self._announce(KeyExpression(key_expr), sample)
             case ReportMiss():
                 for report in cache.on_miss:
                     report(effect)
@@ -230,7 +231,7 @@ class Composition:
                 assert_never(effect)
         return None
 
-    def _announce(self, sample: Sample) -> None:
+    def _announce(self, key_expr: KeyExpression, sample: Sample) -> None:
         cache = self._cache
         publication = cache.truth.of(sample)
         if publication is None:
@@ -238,7 +239,7 @@ class Composition:
         cache.world.occur("a cache tells of a last number")
         beat = Heartbeat(sample.source, sample.sn, publication.numbering, stored=True)
         for node in list(cache.network.nodes.values()):
-            if isinstance(node, Listener) and node.key_expr.matches(sample.key):
+            if isinstance(node, Listener) and node.key_expr.intersects(key_expr):
                 cache.network.tell(cache.name, node.name, partial(node.beaten, beat))
 
     def _judged(self, report: ReportEpochs) -> None:
