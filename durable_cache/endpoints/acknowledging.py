@@ -6,9 +6,10 @@ from collections import OrderedDict
 from threading import Lock
 
 from durable_cache.endpoints.session import Listening, Session, ZError, beat, put_own
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import SourceId
 from durable_cache.protocol.cache.events import SendAck
 from durable_cache.protocol.wire import Ack, ack_key, encode_ack, own_key
+from durable_cache.runtime.effects import Announce
 from durable_cache.storage.journaled.storage import JournaledStorage
 
 _RUNS_PER_ACK_MAX = 512
@@ -56,9 +57,9 @@ class Acknowledging:
             return  # unknown to the publisher, as the protocol allows
         self.sent += 1
 
-    def announce(self, key_expr: str, sample: Sample) -> None:
-        """Tell subscribers that a sample is here whose source shows no token."""
-        beat(self._session, key_expr, sample.source, sample.sn, stored=True)
+    def announce(self, told: Announce) -> None:
+        """Tell subscribers that a number is here whose source shows no token."""
+        beat(self._session, told.key_expr, told.source, told.sn, stored=True)
 
     def _send_unheard(self) -> None:
         while True:

@@ -431,8 +431,8 @@ class Ingest:
                 self.acknowledging.send(
                     effect if self.fencing is None else self.fencing.acknowledged(effect)
                 )
-            case Announce(key_expr, sample):
-                self.acknowledging.announce(key_expr, sample)
+            case Announce():
+                self.acknowledging.announce(effect)
             case AnswerResend():
                 for listener in self.on_judged:
                     listener(effect)

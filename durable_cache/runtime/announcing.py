@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import takewhile
-from operator import attrgetter
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.events import Origin, SendAck
@@ -16,11 +15,10 @@ from durable_cache.runtime.effects import Announce
 
 _KEYS_MAX = 16
 """Of so many keys each is told by itself; what covers more of them is told at once."""
-_SN = attrgetter("sn")
 
 
 class Announcing:
-    """The last sample of each key of what is not durable yet of such sources.
+    """The last number of each key of what is not durable yet of such sources.
 
     That is what came behind its token or is resent, and what was on its way to the journal as the
     token went. At most `keys_max` keys, and as many sources, are kept; the oldest source is dropped
@@ -30,7 +28,7 @@ class Announcing:
     def __init__(self, keys_max: int, claims: Callable[[SourceId], Collection[str]]) -> None:
         """`claims(source)` are the incarnations that live tokens name."""
         self._keys_max, self._claims = keys_max, claims
-        self._last: dict[SourceId, dict[str, Sample]] = {}
+        self._last: dict[SourceId, dict[str, int]] = {}
         self._held = 0
         self._appending = SampleBatch(())
         self._gone: dict[SourceId, None] = {}
@@ -65,9 +63,9 @@ class Announcing:
         if last is None:
             return
         there = {
-            key: sample
-            for key, sample in last.items()
-            if any(run.first <= sample.sn <= run.last for run in ack.runs)
+            key: sn
+            for key, sn in last.items()
+            if any(run.first <= sn <= run.last for run in ack.runs)
         }
         for key in there:
             del last[key]
@@ -77,16 +75,15 @@ class Announcing:
         if self._claims(ack.source):
             return
         if len(there) > _KEYS_MAX:
-            there = {_covering(there): max(there.values(), key=_SN)}
-        for key_expr, sample in there.items():
-            yield Announce(key_expr, sample)
+            there = {_covering(there): max(there.values())}
+        for key_expr, sn in there.items():
+            yield Announce(key_expr, ack.source, sn)
 
     def _note(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
             last = self._last.setdefault(sample.source, {})
             self._held += sample.key not in last
-            if sample.key not in last or last[sample.key].sn < sample.sn:
-                last[sample.key] = sample
+            last[sample.key] = max(sample.sn, last.get(sample.key, 0))
             while self._held > self._keys_max:
                 self._held -= len(self._last.pop(next(iter(self._last))))
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.protocol.cache.events import (
     Alias,
     Append,
@@ -191,10 +191,11 @@ class AnswerResend:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Say on a key expression that a sample of a source without a token is durable (ADR 0347)."""
+    """Say on a key expression that a number of a source without a token is durable (ADR 0347)."""
 
     key_expr: str
-    sample: Sample
+    source: SourceId
+    sn: int
 
 
 Effect = (

@@ -237,8 +237,8 @@ def _effect(effect: Effect) -> str:
             stays = "another" if stored is None else repr(stored.payload.decode())
             texts = f"{offered.payload.decode()!r} offered, {stays} stays"
             return f"conflict {told([offered])}: {texts}"
-        case Announce(_, sample):
-            return f"announce {told([sample])}"
+        case Announce(_, source, sn):
+            return f"announce {source.zid} {sn}"
         case ReportAbsent(sample):
             return f"held but not found: {told([sample])}"
         case ReportEpochs(alias, are_one):

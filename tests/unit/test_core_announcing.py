@@ -21,9 +21,7 @@ def declared(cache: DrivenCache, name: str = NAME) -> EpochDeclared:
 def told(cache: DrivenCache) -> list[tuple[str, int]]:
     """Return of which keys something was told, and up to which number."""
     return [
-        (effect.key_expr, effect.sample.sn)
-        for effect in cache.effects
-        if isinstance(effect, Announce)
+        (effect.key_expr, effect.sn) for effect in cache.effects if isinstance(effect, Announce)
     ]
 
 

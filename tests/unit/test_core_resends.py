@@ -86,7 +86,7 @@ def test_what_is_resent_of_a_publisher_that_is_gone_is_told_also_where_it_is_her
         resend(cache, run_of(ONE, 4, 9), claims=NOBODY)
         cache.effects.clear()
     resend(cache, run_of(ONE, 4, 9), claims=NOBODY)
-    told = [effect.sample.sn for effect in cache.effects if isinstance(effect, Announce)]
+    told = [effect.sn for effect in cache.effects if isinstance(effect, Announce)]
     assert told == [9]
 
 

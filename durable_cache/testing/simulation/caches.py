@@ -286,8 +286,6 @@ class SimCache(Listener):
         self._step_soon()
 
     def beaten(self, beat: Heartbeat) -> None:
-        if beat.stored:
-            return
         self._hears(beat.numbering, beat.sn, 0)
         self._queue.append(beat)
         self._step_soon()

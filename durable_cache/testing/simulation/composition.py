@@ -218,8 +218,8 @@ class Composition:
                 cache.world.occur("cache asks for other names")
                 ended = partial(self._inquired, inquiry_id, self._given_refused)
                 cache.fetch(source, first, last, ended)
-            case Announce(key_expr, sample):
-                self._announce(KeyExpression(key_expr), sample)
+            case Announce():
+                self._announce(effect)
             case ReportMiss():
                 for report in cache.on_miss:
                     report(effect)
@@ -231,16 +231,13 @@ class Composition:
                 assert_never(effect)
         return None
 
-    def _announce(self, key_expr: KeyExpression, sample: Sample) -> None:
-        cache = self._cache
-        publication = cache.truth.of(sample)
-        if publication is None:
-            return
+    def _announce(self, told: Announce) -> None:
+        cache, key_expr = self._cache, KeyExpression(told.key_expr)
         cache.world.occur("a cache tells of a last number")
-        beat = Heartbeat(sample.source, sample.sn, publication.numbering, stored=True)
         for node in list(cache.network.nodes.values()):
             if isinstance(node, Listener) and node.key_expr.intersects(key_expr):
-                cache.network.tell(cache.name, node.name, partial(node.beaten, beat))
+                hear = partial(node.told, told.source, told.sn)
+                cache.network.tell(cache.name, node.name, hear)
 
     def _judged(self, report: ReportEpochs) -> None:
         self._cache.world.occur("epochs agreed" if report.are_one else "epochs differ")

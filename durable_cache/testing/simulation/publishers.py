@@ -76,8 +76,6 @@ class Heartbeat:
     sn: int
     numbering: Numbering
     """Of which run it is, as only the truth knows."""
-    stored: bool = False
-    """A cache says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +479,9 @@ class Listener(Node):
 
     def beaten(self, beat: Heartbeat) -> None:
         """Hear what a foreign publisher's last number is."""
+
+    def told(self, source: SourceId, sn: int) -> None:
+        """Hear which number a cache has of a source that shows no token."""
 
 
 def _beating(node: Listener, beat: Heartbeat) -> Callable[[], None]:

@@ -182,12 +182,11 @@ class SimSubscriber(Listener):
         return TokenGone(source, incarnation, self._now)
 
     def beaten(self, beat: Heartbeat) -> None:
-        if not beat.stored:
-            self.promise.hears_of(beat.numbering, beat.sn)
-        self._say(
-            _Said.HEARTBEATS,
-            lambda: HeartbeatReceived(beat.source, beat.sn, self._now, None, beat.stored),
-        )
+        self.promise.hears_of(beat.numbering, beat.sn)
+        self._say(_Said.HEARTBEATS, lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
+
+    def told(self, source: SourceId, sn: int) -> None:
+        self._say(_Said.HEARTBEATS, lambda: HeartbeatReceived(source, sn, self._now, stored=True))
 
     def _say(self, said: _Said, event: Callable[[], Event]) -> None:
         """Take note of what is looked at before the next event, or soon where none comes."""
