@@ -18,10 +18,8 @@ step() {
 }
 
 # Only what is quick; what needs a server has its place in `make test`.
-quick=(tests/test_tidy.py tests/test_imports.py tests/test_docs.py tests/test_pages.py tests/unit tests/golden)
-for suite in tests/conformance/test_memory.py tests/conformance/test_sql.py tests/scenarios; do
-  compgen -G "$suite" >/dev/null && quick+=("$suite")
-done
+quick=(tests/test_tidy.py tests/test_imports.py tests/test_docs.py tests/test_pages.py tests/unit tests/golden
+  tests/conformance/test_{memory,sql}.py tests/simulation/test_whole.py)
 
 step format "$bin/ruff" format --check --quiet .
 step lint "$bin/ruff" check --quiet .

@@ -233,7 +233,7 @@ class Composition:
 
     def _announce(self, told: Announce) -> None:
         cache, key_expr = self._cache, KeyExpression(told.key_expr)
-        cache.world.occur("a cache tells of a last number")
+        cache.world.occur("cache tells of a last number")
         for node in list(cache.network.nodes.values()):
             if isinstance(node, Listener) and node.key_expr.intersects(key_expr):
                 hear = partial(node.told, told.source, told.sn)

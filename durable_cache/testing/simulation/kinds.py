@@ -24,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "caches compared": "align",
     "cache gives up": "",
     "cache killed": "crash",
+    "cache tells of a last number": "",
     "clock jumps": "clock",
     "commit failed": "medium",
     "commit takes its time": "slow commits",
