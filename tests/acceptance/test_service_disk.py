@@ -20,6 +20,7 @@ from uuid import uuid4
 import pytest
 
 from durable_cache import ReliablePublisher, declare_reliable_publisher, open_session
+from durable_cache.testing.network import wait_until
 from tests.kit.faults import full_disk
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -126,12 +127,13 @@ def test_a_port_that_the_system_chose_is_told(start: Start, run: Run) -> None:
 def test_a_newcomer_stores_everything_durably(start: Start, run: Run, endpoint: str) -> None:
     process = start("serve", "--listen", endpoint, DURABLE_CACHE_CONFIG="")
     process.wait_for(READY)
+    hint = f"{sys.executable} -m durable_cache query '**' --connect {endpoint}"
+    wait_until(lambda: hint in process.stderr, what="the hint", instead=lambda: process.stderr)
     said = process.stderr
     assert f"listening  {endpoint}" in said
     assert "storing    cache: **, acknowledged at level disk" in said
     assert "in sql: " in said
     assert f"{DATA}/samples.db" in said
-    assert f"{sys.executable} -m durable_cache query '**' --connect {endpoint}" in said
     key = f"any/key/{uuid4()}"  # it finds whoever else serves on this machine
     publish(endpoint, key, 3)
     assert [row["payload"] for row in stored(run, endpoint, key)] == ["0", "1", "2"]

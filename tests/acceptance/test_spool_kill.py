@@ -135,6 +135,7 @@ def test_nothing_that_was_put_is_lost_when_the_publisher_is_killed(
                 time.sleep(chance.random() * 0.6)
                 process.kill()
                 process.start()
+            publishing.await_put()
             process.kill()
         publishing.finish()
         told, held = publishing.told, stored(cache)

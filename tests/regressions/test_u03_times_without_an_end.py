@@ -20,6 +20,7 @@ from durable_cache.protocol.cache.events import EngineOptions as CacheEngineOpti
 from durable_cache.protocol.subscriber.events import DeliveryOptions
 from durable_cache.storage.contract import Retention
 from durable_cache.testing.network import LocalNetwork
+from tests.servers.zenoh_sources import await_path
 
 
 @pytest.mark.parametrize("for_ever", [None, math.inf, 1e12, 10**400])
@@ -61,8 +62,9 @@ def test_every_time_in_options_takes_every_way_to_say_for_ever(
         stored,
         options=CacheOptions(engine=engine, retention=Retention(age_seconds_max=for_ever)),
     )
+    source, target = network.client(), network.client()
     publisher = declare_reliable_publisher(
-        network.client(),
+        source,
         "a/b",
         acknowledgements=1,
         level="memory",
@@ -88,17 +90,18 @@ def test_every_time_in_options_takes_every_way_to_say_for_ever(
             network.client(), "a/**", options=patient, history=True, **times
         ) as subscriber,
         declare_reliable_subscriber(
-            network.client(),
+            target,
             "a/**",
             mode="at-least-once",
             confirm="manual",
             mode_options=ModeOptions(confirm_timeout_seconds=for_ever),
         ) as retried,
     ):
-        assert publisher.put(b"1").wait(5)
-        publisher.flush(5)
-        assert subscriber.recv(5).payload == b"1"
-        sample = retried.recv(5)
+        await_path(source, target)
+        assert publisher.put(b"1").wait(30)
+        publisher.flush(30)
+        assert subscriber.recv(30).payload == b"1"
+        sample = retried.recv(30)
         retried.confirm(sample)
     publisher.close()
     cache.close()

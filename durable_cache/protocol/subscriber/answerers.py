@@ -10,24 +10,30 @@ publisher may have come and gone, of which no token ever told. There nothing is 
 than the cut, whatever is answered; and sources that are known are not asked for, whose tokens went
 with the cut (ADR 0185).
 
+Of runs that ended while a cache was away it asks for what that cache has (ADR 0348). While all are
+away nobody in reach knows where a run ended.
+
 It asks at once, and again `token_wait_seconds` later, for a router behind a link that healed knows
 the token of a cache before it knows how to ask it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_to_ns
 from durable_cache.protocol.standings import Standing
+from durable_cache.protocol.subscriber.ends import UNNOTICED_NS, Ends
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AskBeginning,
     BeginningTold,
     DeliveryOptions,
+    Fetch,
 )
 from durable_cache.protocol.subscriber.followed import Followed
+from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
@@ -36,9 +42,6 @@ from durable_cache.protocol.subscriber.tails import Tails
 _SECOND_NS = 1_000_000_000
 _ROUNDED_NS = 1_000
 """What a time may lose on its way from NTP64 to nanoseconds and back."""
-_UNNOTICED_NS = 15 * _SECOND_NS
-"""A link may have been cut for so long before its tokens went, whatever the clocks: Zenoh's lease
-is 10 s."""
 
 
 class Answerers:
@@ -52,8 +55,12 @@ class Answerers:
         sources: Sources,
         history: History,
         tails: Tails,
+        ask: Callable[[Numbering, int, int | None], Fetch],
     ) -> None:
         self._recovery = options.recovery
+        self.ends = Ends(options, outputs, ask)
+        self._away = False
+        """There were some, and none is in reach."""
         self._wait_ns = round(options.token_wait_seconds * _SECOND_NS)
         self._ids, self._outputs, self._sources = ids, outputs, sources
         self._history, self._tails = history, tails
@@ -68,7 +75,9 @@ class Answerers:
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask what nobody answered before; of one that was out of reach, what it alone holds."""
         now_ns, was_away = event.now.monotonic_ns, event.strange or event.gone_ns is not None
+        self._away = False
         self._tails.answerer_appeared(now_ns, was_away=was_away)
+        self.ends.appeared(event)
         if self._recovery and self._history.is_whole and was_away:
             self._note_cut(event)
             self._due_ns = [now_ns, now_ns + self._wait_ns]
@@ -76,19 +85,34 @@ class Answerers:
         self._history.in_reach = True
         self._history.ask_again(now_ns)
 
+    def gone(self, heard_ns: int, began_ns: int) -> None:
+        """None is in reach any more; something came last at `heard_ns`, we began at `began_ns`."""
+        self._away = True
+        self._history.cut_off(heard_ns, began_ns)
+
+    def tell_ends(self, answerers: int) -> bool:
+        """Tell whether so many can say where a run ended: publishers know their own runs only."""
+        return answerers > 0 and not self._away
+
+    def ended(self, run: Numbering, unix_ns: int) -> None:
+        """Remember a run that is not followed any more: where it stood, and that more may come."""
+        self._history.ended(run)
+        self.ends.ended(run, unix_ns)
+
     def _note_cut(self, event: AnswererAppeared) -> None:
         """Remember how far back what it alone holds may go."""
         self._strange |= event.strange
         if event.gone_ns is not None:
-            cut_ns = max(0, event.gone_ns - _UNNOTICED_NS)
+            cut_ns = max(0, event.gone_ns - UNNOTICED_NS)
             self._cut_ns = cut_ns if self._cut_ns is None else min(cut_ns, self._cut_ns)
 
     def wake_times(self) -> list[int]:
         """Return when to ask next, if at all."""
-        return self._due_ns[:1] if self._question is None else []
+        return self.ends.wake_times() + (self._due_ns[:1] if self._question is None else [])
 
     def tick(self, now_ns: int) -> None:
-        """Ask if it is time; one question at a time."""
+        """Ask if it is time; of the beginning one question at a time."""
+        self.ends.tick(now_ns)
         if self._question is None and self._due_ns and self._due_ns[0] <= now_ns:
             del self._due_ns[0]
             self._question = next(self._ids)

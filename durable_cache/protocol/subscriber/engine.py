@@ -87,8 +87,8 @@ class SubscriberEngine:
         self._history = History(self._options, self._ids, *rest, wanted=history, newest=newest)
         self.run_names = self._history.names  # by which epochs named runs go here
         self._tails = Tails(self._options, self._sources, self._history, self._ask)
-        reads = self._history, self._tails
-        self._answerers = Answerers(self._options, self._ids, self._outputs, self._sources, *reads)
+        reads = self._outputs, self._sources, self._history, self._tails, self._ask
+        self._answerers = Answerers(self._options, self._ids, *reads)
         self._crowd, self._answerers_known = Crowd(self._options), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
         self._duplicates = self.beyond = self.dropped = 0  # what is dropped is asked for
@@ -159,7 +159,7 @@ class SubscriberEngine:
             case BeginningTold():
                 self._answerers.told(event, self._began_ns)
             case AnswerersGone():
-                self._history.cut_off(self._heard_ns, self._began_ns)
+                self._answerers.gone(self._heard_ns, self._began_ns)
             case TimePassed(now):
                 self._tick(now)
             case _:
@@ -342,7 +342,7 @@ class SubscriberEngine:
                 followed.look_for_end(head, options, self._outputs, now_ns)
             if not (head.end_known and head.is_passed_on):
                 break
-            self._history.ended(followed.end_first())
+            self._answerers.ended(followed.end_first(), now.unix_ns)
         if head is not None:
             self._ask_missing(followed, head, now_ns)
         self._sources.note(followed, between_runs=self._awaiting.is_open(followed))
@@ -381,7 +381,8 @@ class SubscriberEngine:
             self.losses.unanswered(fetch.source)
         followed = self._sources.get(numbering.source)
         if followed is None or numbering not in followed.numberings or self._tails.waits(numbering):
-            self._tails.answered(numbering, event, whole=False)
+            if not self._answerers.ends.answered(fetch, numbering, event):
+                self._tails.answered(numbering, event, whole=False)
             return
         cut, before, now_ns = None, numbering.next_sn, event.now.monotonic_ns
         if isinstance(event, Fetched):
@@ -430,7 +431,7 @@ class SubscriberEngine:
         for part in parts:
             numbering.learn_absent(part, fetch.first, last, owns=owns, whole=whole, beside=parts)
         if fetch.last is None and numbering.ending and whole:
-            numbering.end_told |= answer.answerers > 0
+            numbering.end_told |= self._answerers.tell_ends(answer.answerers)
             numbering.end_known |= answer.answerers > 0 or not self._answerers_known
         # Wide holes of other keys' numbers are asked for in wider spans, samples in narrow ones.
         few = answer.cut_after is None and taken < self._options.request_samples_max // 10

@@ -399,7 +399,7 @@ class SubscriberPromise:
             last = max(last, reported.last)
         if not numbering.ended:
             last = max(numbering.published)
-        elif numbering.incarnation and numbering is self._truth.numberings[numbering.source][-1]:
+        elif numbering.incarnation:
             last = max(last, self._kept_up_to(wanted))
         for publication in wanted:
             sn = publication.sample.sn
@@ -413,7 +413,7 @@ class SubscriberPromise:
         """Return the last number that a cache has, however late it came there; -1: none.
 
         It is owed to whoever follows a source whose token is gone, but where the newest of each key
-        are asked for (ADR 0347).
+        are asked for (ADR 0347); of a run that another followed it is at least reported (ADR 0348).
         """
         if self._subscriber is None or self._subscriber.plan.history:
             return -1

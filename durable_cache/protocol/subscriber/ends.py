@@ -1,0 +1,145 @@
+"""Of runs that ended while a cache was away: what that cache alone has of them (ADR 0348).
+
+Where the next run of a source begins, everybody in reach is asked where the one before ended. A
+cache that is away may hold more of it. When that is there again, the run is asked for by its name;
+what comes is too late to be delivered in order, and is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerPart,
+    DeliveryOptions,
+    Fetch,
+    Fetched,
+    FetchFailed,
+)
+from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.outputs import Outputs
+
+_SECOND_NS = 1_000_000_000
+UNNOTICED_NS = 15 * _SECOND_NS
+"""A link may have been cut for so long before its tokens went, whatever the clocks: Zenoh's lease
+is 10 s."""
+_SPAN = 1000
+"""Numbers of a question."""
+_RUNS_MAX = 256
+"""Runs that are remembered: the last that ended."""
+_UNDER_WAY_MAX = 4
+"""Questions under way: what they bring is late already, and gaps are not to wait behind them."""
+
+
+@dataclass(slots=True)
+class _End:
+    """A run that was followed to its end."""
+
+    run: Numbering
+    ended_ns: int
+    """Unix time at which the next one was passed on."""
+    owed: bool = False
+    """A cache appeared that was away then, and did not answer yet."""
+    due_ns: int | None = None
+    pause_ns: int = 0
+    until_ns: int = 0
+    """Until then it is asked for again where somebody failed."""
+    fetch_id: int | None = None
+
+
+class Ends:
+    """The runs that ended last, at most `_RUNS_MAX`; those without a name nobody can ask for.
+
+    `ask(numbering, first, last)` asks everybody for numbers.
+    """
+
+    def __init__(
+        self,
+        options: DeliveryOptions,
+        outputs: Outputs,
+        ask: Callable[[Numbering, int, int | None], Fetch],
+    ) -> None:
+        self._options, self._outputs, self._ask = options, outputs, ask
+        self._ends: dict[tuple[SourceId, str], _End] = {}
+
+    def ended(self, run: Numbering, unix_ns: int) -> None:
+        """Remember a run that is not followed any more."""
+        if self._options.recovery and run.incarnation and run.next_sn is not None:
+            self._ends[run.source, run.incarnation] = _End(run, unix_ns)
+            if len(self._ends) > _RUNS_MAX:
+                del self._ends[next(iter(self._ends))]
+
+    def appeared(self, event: AnswererAppeared) -> None:
+        """Ask for what ended while a cache was away, as soon as routers know how to ask it."""
+        now_ns, gone_ns = event.now.monotonic_ns, event.gone_ns
+        for end in self._ends.values():
+            was_away = gone_ns is not None and end.ended_ns >= gone_ns - UNNOTICED_NS
+            if end.owed or event.strange or was_away:
+                end.owed = True
+                end.due_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
+                end.pause_ns = round(self._options.retry_seconds * _SECOND_NS)
+                end.until_ns = end.due_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
+
+    def wake_times(self) -> list[int]:
+        """Return when something is to be asked for next, if it is."""
+        if self._is_full():
+            return []
+        times = (end.due_ns for end in self._ends.values() if end.fetch_id is None)
+        first = min((due_ns for due_ns in times if due_ns is not None), default=None)
+        return [] if first is None else [first]
+
+    def tick(self, now_ns: int) -> None:
+        """Ask for what is due."""
+        for end in [*self._ends.values()]:
+            if end.due_ns is None or end.due_ns > now_ns or end.fetch_id is not None:
+                continue
+            if self._is_full():
+                return
+            first = max(end.run.next_sn or 0, end.run.top + 1)
+            end.due_ns = None
+            end.fetch_id = self._ask(end.run, first, first + _SPAN - 1).fetch_id
+
+    def answered(self, fetch: Fetch, run: Numbering, event: Fetched | FetchFailed) -> bool:
+        """Report what an answer brings of a run that ended; False where none was asked for."""
+        end = self._ends.get((run.source, run.incarnation))
+        if end is None or end.fetch_id != fetch.fetch_id:
+            return False
+        end.fetch_id, now_ns = None, event.now.monotonic_ns
+        if isinstance(event, FetchFailed) or not event.answer.whole:
+            if end.due_ns is None and now_ns < end.until_ns:
+                end.due_ns = now_ns + end.pause_ns
+                longest_ns = round(self._options.retry_seconds_max * _SECOND_NS)
+                end.pause_ns = min(2 * end.pause_ns, longest_ns)
+            return True
+        for part in event.answer.parts:
+            _take(run, fetch, part, event.answer.parts)
+        if event.answer.cut_after is not None or run.top >= (fetch.last or 0):
+            end.due_ns = now_ns
+        elif end.due_ns is None:
+            end.owed = False
+        if event.answer.cut_after is None:
+            run.give_up(self._outputs, run.top, now_ns)
+        return True
+
+    def _is_full(self) -> bool:
+        asked = sum(end.fetch_id is not None for end in self._ends.values())
+        return asked >= _UNDER_WAY_MAX
+
+
+def _take(run: Numbering, fetch: Fetch, part: AnswerPart, beside: tuple[AnswerPart, ...]) -> None:
+    """Note which numbers of a run somebody has, and which are another key's."""
+
+    def owns(sample: Sample, names: Mapping[tuple[SourceId, int], str]) -> bool:
+        is_of = names.get((sample.source, sample.epoch)) == run.incarnation
+        return is_of and sample.source == run.source
+
+    names, last = part.names(), min(fetch.last or 0, SOURCE_SN_MODULUS - 1)
+    for sample in part.samples:
+        if fetch.first <= sample.sn <= last and owns(sample, names):
+            run.lost.add(sample.sn, sample.sn)
+            run.top = max(run.top, sample.sn)
+    run.learn_absent(part, fetch.first, last, owns=owns, whole=True, beside=beside)

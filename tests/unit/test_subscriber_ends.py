@@ -1,0 +1,155 @@
+"""What a subscriber asks of runs that ended while a cache was away (ADR 0348)."""
+
+from __future__ import annotations
+
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerersGone,
+    DeliveryOptions,
+    FetchFailed,
+    Missed,
+    TimePassed,
+)
+from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import BEGAN_NS, FRESH, SECOND, SOURCE, Reader, sample
+
+FIRST, SECOND_RUN = FRESH, FRESH + 1
+NAMES = (Incarnation(SOURCE, FIRST, "0000000a"), Incarnation(SOURCE, SECOND_RUN, "0000000b"))
+WAIT_SECONDS = DeliveryOptions().token_wait_seconds
+SPAN = 1000
+
+
+def other_key(first: int, last: int) -> Absence:
+    return Absence(SOURCE, FIRST, first, last, AbsenceReason.OTHER_KEY)
+
+
+class Restarted(Reader):
+    """It was given 0 to 2 of a run; the cache went, and the next run begins with a sample."""
+
+    def __init__(self, options: DeliveryOptions | None = None) -> None:
+        super().__init__(options, answerers_known=True)
+        self.seconds = 1.0
+        self.declared(FIRST, "0000000a")
+        self.live(*(sample(sn, at=1.1) for sn in range(3)))
+        self.seconds = 30.0
+        self.handle(AnswerersGone(self.now))
+        self.declared(SECOND_RUN, "0000000b")
+        self.live(sample(0, at=30.0))
+
+    def nobody_knows(self) -> None:
+        """Bring the answer of a publisher that knows its own run alone."""
+        self.take_first_answer()
+        self.answer(names=NAMES[1:])
+        assert self.delivered == [0, 1, 2, 0]
+
+    def appears(self, *, gone_at: float = 30.0, strange: bool = False) -> None:
+        self.fetches.clear()
+        gone_ns = None if strange else BEGAN_NS + round(gone_at * SECOND)
+        self.handle(AnswererAppeared(self.now, strange, gone_ns))
+        self.seconds += WAIT_SECONDS
+        self.handle(TimePassed(self.now))
+
+    @property
+    def of_the_first(self) -> list[tuple[int, int | None]]:
+        return [(one.first, one.last) for one in self.fetches if one.epoch == FIRST]
+
+    def take_first_answer(self) -> None:
+        self.fetches = [one for one in self.fetches if one.epoch == FIRST]
+
+
+def test_the_next_run_goes_on_and_nobody_knows_what_is_missing_while_all_caches_are_away() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    assert reader.unsure == [0]
+    reader = Restarted()
+    reader.handle(AnswererAppeared(reader.now, False, BEGAN_NS + 30 * SECOND))
+    reader.take_first_answer()
+    reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
+    assert reader.delivered == [0, 1, 2, 3, 0]
+    assert reader.unsure == []
+
+
+def test_what_a_cache_alone_has_of_the_run_before_is_reported_when_it_is_there_again() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    assert reader.of_the_first == [(3, 3 + SPAN - 1)]
+    reader.take_first_answer()
+    mine, later = sample(3, FIRST, at=1.2), sample(5, FIRST, at=1.3)
+    reader.answer(mine, later, sample(7, SECOND_RUN, at=31.0), names=NAMES)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 5)]
+    assert reader.delivered == [0, 1, 2, 0]
+    reader.wait(60)
+    assert reader.of_the_first == []
+
+
+def test_numbers_of_other_keys_are_not_reported() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    reader.take_first_answer()
+    reader.answer(sample(5, FIRST, at=1.3), names=NAMES, absent=(other_key(3, 4), other_key(6, 9)))
+    assert reader.missed == [Missed(SOURCE, FIRST, 5, 5)]
+
+
+def test_a_cache_that_was_there_when_the_run_ended_is_not_asked() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.seconds += 60
+    reader.appears(gone_at=reader.seconds)
+    assert reader.of_the_first == []
+
+
+def test_a_cache_that_was_never_seen_is_asked() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.seconds += 60
+    reader.appears(strange=True)
+    assert reader.of_the_first == [(3, 3 + SPAN - 1)]
+
+
+def test_who_fails_is_asked_again_and_once_more_when_a_cache_appears() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    reader.take_first_answer()
+    for asked in range(2):
+        (fetch,) = reader.fetches
+        reader.fetches.clear()
+        if asked:
+            reader.handle(FetchFailed(fetch.fetch_id, reader.now))
+        else:
+            reader.fetches = [fetch]
+            reader.answer(names=NAMES, whole=False)
+        reader.wait(5)
+        assert reader.of_the_first == [(3, 3 + SPAN - 1)]
+    reader.seconds += 60
+    reader.answer(names=NAMES, whole=False)
+    reader.wait(60)
+    assert reader.fetches == [], "not for ever"
+    reader.appears(gone_at=reader.seconds)
+    assert reader.of_the_first == [(3, 3 + SPAN - 1)], "it still owes an answer"
+    reader.take_first_answer()
+    reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 3)]
+
+
+def test_the_next_thousand_and_the_rest_of_a_cut_answer_are_asked_for() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    reader.take_first_answer()
+    reader.answer(sample(3, FIRST, at=1.2), sample(4, FIRST, at=1.2), names=NAMES, cut=True)
+    assert reader.missed == []
+    reader.wait(1)
+    assert reader.of_the_first == [(5, 5 + SPAN - 1)]
+    reader.answer(sample(5 + SPAN - 1, FIRST, at=1.3), names=NAMES)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 5 + SPAN - 1)]
+    reader.wait(1)
+    assert reader.of_the_first == [(5 + SPAN, 5 + 2 * SPAN - 1)]
+
+
+def test_nothing_is_asked_where_nothing_is_recovered() -> None:
+    reader = Restarted(DeliveryOptions(recovery=False))
+    reader.appears()
+    assert reader.fetches == []
