@@ -174,6 +174,7 @@ class CacheCore:
             declare=self._declare,
             within_limit=self._within_limit,
             take=self._engine_takes,
+            note=self._announcing.note,
         )
         self._live: deque[CoreEvent] = deque()
         self._given: deque[CoreEvent | NamedTwice | NameLeft] = deque()
@@ -445,7 +446,6 @@ class CacheCore:
                 case FetchEnded():
                     self._engine_takes(event)
                 case ResendArrived():
-                    self._announcing.note(event.batch, Origin.RESENT)
                     answer = yield from self._resends.judge(event)
                     self._effects.append(answer)
                 case NamedTwice(source):

@@ -82,13 +82,16 @@ class Resends:
         declare: Callable[[EpochDeclared], Conversation[None]],
         within_limit: _WithinLimit,
         take: Callable[[Event], None],
+        note: Callable[[SampleBatch, Origin], None],
     ) -> None:
+        """`note` sees what is believed, before it is taken."""
         self._engine = engine
         self._claims = claims
         self._load = load
         self._declare = declare
         self._within_limit = within_limit
         self._take = take
+        self._note = note
 
     def judge(self, event: ResendArrived) -> Conversation[AnswerResend]:
         """Take what may be taken; the answer says what may not. Never raises `Unanswered`."""
@@ -116,6 +119,7 @@ class Resends:
             refusals.add(reason or RefusalReason.LATER, event.batch)
             return
         named = _named(event.batch, numbering.epoch)
+        self._note(named, Origin.RESENT)
         held = yield from self._take_new(event, named, numbering, refusals)
         if held:
             yield from self._compare(event, numbering, held, refusals)

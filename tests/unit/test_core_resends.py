@@ -90,6 +90,19 @@ def test_what_is_resent_of_a_publisher_that_is_gone_is_told_also_where_it_is_her
     assert told == [9]
 
 
+def test_a_resend_that_is_refused_costs_others_nothing_that_is_to_be_told() -> None:
+    cache = living(options=CoreOptions(engine=EngineOptions(tokens_max=4)))
+    token(cache, TWO, EPOCH, OTHER_NAME)
+    cache.appends = False
+    cache.take([sample(TWO, 0)])
+    cache.give(TokenGone(TWO, OTHER_NAME, cache.now))
+    many = [sample(ONE, sn, key=f"k/{sn}") for sn in range(9)]
+    assert refused(resend(cache, many, sender=THIEF))[0][2] is RefusalReason.CLAIMED
+    cache.answer_all()
+    told = [effect.source for effect in cache.effects if isinstance(effect, Announce)]
+    assert told == [TWO]
+
+
 def test_a_resend_goes_by_what_its_run_is_called_here() -> None:
     """Two runs declared one epoch: the second is called by the next."""
     cache = living()

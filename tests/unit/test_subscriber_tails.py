@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
@@ -352,6 +354,23 @@ def test_a_run_between_two_is_delivered_where_the_later_one_waits() -> None:
     between = (Incarnation(SOURCE, FRESH + 2, "0000000b"),)
     reader.page([sample(sn, FRESH + 2, at=30) for sn in (0, 1)], names=between)
     assert reader.story == [0, 0, 1]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_run_of_which_history_shows_more_after_a_cut_is_asked_for(last: int) -> None:
+    """Its token stays, and nothing more is published: no gap shows it."""
+    reader = Reader()
+    reader.declared(FRESH, NAME)
+    reader.live(sample(0))
+    cut(reader)
+    appeared(reader)
+    names = (Incarnation(SOURCE, FRESH, NAME),)
+    reader.page([sample(sn, FRESH) for sn in range(last + 1)], names=names)
+    reader.wait(1)
+    assert reader.wanted == [(1, 1000)] * last
+    if last:
+        reader.answer(sample(1, FRESH), names=names)
+        assert reader.delivered == [0, 1]
 
 
 def test_what_came_by_both_ways_is_delivered_once_after_a_cut() -> None:

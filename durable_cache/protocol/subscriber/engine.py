@@ -334,10 +334,8 @@ class SubscriberEngine:
             if head.opened_ns is not None and not options.recovery:
                 head.end_known = True
                 head.give_up(self._outputs, head.top, now_ns)
-            if len(followed.numberings) == 1:
-                break
             if not any(later.reached >= 0 for later in followed.numberings[1:]):
-                break  # declared, and nothing of it came yet
+                break  # none, or it is declared and nothing of it came yet
             if not head.ending:
                 followed.look_for_end(head, options, self._outputs, now_ns)
             if not (head.end_known and head.is_passed_on):
@@ -490,7 +488,7 @@ class SubscriberEngine:
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
         if event.stored:
-            self._tails.told(event.source, event.now.monotonic_ns)
+            self._tails.told((event.source,), event.now.monotonic_ns)
             return
         recovery = self._options.recovery
         if recovery and not self.reads_history:
@@ -527,14 +525,15 @@ class SubscriberEngine:
         """Follow the sources that history brought, and pass on what waited for it."""
         history = self._history
         lacking: dict[SourceId, Followed] = {}
+        self._tails.told(self._held.take_lagging(), now.monotonic_ns)
         for sample in history.take_live():
-            followed = self._sources.get(sample.source)
+            if (followed := self._sources.get(sample.source)) is None:
+                continue
             name = history.names.of((sample.source, sample.epoch))
-            for numbering in () if followed is None else followed.numberings:
+            for numbering in followed.numberings:
                 if numbering.is_called(sample.epoch, name):
                     self._hold(numbering, sample, asked=True)
-            if followed is not None:
-                lacking[sample.source] = followed
+            lacking[sample.source] = followed
         for followed in lacking.values():
             self._settle(followed, now)
         if history.active:

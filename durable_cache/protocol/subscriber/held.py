@@ -61,6 +61,7 @@ class Held:
         self._losses = losses
         self._waiting: list[Waiting] = []
         self._came: dict[SourceId, _Came] = {}
+        self._lagging: dict[SourceId, None] = {}
         self.repeats = 0
         """How many samples history delivered as well."""
 
@@ -277,18 +278,33 @@ class Held:
                 sources.rest(stands)
 
     def was_followed(
-        self, sources: Sources, source: SourceId, epoch: int, incarnation: str
+        self,
+        sources: Sources,
+        source: SourceId,
+        epoch: int,
+        incarnation: str,
+        samples: Sequence[Sample],
     ) -> bool:
         """Tell whether a run was followed live, as far as its name says: no name says nothing new.
 
-        What it lacked was asked for when its token went, and is reported where nobody has it.
+        What it lacked was asked for when its token went, and is reported where nobody has it. What
+        history shows behind it is asked for then: the source `lags`.
         """
         followed = sources.stands(source)
         if followed is None or not incarnation:
             return followed is not None
-        runs = (known for known in followed.numberings if known.is_called(epoch, incarnation))
-        awaited = any(known.next_sn is None for known in runs)
-        return incarnation in followed.seen and not awaited
+        runs = [known for known in followed.numberings if known.is_called(epoch, incarnation)]
+        if any(known.next_sn is None for known in runs) or incarnation not in followed.seen:
+            return False
+        last = max(sample.sn for sample in samples)
+        if any(last > known.reached for known in runs):
+            self._lagging[source] = None
+        return True
+
+    def take_lagging(self) -> list[SourceId]:
+        """Return, once, the sources of which history showed more than is known of a run."""
+        lagging, self._lagging = [*self._lagging], {}
+        return lagging
 
     def take(
         self,

@@ -127,14 +127,13 @@ class History:
         """Where reading began; None: at the beginning."""
         self._due_ns: int | None = None
         self._pause_ns = RETRY_NS
-        self._deadline_ns = 0
+        self._deadline_ns = self._expires_ns = 0
         self.in_reach = self._lacking = self._again = False
         self._partial: Answer | None = None
         self._page: dict[Key, Group] | None = None
         self._in_order: list[Sample] | None = None
         """The page as it came, where that is the order to deliver it in."""
         self._cut: Sample | None = None
-        self._expires_ns = 0
         self._fetches: dict[int, Key] = {}
         self._live: list[Sample] = []
 
@@ -268,9 +267,7 @@ class History:
         fetch = None if group is None else group.fetch
         if group is None or fetch is None or fetch.fetch_id != event.fetch_id:
             return
-        now_ns = event.now.monotonic_ns
-        before = group.missing.count
-        group.fetch = None
+        now_ns, before, group.fetch = event.now.monotonic_ns, group.missing.count, None
         if isinstance(event, Fetched):
             self._fill(key, group, event.answer)
             much = len(group.samples) > 2 * self._options.history_page_samples
@@ -361,9 +358,9 @@ class History:
         if fresh and self._page is not None:
             self._page[key] = Group(Reading(0, 0), fresh, RangeSet())
 
-    def _was_followed(self, key: Key) -> bool:
-        name = self.names.of(key)
-        return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *key, name)
+    def _was_followed(self, key: Key, samples: Sequence[Sample]) -> bool:
+        run = *key, self.names.of(key)
+        return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *run, samples)
 
     def _take_group(
         self, key: Key, samples: list[Sample], page: Mapping[Key, list[Sample]], now_ns: int
@@ -445,7 +442,7 @@ class History:
         """Return what of a page is not left to what waits, nor was followed live."""
         taken = dict(groups)
         if self._since_ns is not None:
-            taken = {key: groups[key] for key in groups if not self._was_followed(key)}
+            taken = {k: group for k, group in groups.items() if not self._was_followed(k, group)}
         while later := [key for key in taken if self._comes_later(key, taken)]:
             for key in later:
                 del taken[key]

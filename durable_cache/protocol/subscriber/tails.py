@@ -11,7 +11,8 @@ was asked for all that follows its last number:
 - when `token_wait_seconds` passed without it, for then the publisher ended;
 - when a cache appears, for before nobody may have been there to answer;
 - when a cache says that it has something of it since: what it takes for a late sample waits there
-  for the next token, and what a publisher did not live to send is sent by its next life (ADR 0347).
+  for the next token, and what a publisher did not live to send is sent by its next life (ADR 0347);
+- when history that is read after a cut shows more of it than is known.
 
 So is a run that is ours, by its token or as nobody had anything of it when all history was read
 (ADR 0298), and of which nothing came when a cache is in
@@ -31,7 +32,7 @@ tells; for those there are periodic queries (RFC, "periodic queries"), which are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -134,10 +135,10 @@ class Tails:
             doubt.ended.clear()
             self._ask_at(source, now_ns)
 
-    def told(self, source: SourceId, now_ns: int) -> None:
-        """Ask for a source, for a cache has more of it since its token went (ADR 0347)."""
+    def told(self, sources: Collection[SourceId], now_ns: int) -> None:
+        """Ask for sources of which a cache has more (ADR 0347)."""
         if self._options.recovery:
-            self._doubt([source], now_ns)
+            self._doubt(sources, now_ns)
 
     def began(self, source: SourceId, now_ns: int) -> None:
         """Doubt a source whose run begins here just when a link healed: of it nothing may come."""
