@@ -59,7 +59,7 @@ def suites(patterns: tuple[str, ...]) -> list[str]:
 def run_once(paths: list[str], seconds: float) -> int:
     """Run the suites once; return pytest's exit code, or `OUT_OF_TIME`."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", LEFT_OUT, "-p", "no:cacheprovider"]
-    command += [f"--numprocesses={PROCESSES}", "--dist=worksteal"]
+    command += [f"--numprocesses={PROCESSES}"]
     command += [f"--ignore-glob=*/acceptance/{name}" for name in NO_SESSIONS]
     with subprocess.Popen([*command, *paths], cwd=ROOT) as tests:
         try:

@@ -124,8 +124,10 @@ class CachePromise:
     def _check_purged(self, found: Mapping[Publication, int]) -> None:
         """What an operator purged never comes back, unless nothing here can know of it any more."""
         cache = self._cache
-        if cache.process is None or (cache.journal.losses and cache.index.losses):
+        if cache.process is None:
             return
+        if cache.journal.losses and (cache.index.losses or cache.backend.losses):
+            return  # without its journal the index is read anew from the backend
         floors: dict[Stream, int] = {}
         named = [floor for floor in cache.told_purges if floor.stream.epoch != EPOCH_UNKNOWN]
         for floor in map(cache.purged_runs.stands, cache.purged + named):
