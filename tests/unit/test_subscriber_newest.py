@@ -166,3 +166,23 @@ def test_the_question_says_how_many_are_wanted(history: str | None, newest: int)
 
 def test_a_question_for_a_time_bounds_no_key() -> None:
     assert newest_asked("_time=[now(-1h)..]") > SOURCE_SN_MODULUS // 2
+
+
+def test_what_a_publisher_gives_without_a_name_goes_to_the_next_run_from_its_first_time_on() -> (
+    None
+):
+    """Also within the tenth of a second behind what was given of the run before (ADR 0271)."""
+    reader = Reader(history=True, newest=2)
+    times = {sn: (sn if sn < 18 else 17 + (sn - 17) / 100) for sn in range(5, 23)}
+    begun = [sample(sn, FRESH, at=times[sn]) for sn in (20, 22)]
+    reader.page([sample(5, 0, at=times[5], key="j"), *begun])
+    for tried in range(9):
+        if not reader.fetches:
+            reader.wait(1)
+        if reader.fetches:
+            fetch = reader.fetches[0]
+            last = 22 if fetch.last is None else fetch.last
+            asked = range(fetch.first, min(last, 22) + 1)
+            given = [sample(sn, fetch.epoch and FRESH, at=times[sn]) for sn in asked]
+            reader.answer(*given, whole=tried > 2)
+    assert reader.story == [*range(5, 23)]

@@ -89,7 +89,9 @@ class Group:
     def latest_ntp64(self) -> int:
         """The latest time at which a sample without an epoch may be of this run."""
         newest = max(map(_NTP64, self.samples), default=self.reading.newest_ntp64)
-        return max(newest + RESTART_NTP64, self.until_ntp64 - 1)
+        if self.until_ntp64 > newest:
+            return self.until_ntp64 - 1
+        return newest + RESTART_NTP64
 
     def began_since(self, came_ns: int) -> bool:
         """Tell whether the first number of all is here, published since we came, a Unix time."""
