@@ -106,6 +106,16 @@ def test_what_the_cache_alone_holds_is_read_and_the_rest_of_known_sources_asked_
     assert reader.engine.missed == 0
 
 
+def test_known_sources_are_asked_for_also_where_a_page_does_not_show_that_they_have_more() -> None:
+    """It holds of each key only as much as history is wanted of."""
+    reader = Late()
+    reader.appeared()
+    reader.told(sample(0, at=30.0).ntp64)
+    reader.page([sample(5, EPOCH, at=35.0, source=OTHER)], names=NAMED)
+    reader.wait(1)
+    assert (SOURCE, 3) in [(fetch.source, fetch.first) for fetch in reader.fetches]
+
+
 def test_what_came_and_went_behind_a_cut_is_read_from_a_cache_that_is_there_again() -> None:
     reader = Late()
     reader.appeared(strange=False, gone_at=40.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
@@ -132,6 +134,41 @@ def test_who_fails_is_asked_again_and_once_more_when_a_cache_appears() -> None:
     reader.take_first_answer()
     reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
     assert reader.missed == [Missed(SOURCE, FIRST, 3, 3)]
+
+
+@pytest.mark.parametrize("nobody", [True, False])
+def test_an_answer_of_no_cache_is_not_that_nothing_follows(nobody: bool) -> None:
+    """A router that does not know yet whom to ask; a cache that went again, publishers stay."""
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    reader.take_first_answer()
+    if nobody:
+        reader.answer(answerers=0)
+        reader.wait(5)
+    else:
+        reader.handle(AnswerersGone(reader.now))
+        reader.answer(names=NAMES[1:])
+        reader.seconds += 60
+        reader.appears(gone_at=reader.seconds)
+    assert reader.of_the_first == [(3, 3 + SPAN - 1)]
+    reader.take_first_answer()
+    reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 3)]
+
+
+def test_what_is_known_is_reported_where_the_rest_is_not_told_in_time() -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    reader.take_first_answer()
+    reader.answer(sample(3, FIRST, at=1.2), sample(4, FIRST, at=1.2), names=NAMES, cut=True)
+    reader.wait(1)
+    assert reader.missed == []
+    reader.seconds += 60
+    reader.take_first_answer()
+    reader.answer(names=NAMES, whole=False)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 4)]
 
 
 def test_the_next_thousand_and_the_rest_of_a_cut_answer_are_asked_for() -> None:

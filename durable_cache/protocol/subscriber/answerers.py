@@ -58,7 +58,7 @@ class Answerers:
         ask: Callable[[Numbering, int, int | None], Fetch],
     ) -> None:
         self._recovery = options.recovery
-        self.ends = Ends(options, outputs, ask)
+        self.ends = Ends(options, outputs, ask, self.tell_ends)
         self._away = False
         """There were some, and none is in reach."""
         self._wait_ns = round(options.token_wait_seconds * _SECOND_NS)

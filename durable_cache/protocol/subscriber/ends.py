@@ -23,6 +23,7 @@ from durable_cache.protocol.subscriber.events import (
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.outputs import Outputs
 
+_Key = tuple[SourceId, str]
 _SECOND_NS = 1_000_000_000
 UNNOTICED_NS = 15 * _SECOND_NS
 """A link may have been cut for so long before its tokens went, whatever the clocks: Zenoh's lease
@@ -35,7 +36,7 @@ _UNDER_WAY_MAX = 4
 """Questions under way: what they bring is late already, and gaps are not to wait behind them."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _End:
     """A run that was followed to its end."""
 
@@ -44,17 +45,17 @@ class _End:
     """Unix time at which the next one was passed on."""
     owed: bool = False
     """A cache appeared that was away then, and did not answer yet."""
-    due_ns: int | None = None
+    due_ns: int = 0
     pause_ns: int = 0
     until_ns: int = 0
     """Until then it is asked for again where somebody failed."""
-    fetch_id: int | None = None
 
 
 class Ends:
     """The runs that ended last, at most `_RUNS_MAX`; those without a name nobody can ask for.
 
-    `ask(numbering, first, last)` asks everybody for numbers.
+    `ask(numbering, first, last)` asks everybody for numbers; `may_tell(answerers)` tells whether so
+    many answers can be those of caches.
     """
 
     def __init__(
@@ -62,72 +63,86 @@ class Ends:
         options: DeliveryOptions,
         outputs: Outputs,
         ask: Callable[[Numbering, int, int | None], Fetch],
+        may_tell: Callable[[int], bool],
     ) -> None:
-        self._options, self._outputs, self._ask = options, outputs, ask
-        self._ends: dict[tuple[SourceId, str], _End] = {}
+        self._options, self._outputs = options, outputs
+        self._ask, self._may_tell = ask, may_tell
+        self._ends: dict[_Key, _End] = {}
+        self._due: dict[_Key, _End] = {}
+        """Those that are to be asked for: mostly none, and who wakes us looks at no other."""
+        self._asked: dict[int, _End] = {}
+        """Those of which a question is under way, by its number."""
 
     def ended(self, run: Numbering, unix_ns: int) -> None:
         """Remember a run that is not followed any more."""
         if self._options.recovery and run.incarnation and run.next_sn is not None:
             self._ends[run.source, run.incarnation] = _End(run, unix_ns)
             if len(self._ends) > _RUNS_MAX:
-                del self._ends[next(iter(self._ends))]
+                first = next(iter(self._ends))
+                self._due.pop(first, None)
+                del self._ends[first]
 
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask for what ended while a cache was away, as soon as routers know how to ask it."""
         now_ns, gone_ns = event.now.monotonic_ns, event.gone_ns
-        for end in self._ends.values():
+        for key, end in self._ends.items():
             was_away = gone_ns is not None and end.ended_ns >= gone_ns - UNNOTICED_NS
             if end.owed or event.strange or was_away:
-                end.owed = True
+                end.owed, self._due[key] = True, end
                 end.due_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
                 end.pause_ns = round(self._options.retry_seconds * _SECOND_NS)
                 end.until_ns = end.due_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
 
     def wake_times(self) -> list[int]:
         """Return when something is to be asked for next, if it is."""
-        if self._is_full():
+        if not self._due or len(self._asked) >= _UNDER_WAY_MAX:
             return []
-        times = (end.due_ns for end in self._ends.values() if end.fetch_id is None)
-        first = min((due_ns for due_ns in times if due_ns is not None), default=None)
+        asked = self._asked.values()
+        times = (end.due_ns for end in self._due.values() if end not in asked)
+        first = min(times, default=None)
         return [] if first is None else [first]
 
     def tick(self, now_ns: int) -> None:
         """Ask for what is due."""
-        for end in [*self._ends.values()]:
-            if end.due_ns is None or end.due_ns > now_ns or end.fetch_id is not None:
+        for key, end in [*self._due.items()]:
+            if end.due_ns > now_ns or end in self._asked.values():
                 continue
-            if self._is_full():
+            if len(self._asked) >= _UNDER_WAY_MAX:
                 return
+            del self._due[key]
             first = max(end.run.next_sn or 0, end.run.top + 1)
-            end.due_ns = None
-            end.fetch_id = self._ask(end.run, first, first + _SPAN - 1).fetch_id
+            self._asked[self._ask(end.run, first, first + _SPAN - 1).fetch_id] = end
 
     def answered(self, fetch: Fetch, run: Numbering, event: Fetched | FetchFailed) -> bool:
         """Report what an answer brings of a run that ended; False where none was asked for."""
-        end = self._ends.get((run.source, run.incarnation))
-        if end is None or end.fetch_id != fetch.fetch_id:
+        end = self._asked.pop(fetch.fetch_id, None)
+        if end is None:
             return False
-        end.fetch_id, now_ns = None, event.now.monotonic_ns
-        if isinstance(event, FetchFailed) or not event.answer.whole:
-            if end.due_ns is None and now_ns < end.until_ns:
-                end.due_ns = now_ns + end.pause_ns
-                longest_ns = round(self._options.retry_seconds_max * _SECOND_NS)
-                end.pause_ns = min(2 * end.pause_ns, longest_ns)
+        key, now_ns = (run.source, run.incarnation), event.now.monotonic_ns
+        answer = event.answer if isinstance(event, Fetched) else None
+        if answer is None or not (answer.whole and self._may_tell(answer.answerers)):
+            self._failed(key, end, now_ns)
             return True
-        for part in event.answer.parts:
-            _take(run, fetch, part, event.answer.parts)
-        if event.answer.cut_after is not None or run.top >= (fetch.last or 0):
-            end.due_ns = now_ns
-        elif end.due_ns is None:
+        for part in answer.parts:
+            _take(run, fetch, part, answer.parts)
+        if answer.cut_after is not None or run.top >= (fetch.last or 0):
+            end.due_ns, self._due[key] = now_ns, end
+        elif key not in self._due:
             end.owed = False
-        if event.answer.cut_after is None:
+        if answer.cut_after is None:
             run.give_up(self._outputs, run.top, now_ns)
         return True
 
-    def _is_full(self) -> bool:
-        asked = sum(end.fetch_id is not None for end in self._ends.values())
-        return asked >= _UNDER_WAY_MAX
+    def _failed(self, key: _Key, end: _End, now_ns: int) -> None:
+        """Ask again later; when the time for that is over, report what is known so far."""
+        if key in self._due:
+            return
+        if now_ns >= end.until_ns:
+            end.run.give_up(self._outputs, end.run.top, now_ns)
+            return
+        end.due_ns, self._due[key] = now_ns + end.pause_ns, end
+        longest_ns = round(self._options.retry_seconds_max * _SECOND_NS)
+        end.pause_ns = min(2 * end.pause_ns, longest_ns)
 
 
 def _take(run: Numbering, fetch: Fetch, part: AnswerPart, beside: tuple[AnswerPart, ...]) -> None:
