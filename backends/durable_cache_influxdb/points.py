@@ -15,7 +15,7 @@ from durable_cache_influxdb.flux import COLUMNS, TIME_MAX_NS, TIME_MIN_NS, Scan,
 from durable_cache_influxdb.lines import Tags, is_whole, sample_of
 from durable_cache_influxdb.slots import Slot
 
-_LOOKS_SECONDS = (0.0, 0.05, 0.2, 1.0, 3.0)
+LOOKS_SECONDS = (0.0, 0.05, 0.2, 1.0, 3.0)
 """A point that is being written beside a busy server shows its fields one by one for a while."""
 
 SERIES_PER_SCAN_MAX = 100
@@ -154,7 +154,7 @@ def fetch(
     wanted = set(points)
     windows = [*windows_of(wanted), *map(whole, everything)]
     found = _fields(client, source, windows, wanted, everything)
-    for pause_seconds in _LOOKS_SECONDS:
+    for pause_seconds in LOOKS_SECONDS:
         torn = {point for point, fields in found.items() if not is_whole(fields)}
         if not torn:
             break

@@ -14,6 +14,7 @@ from durable_cache.storage.contract import source_order
 from durable_cache_influxdb.client import Client
 from durable_cache_influxdb.flux import Scan, Source
 from durable_cache_influxdb.index import Numbering, StreamIndex
+from durable_cache_influxdb.line_writer import LineWriter
 from durable_cache_influxdb.points import unix_ns
 
 _COLUMNS = ("_time", "_value", "source_id", "epoch")
@@ -102,10 +103,15 @@ def load_skips(client: Client, source: Source) -> SkipTable:
     return table
 
 
-def clear_void(client: Client, source: Source, table: SkipTable) -> None:
-    """Remove the points of ranges that are no longer valid, some at a time."""
+def clear_void(client: Client, source: Source, table: SkipTable, writer: LineWriter) -> None:
+    """Remove the points of ranges that are no longer valid, some at a time.
+
+    One that stays is written again where others went, as for samples (ADR 0349).
+    """
+    touched: set[Numbering] = set()
     for numbering, first in table.void[:_CLEARED_AT_OPEN_MAX]:
         source_id, epoch = numbering
+        touched.add(numbering)
         client.delete(
             f'_measurement="{source.measurement}" AND source_id="{source_id}" AND epoch="{epoch}"',
             first,
@@ -113,3 +119,9 @@ def clear_void(client: Client, source: Source, table: SkipTable) -> None:
         )
         del table.stored[numbering][first]
     table.void = []
+    staying = {
+        numbering: dict([next(iter(table.stored[numbering].items()))])
+        for numbering in touched
+        if table.stored[numbering]
+    }
+    writer.plain(lines_of(source.measurement, staying))

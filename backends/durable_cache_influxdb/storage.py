@@ -58,6 +58,7 @@ class InfluxDbStorage(Storage):
         self._skips = skips.SkipTable()
         self._unsure: set[Stream] = set()
         self._appender = Appender(client, where, options, self._writer, self._typed, self._unsure)
+        self._remover = trim.Remover(client, where, options, self._writer)
         self._unsure_skips = False
         if lease is not None:
             self._load()
@@ -74,7 +75,7 @@ class InfluxDbStorage(Storage):
     def _load(self) -> None:
         self._index = load(self._client, self._where)
         self._load_skips()
-        skips.clear_void(self._client, self._where.skips, self._skips)
+        skips.clear_void(self._client, self._where.skips, self._skips, self._writer)
 
     def _load_skips(self) -> None:
         self._skips = skips.load_skips(self._client, self._where.skips)
@@ -89,11 +90,23 @@ class InfluxDbStorage(Storage):
             self._writable()
             self._skips.add(skips, self._index)
             outcome = self._appender.append(batch, self._index)
+            self._look_again(outcome.streams)
             if self._skips.runs:
                 for numbering, sn in outcome.stored():
                     self._skips.replace(numbering, sn)
             self._write_skips()
         return outcome.result()
+
+    def _look_again(self, streams: Iterable[Stream]) -> None:
+        """Look at those of the streams that have begun again after they went as a whole."""
+        if not self._remover.gone:
+            return
+        for stream in dict.fromkeys(streams):
+            state = self._index.states.get(stream)
+            if state is not None and state.tags in self._remover.gone:
+                self._unsure.add(stream)
+                self._remover.look_again(state)
+                self._unsure.discard(stream)
 
     def _write_skips(self) -> None:
         changes = self._skips.changes()
@@ -156,7 +169,7 @@ class InfluxDbStorage(Storage):
             if state is None or not going:
                 continue
             self._unsure.add(stream)
-            trim.remove_below(self._client, self._where, state, floor)
+            self._remover.remove_below(state, floor)
             state.runs.remove(0, floor - 1)
             removed += going.count
             if not state.runs:
@@ -189,6 +202,7 @@ class InfluxDbStorage(Storage):
     def _make_sure(self) -> None:
         """Load again what an interrupted write left unknown."""
         if self._unsure:
+            self._remover.put_back()
             again = load(self._client, self._where, self._unsure)
             for stream in self._unsure:
                 self._index.drop(stream)

@@ -6,8 +6,10 @@ times do not run alike, the stretches are cut at every point that stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 
+from durable_cache.errors import StorageUnavailable
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Stream
 from durable_cache.storage.contract import Floor, Retention
@@ -15,8 +17,10 @@ from durable_cache.storage.shared.retention import Weight, within, young
 from durable_cache_influxdb.client import Client
 from durable_cache_influxdb.flux import COLUMNS, TIME_MAX_NS, TIME_MIN_NS, Scan, Source
 from durable_cache_influxdb.index import Measurements, StreamIndex, StreamState
-from durable_cache_influxdb.lines import Meta, Tags
-from durable_cache_influxdb.points import SERIES_PER_SCAN_MAX, unix_ns
+from durable_cache_influxdb.line_writer import LineWriter
+from durable_cache_influxdb.lines import Meta, Tags, series_of
+from durable_cache_influxdb.options import InfluxDbOptions
+from durable_cache_influxdb.points import LOOKS_SECONDS, SERIES_PER_SCAN_MAX, unix_ns
 
 
 def predicate(measurement: str, tags: Tags, ordinal: int | None = None) -> str:
@@ -28,30 +32,153 @@ def predicate(measurement: str, tags: Tags, ordinal: int | None = None) -> str:
     return text if ordinal is None else f'{text} AND n="{ordinal}"'
 
 
-def remove_below(client: Client, where: Measurements, state: StreamState, floor: int) -> None:
-    """Delete every sample of a stream below `floor`, exactly; idempotent."""
-    measurement = where.samples.measurement
-    if floor > (state.runs.last or 0):
-        client.delete(predicate(measurement, state.tags), TIME_MIN_NS, TIME_MAX_NS)
-        client.delete(predicate(where.streams.measurement, state.tags), 0, 0)
-        return
-    base = Scan(("sn",), (state.tags.key_id,), (state.tags.source_id,), (state.tags.epoch,))
-    going = base._replace(value_last=floor - 1)
-    ends: dict[int, list[int]] = {}
-    queries = [where.samples.rows(going, "first()"), where.samples.rows(going, "last()")]
-    for row in client.rows(queries, COLUMNS):
-        ends.setdefault(int(row[6]), []).append(unix_ns(row[0]))
-    for ordinal, times in ends.items():
-        first, last = min(times), max(times)
-        staying = base._replace(
-            ordinals=(ordinal,), first_ns=first, last_ns=last, value_first=floor
+class Remover:
+    """Deletes prefixes of streams; one thread at a time, the storage's lock is held.
+
+    A deletion that meets the server while it moves its memory to disk misses what is on the way
+    there, and takes the whole series out of its shard's directory where it finds nothing else of
+    it: what should stay is not shown any more. So a point that stays is written again behind each
+    deletion, which puts the series back. Then the server is asked what is left below the floor.
+    What a query finds by another shard's directory no deletion finds: it is written again, too,
+    before it is deleted again. A stream that goes as a whole shows what was missed when it begins
+    again: that goes then (ADR 0349).
+    """
+
+    def __init__(
+        self, client: Client, where: Measurements, options: InfluxDbOptions, writer: LineWriter
+    ) -> None:
+        self._client = client
+        self._where = where
+        self._options = options
+        self._writer = writer
+        self._staying: list[str] = []
+        self._gone: dict[Tags, None] = {}
+        """Streams that went as a whole, the last ones; bounded by `streams_max`."""
+
+    def put_back(self) -> None:
+        """Write what an interrupted removal has not written; before anything is loaded."""
+        if self._staying:
+            self._writer.plain(self._staying)
+            self._staying = []
+
+    def remove_below(self, state: StreamState, floor: int) -> None:
+        """Delete every sample of a stream below `floor`, exactly; idempotent.
+
+        Raises `StorageUnavailable` while the server shows again what it was told to delete.
+        """
+        measurement = self._where.samples.measurement
+        if floor > (state.runs.last or 0):
+            text = predicate(measurement, state.tags)
+            self._client.delete(text, TIME_MIN_NS, TIME_MAX_NS)
+            self._client.delete(predicate(self._where.streams.measurement, state.tags), 0, 0)
+            self._gone[state.tags] = None
+            if len(self._gone) > self._options.streams_max:
+                del self._gone[next(iter(self._gone))]
+            return
+        for look, pause_seconds in enumerate((0.0, *LOOKS_SECONDS)):
+            time.sleep(pause_seconds)
+            ends = self._ends(state.tags, floor)
+            for ordinal, going in ends.items():
+                staying = self._staying_beside(state.tags, floor, ordinal, going)
+                self._cut(state, ordinal, going, staying, again=look > 0)
+            if not ends:
+                return
+        raise self._still_there(state)
+
+    @property
+    def gone(self) -> Collection[Tags]:
+        """The streams that went as a whole and were not looked at since."""
+        return self._gone.keys()
+
+    def look_again(self, state: StreamState) -> None:
+        """Delete what a stream that went as a whole and has begun again shows beside its new runs.
+
+        Raises `StorageUnavailable` while the server shows again what it was told to delete.
+        """
+        for pause_seconds in LOOKS_SECONDS:
+            time.sleep(pause_seconds)
+            left: dict[int, dict[int, int]] = {}
+            staying: dict[int, dict[int, int]] = {}
+            query = self._where.samples.rows(_of(state.tags))
+            for row in self._client.rows([query], COLUMNS):
+                moment, sn, ordinal = unix_ns(row[0]), int(row[1]), int(row[6])
+                known = staying if sn in state.runs else left
+                known.setdefault(ordinal, {})[moment] = sn
+            for ordinal, going in left.items():
+                self._cut(state, ordinal, going, staying.get(ordinal, {}), again=True)
+            if not left:
+                del self._gone[state.tags]
+                return
+        raise self._still_there(state)
+
+    def _still_there(self, state: StreamState) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"{self._client.subject}: what was removed of source {state.stream.source} is still"
+            " there; try again"
         )
-        kept = [unix_ns(row[0]) for row in client.rows([where.samples.rows(staying)], COLUMNS)]
-        start = first
-        for moment in [*sorted(kept), last + 1]:
+
+    def _ends(self, tags: Tags, floor: int) -> dict[int, dict[int, int]]:
+        """Return the first and the last point below the floor, by ordinal: time and number."""
+        samples = self._where.samples
+        going = _of(tags, value_last=floor - 1)
+        points: dict[int, dict[int, int]] = {}
+        queries = [samples.rows(going, "first()"), samples.rows(going, "last()")]
+        for row in self._client.rows(queries, COLUMNS):
+            points.setdefault(int(row[6]), {})[unix_ns(row[0])] = int(row[1])
+        return points
+
+    def _staying_beside(
+        self, tags: Tags, floor: int, ordinal: int, going: Collection[int]
+    ) -> dict[int, int]:
+        """Return the points that stay between the times of those that go, and on either side."""
+        samples, first, last = self._where.samples, min(going), max(going)
+        series = _of(tags, ordinals=(ordinal,))
+        queries = [
+            samples.rows(series._replace(first_ns=first, last_ns=last, value_first=floor)),
+            samples.rows(series._replace(first_ns=last + 1), "first()"),
+        ]
+        if first > TIME_MIN_NS:
+            queries.append(samples.rows(series._replace(last_ns=first - 1), "last()"))
+        return {unix_ns(row[0]): int(row[1]) for row in self._client.rows(queries, COLUMNS)}
+
+    def _cut(
+        self,
+        state: StreamState,
+        ordinal: int,
+        going: dict[int, int],
+        staying: dict[int, int],
+        *,
+        again: bool,
+    ) -> None:
+        """Delete what stands between the times of `going`; write again what stays."""
+        measurement = self._where.samples.measurement
+        head, tail = series_of(measurement, state.stream, self._options)
+
+        def lines(points: dict[int, int]) -> list[str]:
+            return [f"{head}{ordinal}{tail}sn={sn}i {moment}" for moment, sn in points.items()]
+
+        if again:
+            self._writer.plain(lines(going))
+        self._staying = lines(staying)
+        text = predicate(measurement, state.tags, ordinal)
+        start, last = min(going), max(going)
+        for moment in [*sorted(at for at in staying if start <= at <= last), last + 1]:
             if moment > start:
-                client.delete(predicate(measurement, state.tags, ordinal), start, moment - 1)
+                self._client.delete(text, start, moment - 1)
             start = moment + 1
+        self.put_back()
+
+
+def _of(tags: Tags, *, ordinals: tuple[int, ...] = (), value_last: int | None = None) -> Scan:
+    """Scan the numbers of one stream."""
+    return Scan(
+        ("sn",),
+        (tags.key_id,),
+        (tags.source_id,),
+        (tags.epoch,),
+        ordinals=ordinals,
+        value_last=value_last,
+    )
 
 
 def floors_of(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from random import Random
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,8 +23,9 @@ from durable_cache.errors import (
     StorageLocked,
     StorageUnavailable,
 )
-from durable_cache.model.sample import Sample, SampleBatch
-from durable_cache.storage.contract import AppendResult, Storage
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.selection import Order, Selection
+from durable_cache.storage.contract import AppendResult, Floor, Storage
 from durable_cache.testing.conformance.hooks import read_all, runs_of
 from durable_cache.testing.samples import batch, run, sample
 from durable_cache_influxdb import InfluxDbBackend, InfluxDbOptions
@@ -41,6 +43,9 @@ from tests.servers.influxdb import (
 pytestmark = pytest.mark.influxdb
 
 DEADLINE_SECONDS = 60
+ROUNDS = 30
+STREAMS = 10
+LARGE = Random(1).randbytes(10_000)
 
 
 @pytest.fixture
@@ -223,6 +228,32 @@ def test_a_held_sample_that_vanished_is_stored_again(server: InfluxServer) -> No
         client.close()
         assert append_until_done(storage, batch(run(0, 5))).new == 6
         assert read_all(storage) == run(0, 5)
+
+
+def test_removal_beside_a_snapshot_keeps_what_stays_and_nothing_else(tmp_path: Path) -> None:
+    """Each second the server begins to move what it has in memory to disk, in small pieces."""
+    always, slowly = "cache-snapshot-memory-size=1", "compact-throughput-burst=16"
+    flags = [f"--storage-{flag}" for flag in (always, slowly)]
+    process = InfluxProcess(find_influxd(), tmp_path, *flags)
+    process.start()
+    try:
+        with opened(set_up(process.url).options()) as storage:
+            for first in range(0, ROUNDS * STREAMS, STREAMS):
+                sources = [SourceId("4f2a", first + at) for at in range(STREAMS)]
+                for source in sources:
+                    storage.append(
+                        batch(sample(sn, source=source, payload=LARGE) for sn in range(20))
+                    )
+                for at, source in enumerate(sources):
+                    floor = 20 if at % 2 else 10
+                    storage.purge([Floor(sample(source=source).stream, floor)])
+                    if at % 2:  # nothing is left: it begins again
+                        storage.append(batch(sample(20, source=source)))
+                    expected = [20] if at % 2 else list(range(10, 20))
+                    selection = Selection(zid=source.zid, eid=source.eid, order=Order.TIME)
+                    assert [one.sn for one in read_all(storage, selection)] == expected
+    finally:
+        process.remove()
 
 
 def foreign(server: InfluxServer, line: str) -> None:

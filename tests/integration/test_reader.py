@@ -111,9 +111,11 @@ def test_a_late_joiner_sees_what_those_before_it_see(network: LocalNetwork) -> N
         wait_until(lambda: early.liveliness_changed_status().alive == 1)
         expected = {"a/staying": ALIVE, "a/leaving": NO_WRITERS, "a/deleted": DISPOSED}
         wait_until(lambda: states(early) == expected, what=f"{expected}")
+        last = [b"", b"l2", b"s2"]
+        wait_until(lambda: sorted(payloads(early.read())) == last, what="the last of each")
         with declare_reliable_subscriber(network.client(), "a/**", profile=CONSISTENT) as late:
             wait_until(lambda: states(late) == expected, what=f"{expected} for who comes late")
-            assert sorted(payloads(late.read())) == sorted(payloads(early.read()))
+            wait_until(lambda: sorted(payloads(late.read())) == last, what="the same, later")
         staying.close()
 
 

@@ -142,9 +142,10 @@ def find_influxd() -> Path:
 class InfluxProcess:
     """An influxd of its own on a free port, which can be stopped and started again."""
 
-    def __init__(self, binary: Path, directory: Path) -> None:
+    def __init__(self, binary: Path, directory: Path, *flags: str) -> None:
         self.binary = binary
         self.directory = directory
+        self.flags = flags
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -162,6 +163,7 @@ class InfluxProcess:
                     f"--http-bind-address=127.0.0.1:{self.port}",
                     "--reporting-disabled",
                     "--log-level=warn",
+                    *self.flags,
                 ],
                 stdout=log,
                 stderr=log,
