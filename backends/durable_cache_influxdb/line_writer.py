@@ -77,6 +77,14 @@ class LineWriter:
             except Rejected as error:
                 raise StorageCorrupt(f"{self._client.subject}: {error.message}") from error
 
+    def again(self, lines: Iterable[str]) -> None:
+        """Send parts of points that are there; what is rejected the bucket's retention removes."""
+        for chunk in _chunks(lines, len, self._options):
+            try:
+                self._client.write("\n".join(chunk).encode("utf-8"))
+            except Rejected as error:
+                _log.info("the server takes a point no more", extra={"reason": error.message})
+
     def samples(self, lines: Iterable[Line], bare: Callable[[int], str]) -> dict[int, str]:
         """Send the lines of samples; returns the refused ones' places with the reasons.
 

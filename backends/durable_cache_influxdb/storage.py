@@ -101,12 +101,12 @@ class InfluxDbStorage(Storage):
         """Look at those of the streams that have begun again after they went as a whole."""
         if not self._remover.gone:
             return
-        for stream in dict.fromkeys(streams):
-            state = self._index.states.get(stream)
-            if state is not None and state.tags in self._remover.gone:
-                self._unsure.add(stream)
-                self._remover.look_again(state)
-                self._unsure.discard(stream)
+        states = [self._index.states.get(stream) for stream in dict.fromkeys(streams)]
+        begun = [one for one in states if one is not None and one.tags in self._remover.gone]
+        if begun:
+            self._unsure.update(state.stream for state in begun)
+            self._remover.look_again(begun)
+            self._unsure.difference_update(state.stream for state in begun)
 
     def _write_skips(self) -> None:
         changes = self._skips.changes()

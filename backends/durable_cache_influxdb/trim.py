@@ -58,7 +58,7 @@ class Remover:
     def put_back(self) -> None:
         """Write what an interrupted removal has not written; before anything is loaded."""
         if self._staying:
-            self._writer.plain(self._staying)
+            self._writer.again(self._staying)
             self._staying = []
 
     def remove_below(self, state: StreamState, floor: int) -> None:
@@ -75,14 +75,17 @@ class Remover:
             if len(self._gone) > self._options.streams_max:
                 del self._gone[next(iter(self._gone))]
             return
+        going = _of(state.tags, value_last=floor - 1)
         for look, pause_seconds in enumerate((0.0, *LOOKS_SECONDS)):
             time.sleep(pause_seconds)
-            ends = self._ends(state.tags, floor)
-            for ordinal, going in ends.items():
-                staying = self._staying_beside(state.tags, floor, ordinal, going)
-                self._cut(state, ordinal, going, staying, again=look > 0)
+            ends = self._ends(going)
             if not ends:
                 return
+            for ordinal, points in ends.items():
+                staying = self._staying_beside(state.tags, floor, ordinal, points)
+                self._cut(state, ordinal, points, staying, again=look > 0)
+            times = [moment for points in ends.values() for moment in points]
+            going = going._replace(first_ns=min(times), last_ns=max(times))
         raise self._still_there(state)
 
     @property
@@ -90,26 +93,31 @@ class Remover:
         """The streams that went as a whole and were not looked at since."""
         return self._gone.keys()
 
-    def look_again(self, state: StreamState) -> None:
-        """Delete what a stream that went as a whole and has begun again shows beside its new runs.
+    def look_again(self, begun: Iterable[StreamState]) -> None:
+        """Delete what streams that went as a whole and have begun again show beside their runs.
 
         Raises `StorageUnavailable` while the server shows again what it was told to delete.
         """
+        states = {state.tags: state for state in begun}
         for pause_seconds in LOOKS_SECONDS:
             time.sleep(pause_seconds)
-            left: dict[int, dict[int, int]] = {}
-            staying: dict[int, dict[int, int]] = {}
-            query = self._where.samples.rows(_of(state.tags))
-            for row in self._client.rows([query], COLUMNS):
-                moment, sn, ordinal = unix_ns(row[0]), int(row[1]), int(row[6])
-                known = staying if sn in state.runs else left
-                known.setdefault(ordinal, {})[moment] = sn
-            for ordinal, going in left.items():
-                self._cut(state, ordinal, going, staying.get(ordinal, {}), again=True)
-            if not left:
-                del self._gone[state.tags]
+            left: dict[tuple[Tags, int], dict[int, int]] = {}
+            staying: dict[tuple[Tags, int], dict[int, int]] = {}
+            queries = [self._where.samples.rows(_of(tags)) for tags in states]
+            for row in self._client.rows(queries, COLUMNS):
+                tags, sn = Tags(row[3], row[4], int(row[5])), int(row[1])
+                known = staying if sn in states[tags].runs else left
+                known.setdefault((tags, int(row[6])), {})[unix_ns(row[0])] = sn
+            for (tags, ordinal), going in left.items():
+                stays = staying.get((tags, ordinal), {})
+                self._cut(states[tags], ordinal, going, stays, again=True)
+            again = {tags for tags, _ in left}
+            for tags in states.keys() - again:
+                self._gone.pop(tags, None)
+            states = {tags: states[tags] for tags in states if tags in again}
+            if not states:
                 return
-        raise self._still_there(state)
+        raise self._still_there(next(iter(states.values())))
 
     def _still_there(self, state: StreamState) -> StorageUnavailable:
         return StorageUnavailable(
@@ -117,10 +125,9 @@ class Remover:
             " there; try again"
         )
 
-    def _ends(self, tags: Tags, floor: int) -> dict[int, dict[int, int]]:
-        """Return the first and the last point below the floor, by ordinal: time and number."""
+    def _ends(self, going: Scan) -> dict[int, dict[int, int]]:
+        """Return the first and the last point of a scan, by ordinal: time and number."""
         samples = self._where.samples
-        going = _of(tags, value_last=floor - 1)
         points: dict[int, dict[int, int]] = {}
         queries = [samples.rows(going, "first()"), samples.rows(going, "last()")]
         for row in self._client.rows(queries, COLUMNS):
@@ -158,7 +165,7 @@ class Remover:
             return [f"{head}{ordinal}{tail}sn={sn}i {moment}" for moment, sn in points.items()]
 
         if again:
-            self._writer.plain(lines(going))
+            self._writer.again(lines(going))
         self._staying = lines(staying)
         text = predicate(measurement, state.tags, ordinal)
         start, last = min(going), max(going)

@@ -406,6 +406,17 @@ def test_a_number_in_common_with_another_content_shows_that_they_are_of_another_
     assert cache.given(sample(12, ntp64=5 << 32)) == 1
 
 
+def test_an_answer_about_what_has_a_name_by_now_holds_nothing_back() -> None:
+    """Others' samples without an epoch waited for a name that only ours needed (seed 77694)."""
+    cache = out_of_order()
+    assert cache.given(*samples(11, payload=b"older")) == 0
+    for event in (EpochsAgreed(SOURCE, EPOCH_UNKNOWN, LATE), EpochFreed(SOURCE, EPOCH_UNKNOWN)):
+        cache.shell.give(event)
+    cache.agreeing.release(SOURCE)
+    cache.answered()
+    assert cache.given(*samples(9, 10, payload=b"older")) == 2
+
+
 def test_without_an_answer_the_others_are_asked_again_and_after_half_a_minute_all_comes_in() -> (
     None
 ):

@@ -510,7 +510,9 @@ class Agreement:
     def _nameless_answered(self, pair: Pair, inquiry: Asked) -> None:
         """Let samples without an epoch in when they were shown to be of the run that is here."""
         source = pair[0]
-        if pair in self._different:
+        if EPOCH_UNKNOWN not in self._known_of(source).numberings:
+            self._hold_back_no_longer(source, inquiry)  # it has a name by now
+        elif pair in self._different:
             self._await_name(source)
         elif inquiry.in_common:
             _put(self._waited_for, source, True)
