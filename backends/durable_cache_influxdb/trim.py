@@ -22,6 +22,10 @@ from durable_cache_influxdb.lines import Meta, Tags, series_of
 from durable_cache_influxdb.options import InfluxDbOptions
 from durable_cache_influxdb.points import LOOKS_SECONDS, SERIES_PER_SCAN_MAX, unix_ns
 
+_GUARD_NS = 600 * 1_000_000_000
+"""One guard stands for so long; shards begin and end at multiples of that."""
+_GUARDS_MAX = 10_000
+
 
 def predicate(measurement: str, tags: Tags, ordinal: int | None = None) -> str:
     """Return the deletion predicate of a stream's series; ids are made of safe letters."""
@@ -40,8 +44,9 @@ class Remover:
     it: what should stay is not shown any more. So a point that stays is written again behind each
     deletion, which puts the series back. Then the server is asked what is left below the floor.
     What a query finds by another shard's directory no deletion finds: it is written again, too,
-    before it is deleted again. A stream that goes as a whole shows what was missed when it begins
-    again: that goes then (ADR 0349).
+    before it is deleted again. With the last series of a measurement a shard forgets its fields, so
+    a guard stands beside what stays, in a series of its own. A stream that goes as a whole shows
+    what was missed when it begins again: that goes then (ADR 0349).
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class Remover:
         self._staying: list[str] = []
         self._gone: dict[Tags, None] = {}
         """Streams that went as a whole, the last ones; bounded by `streams_max`."""
+        self._guarded: set[int] = set()
+        """Where guards stand, as Unix nanoseconds; at most `_GUARDS_MAX`."""
 
     def put_back(self) -> None:
         """Write what an interrupted removal has not written; before anything is loaded."""
@@ -164,6 +171,7 @@ class Remover:
         def lines(points: dict[int, int]) -> list[str]:
             return [f"{head}{ordinal}{tail}sn={sn}i {moment}" for moment, sn in points.items()]
 
+        self._guard(staying)
         if again:
             self._writer.again(lines(going))
         self._staying = lines(staying)
@@ -174,6 +182,15 @@ class Remover:
                 self._client.delete(text, start, moment - 1)
             start = moment + 1
         self.put_back()
+
+    def _guard(self, moments: Iterable[int]) -> None:
+        """Let each shard keep the measurement's fields where something stays at these times."""
+        spans = {moment // _GUARD_NS * _GUARD_NS for moment in moments} - self._guarded
+        head = f"{self._where.samples.measurement},epoch=0,key_id=-,n=0,source_id=- guard=true"
+        self._writer.again(f"{head} {span}" for span in sorted(spans))
+        if len(self._guarded) + len(spans) > _GUARDS_MAX:
+            self._guarded.clear()
+        self._guarded |= spans
 
 
 def _of(tags: Tags, *, ordinals: tuple[int, ...] = (), value_last: int | None = None) -> Scan:

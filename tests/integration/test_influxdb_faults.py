@@ -8,8 +8,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
@@ -230,21 +231,33 @@ def test_a_held_sample_that_vanished_is_stored_again(server: InfluxServer) -> No
         assert read_all(storage) == run(0, 5)
 
 
-def test_removal_beside_a_snapshot_keeps_what_stays_and_nothing_else(tmp_path: Path) -> None:
-    """Each second the server begins to move what it has in memory to disk, in small pieces."""
+@pytest.mark.parametrize("alone", [False, True])
+def test_removal_beside_a_snapshot_keeps_what_stays_and_nothing_else(
+    tmp_path: Path, alone: bool
+) -> None:
+    """Each second the server begins to move what it has in memory to disk, in small pieces.
+
+    Streams have a storage together, or each one of its own: with a removed series its measurement
+    may go.
+    """
     always, slowly = "cache-snapshot-memory-size=1", "compact-throughput-burst=16"
     flags = [f"--storage-{flag}" for flag in (always, slowly)]
     process = InfluxProcess(find_influxd(), tmp_path, *flags)
     process.start()
     try:
-        with opened(set_up(process.url).options()) as storage:
-            for first in range(0, ROUNDS * STREAMS, STREAMS):
-                sources = [SourceId("4f2a", first + at) for at in range(STREAMS)]
-                for source in sources:
+        options = set_up(process.url).options()
+        for first in range(0, ROUNDS * STREAMS, STREAMS):
+            sources = [SourceId("4f2a", first + at) for at in range(STREAMS)]
+            with ExitStack() as stack:
+                every = [
+                    stack.enter_context(opened(options)) for _ in sources[: None if alone else 1]
+                ]
+                storages = list(islice(cycle(every), STREAMS))
+                for storage, source in zip(storages, sources, strict=True):
                     storage.append(
                         batch(sample(sn, source=source, payload=LARGE) for sn in range(20))
                     )
-                for at, source in enumerate(sources):
+                for at, (storage, source) in enumerate(zip(storages, sources, strict=True)):
                     floor = 20 if at % 2 else 10
                     storage.purge([Floor(sample(source=source).stream, floor)])
                     if at % 2:  # nothing is left: it begins again
