@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event
@@ -200,11 +201,19 @@ def test_the_time_of_regular_tasks_is_kept_while_one_of_them_takes_long() -> Non
     slow = pool.lane("slow", running_max=1, waiting_max=1)
     runs = threading.Semaphore(0)
     busy: list[Event] = []
+    begun: list[float] = []
+    keep = kept_busy(busy)
+
+    def take_long() -> None:
+        begun.append(time.monotonic())
+        keep()
+
     regular.every(0.02, runs.release)
-    slow.every(0.005, kept_busy(busy))  # the thread that kept the time is busy with it
+    slow.every(0.005, take_long)  # the thread that kept the time is busy with it
     wait_until(lambda: slow.running, what="the slow task")
     for _ in range(5):
         assert runs.acquire(timeout=WAIT_SECONDS)
+    assert len(begun) == 1, "they ran beside it, not after it"
     busy[0].set()
     assert pool.close(WAIT_SECONDS) == []
 
