@@ -106,6 +106,31 @@ def test_what_the_cache_alone_holds_is_read_and_the_rest_of_known_sources_asked_
     assert reader.engine.missed == 0
 
 
+def test_what_is_given_live_while_a_page_waits_is_not_given_again() -> None:
+    """Nothing of a run had come when a page showed it; then its first number did (seed 99822)."""
+    reader = Late()
+    name = "0000000b"
+    run = [sample(sn, EPOCH, source=OTHER, at=70.0 + sn) for sn in range(13)]
+    names = (Incarnation(OTHER, EPOCH, name),)
+
+    def elsewhere(first: int, last: int) -> Absence:
+        return Absence(OTHER, EPOCH, first, last, AbsenceReason.OTHER_KEY)
+
+    reader.declared(EPOCH, name, OTHER)
+    reader.live(run[7])
+    assert reader.wanted == [(0, 6)]
+    reader.appeared()
+    reader.told(run[0].ntp64)
+    reader.page([run[4], run[7], run[12]], names=names)
+    assert reader.wanted == [(0, 6), (5, 11)]
+    reader.answer(run[4], absent=(elsewhere(0, 3), elsewhere(5, 6)), names=names)
+    for _ in range(20):
+        if reader.fetches:
+            reader.answer(absent=(elsewhere(5, 6), elsewhere(8, 11)), names=names)
+        reader.wait(1)
+    assert reader.story[3:] == [4, 7, 12]
+
+
 def test_known_sources_are_asked_for_also_where_a_page_does_not_show_that_they_have_more() -> None:
     """It holds of each key only as much as history is wanted of."""
     reader = Late()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import WRAP_GAP
+from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
@@ -229,6 +230,15 @@ class Held:
             return None
         return Reading(0, 0, late=True)
 
+    def begun_meanwhile(
+        self, sources: Sources, key: tuple[SourceId, int], incarnation: str, reading: Reading
+    ) -> Reading | None:
+        """Return where a run is followed of which nothing was given when a page came, if it is."""
+        if not incarnation or reading.late or reading.began is not None:
+            return None
+        begun = self.reading_of(sources, *key, incarnation)
+        return None if begun is None or begun.numbering is None else begun
+
     def shown(self, sources: Sources, source: SourceId) -> str:
         """Return the incarnation whose token is there, as far as one is known."""
         followed, came = sources.get(source), self._came.get(source)
@@ -291,8 +301,10 @@ class Held:
         history shows behind it is asked for then: the source `lags`.
         """
         followed = sources.stands(source)
-        if followed is None or not incarnation:
-            return followed is not None
+        if followed is None or is_unnumbered(source):
+            return False
+        if not incarnation:
+            return True
         runs = [known for known in followed.numberings if known.is_called(epoch, incarnation)]
         if any(known.next_sn is None for known in runs) or incarnation not in followed.seen:
             return False

@@ -358,10 +358,6 @@ class History:
         if fresh and self._page is not None:
             self._page[key] = Group(Reading(0, 0), fresh, RangeSet())
 
-    def _was_followed(self, key: Key, samples: Sequence[Sample]) -> bool:
-        run = *key, self.names.of(key)
-        return not is_unnumbered(key[0]) and self._held.was_followed(self._sources, *run, samples)
-
     def _take_group(
         self, key: Key, samples: list[Sample], page: Mapping[Key, list[Sample]], now_ns: int
     ) -> None:
@@ -442,7 +438,8 @@ class History:
         """Return what of a page is not left to what waits, nor was followed live."""
         taken = dict(groups)
         if self._since_ns is not None:
-            taken = {k: group for k, group in groups.items() if not self._was_followed(k, group)}
+            known, of = partial(self._held.was_followed, self._sources), self.names.of
+            taken = {k: given for k, given in groups.items() if not known(*k, of(k), given)}
         while later := [key for key in taken if self._comes_later(key, taken)]:
             for key in later:
                 del taken[key]
@@ -548,15 +545,21 @@ class History:
         """Pass the page on, with a report for what nobody gave or explained; go on."""
         page, self._page = self._page or {}, None
         for (source, epoch), group in page.items():
-            if group.reading.late:
-                group.report_all((source, epoch), self._outputs)
+            key = source, epoch
+            begun = self._held.begun_meanwhile(
+                self._sources, key, self.names.of(key), group.reading
+            )
+            if begun is not None:  # its first sample was given live while the page waited
+                group.hand_over(key, begun, self._live, self._outputs, ours=self._since_ns is None)
+                self._in_order = None
+                del self._readings[key]
+            elif group.reading.late:
+                group.report_all(key, self._outputs)
             elif not is_unnumbered(source):
                 self._held.note_given(source, group.samples)
                 self._reached[source] = max(epoch, self._reached.pop(source, epoch))
         self._fetches.clear()
-        samples = self._in_order
-        if samples is None:
-            samples = in_source_order(page)
+        samples = self._in_order or in_source_order(page)
         ready = self._outputs.ready
         for sample in samples:
             if is_unnumbered(sample.source):

@@ -118,6 +118,19 @@ class Group:
         if last < _LAST_SN:
             self.missing.add(last + 1, _LAST_SN)
 
+    def hand_over(
+        self, key: Key, begun: Reading, live: list[Sample], outputs: Outputs, *, ours: bool
+    ) -> None:
+        """Leave a run to who gave its first sample meanwhile; what is before that comes too late.
+
+        It is reported where it is `ours`, and not of before we came.
+        """
+        early = RangeSet.of(one.sn for one in self.samples if one.sn < begun.first_sn and ours)
+        for lost in early:
+            outputs.report(*key, lost.first, lost.last)
+        live += [one for one in self.samples if one.sn >= begun.next_sn]
+        self.samples, self.missing = [], RangeSet()
+
     def learn_end(self) -> None:
         """Miss nothing behind what is known: everybody said all that there is."""
         end = max(self.end, *map(_SN, self.samples)) if self.samples else self.end

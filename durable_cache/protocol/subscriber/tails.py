@@ -68,6 +68,7 @@ class _Doubt:
     """A source whose token went."""
 
     since_ns: int
+    """When there was an occasion to ask last: from then on its time runs where somebody fails."""
     pause_ns: int
     due_ns: int | None = None
     """When to ask; None while a question is under way, and where nobody is there to be asked."""
@@ -133,7 +134,7 @@ class Tails:
             doubt.away = False
             doubt.sure_ns = now_ns + self._wait_ns
             doubt.ended.clear()
-            self._ask_at(source, now_ns)
+            self._ask_anew(source, now_ns, now_ns)
 
     def told(self, sources: Collection[SourceId], now_ns: int) -> None:
         """Ask for sources of which a cache has more (ADR 0347)."""
@@ -159,7 +160,7 @@ class Tails:
                 doubt = _Doubt(now_ns, pause_ns, sure_ns=sure_ns, away=False)
                 self._doubts[source] = doubt
             doubt.ended.clear()
-            self._ask_at(source, now_ns + wait_ns)
+            self._ask_anew(source, now_ns, now_ns + wait_ns)
         while len(self._doubts) > self._options.places_max:
             self._drop(next(iter(self._doubts)))
 
@@ -176,7 +177,7 @@ class Tails:
         for source, doubt in self._doubts.items():
             if doubt.away:
                 doubt.ended.clear()
-            self._ask_at(source, now_ns)
+            self._ask_anew(source, now_ns, now_ns)
 
     def wake_times(self) -> list[int]:
         """Return when the first is to be asked for, if one is."""
@@ -281,6 +282,11 @@ class Tails:
             self._ask_at(source, now_ns + doubt.pause_ns)
             longest_ns = round(self._options.retry_seconds_max * _SECOND_NS)
             doubt.pause_ns = min(2 * doubt.pause_ns, longest_ns)
+
+    def _ask_anew(self, source: SourceId, now_ns: int, due_ns: int) -> None:
+        """Ask on a new occasion, and again for as long as on the first where somebody fails."""
+        self._doubts[source].since_ns = now_ns
+        self._ask_at(source, due_ns)
 
     def _ask_at(self, source: SourceId, due_ns: int) -> None:
         doubt = self._doubts[source]
