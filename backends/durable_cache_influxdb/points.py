@@ -118,21 +118,17 @@ def whole(tags: Tags) -> Window:
     return Window(tags, None, TIME_MIN_NS, TIME_MAX_NS - 1)
 
 
+def numbers_of(tags: Tags) -> Scan:
+    """Return the scan of all numbers of one stream."""
+    return Scan(("sn",), (tags.key_id,), (tags.source_id,), (tags.epoch,))
+
+
 def numbers(
     client: Client, source: Source, bounds: Mapping[Tags, tuple[int, int]]
 ) -> Iterator[tuple[Point, int]]:
     """Yield point and sn of the samples of each stream between two numbers, ends included."""
     pipelines = [
-        source.rows(
-            Scan(
-                ("sn",),
-                (tags.key_id,),
-                (tags.source_id,),
-                (tags.epoch,),
-                value_first=first,
-                value_last=last,
-            )
-        )
+        source.rows(numbers_of(tags)._replace(value_first=first, value_last=last))
         for tags, (first, last) in bounds.items()
     ]
     for row in client.rows(pipelines, COLUMNS):

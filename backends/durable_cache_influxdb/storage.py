@@ -103,10 +103,8 @@ class InfluxDbStorage(Storage):
             return
         states = [self._index.states.get(stream) for stream in dict.fromkeys(streams)]
         begun = [one for one in states if one is not None and one.tags in self._remover.gone]
-        if begun:
-            self._unsure.update(state.stream for state in begun)
+        if begun:  # what fails here leaves the index right: the next append looks once more
             self._remover.look_again(begun)
-            self._unsure.difference_update(state.stream for state in begun)
 
     def _write_skips(self) -> None:
         changes = self._skips.changes()
@@ -201,8 +199,8 @@ class InfluxDbStorage(Storage):
 
     def _make_sure(self) -> None:
         """Load again what an interrupted write left unknown."""
+        self._remover.put_back()
         if self._unsure:
-            self._remover.put_back()
             again = load(self._client, self._where, self._unsure)
             for stream in self._unsure:
                 self._index.drop(stream)

@@ -20,7 +20,7 @@ from durable_cache_influxdb.index import Measurements, StreamIndex, StreamState
 from durable_cache_influxdb.line_writer import LineWriter
 from durable_cache_influxdb.lines import Meta, Tags, series_of
 from durable_cache_influxdb.options import InfluxDbOptions
-from durable_cache_influxdb.points import LOOKS_SECONDS, SERIES_PER_SCAN_MAX, unix_ns
+from durable_cache_influxdb.points import LOOKS_SECONDS, SERIES_PER_SCAN_MAX, numbers_of, unix_ns
 
 _GUARD_NS = 600 * 1_000_000_000
 """One guard stands for so long; shards begin and end at multiples of that."""
@@ -82,7 +82,7 @@ class Remover:
             if len(self._gone) > self._options.streams_max:
                 del self._gone[next(iter(self._gone))]
             return
-        going = _of(state.tags, value_last=floor - 1)
+        going = numbers_of(state.tags)._replace(value_last=floor - 1)
         for look, pause_seconds in enumerate((0.0, *LOOKS_SECONDS)):
             time.sleep(pause_seconds)
             ends = self._ends(going)
@@ -110,7 +110,7 @@ class Remover:
             time.sleep(pause_seconds)
             left: dict[tuple[Tags, int], dict[int, int]] = {}
             staying: dict[tuple[Tags, int], dict[int, int]] = {}
-            queries = [self._where.samples.rows(_of(tags)) for tags in states]
+            queries = [self._where.samples.rows(numbers_of(tags)) for tags in states]
             for row in self._client.rows(queries, COLUMNS):
                 tags, sn = Tags(row[3], row[4], int(row[5])), int(row[1])
                 known = staying if sn in states[tags].runs else left
@@ -146,7 +146,7 @@ class Remover:
     ) -> dict[int, int]:
         """Return the points that stay between the times of those that go, and on either side."""
         samples, first, last = self._where.samples, min(going), max(going)
-        series = _of(tags, ordinals=(ordinal,))
+        series = numbers_of(tags)._replace(ordinals=(ordinal,))
         queries = [
             samples.rows(series._replace(first_ns=first, last_ns=last, value_first=floor)),
             samples.rows(series._replace(first_ns=last + 1), "first()"),
@@ -191,18 +191,6 @@ class Remover:
         if len(self._guarded) + len(spans) > _GUARDS_MAX:
             self._guarded.clear()
         self._guarded |= spans
-
-
-def _of(tags: Tags, *, ordinals: tuple[int, ...] = (), value_last: int | None = None) -> Scan:
-    """Scan the numbers of one stream."""
-    return Scan(
-        ("sn",),
-        (tags.key_id,),
-        (tags.source_id,),
-        (tags.epoch,),
-        ordinals=ordinals,
-        value_last=value_last,
-    )
 
 
 def floors_of(

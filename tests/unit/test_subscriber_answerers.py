@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from durable_cache.model.sample import SourceId
 from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.protocol.standings import FROM_THE_BEGINNING
 from durable_cache.protocol.subscriber.events import (
@@ -106,9 +107,10 @@ def test_what_the_cache_alone_holds_is_read_and_the_rest_of_known_sources_asked_
     assert reader.engine.missed == 0
 
 
-def test_what_is_given_live_while_a_page_waits_is_not_given_again() -> None:
+@pytest.mark.parametrize("places_max", [DeliveryOptions().places_max, 2])
+def test_what_is_given_live_while_a_page_waits_is_not_given_again(places_max: int) -> None:
     """Nothing of a run had come when a page showed it; then its first number did (seed 99822)."""
-    reader = Late()
+    reader = Late(DeliveryOptions(places_max=places_max))
     name = "0000000b"
     run = [sample(sn, EPOCH, source=OTHER, at=70.0 + sn) for sn in range(13)]
     names = (Incarnation(OTHER, EPOCH, name),)
@@ -121,14 +123,16 @@ def test_what_is_given_live_while_a_page_waits_is_not_given_again() -> None:
     assert reader.wanted == [(0, 6)]
     reader.appeared()
     reader.told(run[0].ntp64)
-    reader.page([run[4], run[7], run[12]], names=names)
+    third = [sample(sn, EPOCH, source=SourceId("ef", sn), at=90.0 + sn) for sn in range(3)]
+    reader.page([run[4], run[7], run[12], *third], names=names)
     assert reader.wanted == [(0, 6), (5, 11)]
     reader.answer(run[4], absent=(elsewhere(0, 3), elsewhere(5, 6)), names=names)
     for _ in range(20):
         if reader.fetches:
             reader.answer(absent=(elsewhere(5, 6), elsewhere(8, 11)), names=names)
         reader.wait(1)
-    assert reader.story[3:] == [4, 7, 12]
+    given = [one.sn for one in reader.delivered_samples if one.source == OTHER]
+    assert given == [4, 7, 12]
 
 
 def test_known_sources_are_asked_for_also_where_a_page_does_not_show_that_they_have_more() -> None:

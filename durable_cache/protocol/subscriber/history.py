@@ -552,7 +552,7 @@ class History:
             if begun is not None:  # its first sample was given live while the page waited
                 group.hand_over(key, begun, self._live, self._outputs, ours=self._since_ns is None)
                 self._in_order = None
-                del self._readings[key]
+                self._readings.pop(key, None)  # beyond `places_max` it is forgotten
             elif group.reading.late:
                 group.report_all(key, self._outputs)
             elif not is_unnumbered(source):
