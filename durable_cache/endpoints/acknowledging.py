@@ -59,7 +59,7 @@ class Acknowledging:
 
     def announce(self, told: Announce) -> None:
         """Tell subscribers that a number is here whose source shows no token."""
-        beat(self._session, told.key_expr, told.source, told.sn, stored=True)
+        beat(self._session, told.key_expr, told.source, told.sn, stored_as=told.epoch)
 
     def _send_unheard(self) -> None:
         while True:

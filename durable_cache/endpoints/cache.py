@@ -313,7 +313,7 @@ class ReliabilityCache(Closing):
             return
         if any(token.key_expr.intersects(key_expr) for key_expr in self.key_exprs):
             tell = self.ingest.declared if alive else self.ingest.token_gone
-            tell(token.source, token.epoch, token.incarnation)
+            tell(token)
 
     def _answer(self, place: AnsweringPlace, query: Query) -> None:
         options = self.options

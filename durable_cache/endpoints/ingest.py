@@ -54,7 +54,7 @@ from durable_cache.protocol.cache.events import (
     VerifyFailed,
 )
 from durable_cache.protocol.resends import RefusalReason
-from durable_cache.protocol.wire import Incarnation
+from durable_cache.protocol.wire import Incarnation, PublisherToken
 from durable_cache.runtime.answering import answer, look_up
 from durable_cache.runtime.core import CacheCore, CoreOptions
 from durable_cache.runtime.effects import (
@@ -321,18 +321,20 @@ class Ingest:
                 self._events.append(event)
             self._changed.notify_all()
 
-    def declared(self, source: SourceId, epoch: int, incarnation: str) -> None:
+    def declared(self, token: PublisherToken) -> None:
         """A publisher's token says its epoch. On Zenoh's thread."""
+        source, epoch, incarnation = token.source, token.epoch, token.incarnation
         if not self._wanted.has_numbering(source, epoch) or is_unnumbered(source):
             return
         now = moment_now()
         since_ns = max(self._began_ns, now.unix_ns - (_FRESH_FRAMES << 33))
         self._heard(EpochDeclared(source, epoch, epoch >= frame(since_ns), now, incarnation))
 
-    def token_gone(self, source: SourceId, epoch: int, incarnation: str) -> None:
+    def token_gone(self, token: PublisherToken) -> None:
         """A publisher's token went. On Zenoh's thread."""
-        if self._wanted.has_numbering(source, epoch) and not is_unnumbered(source):
-            self._heard(TokenGone(source, incarnation, moment_now()))
+        source, key_expr = token.source, token.key_expr.text
+        if self._wanted.has_numbering(source, token.epoch) and not is_unnumbered(source):
+            self._heard(TokenGone(source, token.incarnation, moment_now(), key_expr))
 
     def hear_native(self, key_expr: str) -> object:
         """Listen to foreign publishers' heartbeats."""

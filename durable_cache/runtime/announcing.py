@@ -2,6 +2,9 @@
 
 A subscriber asks for the last numbers of a source when its token has gone, once. What a cache
 stores after that, nothing shows: no later number comes. So the cache says when it is durable.
+
+A token goes as well where a link was cut between publisher and subscriber, while both of them hear
+the cache: the publisher goes on. So the cache says what it has when that ends, too (ADR 0350).
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
-from durable_cache.protocol.cache.events import Origin, SendAck
+from durable_cache.protocol.cache.events import Origin, SendAck, TokenGone
+from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.runtime.effects import Announce
 
 _KEYS_MAX = 16
@@ -39,12 +43,19 @@ class Announcing:
         if origin in (Origin.LATE, Origin.RESENT):
             self._note(batch)
 
-    def gone(self, source: SourceId) -> None:
-        """See a token go."""
+    def gone(self, event: TokenGone, known: KnownSource) -> Iterator[Announce]:
+        """See a token go; yield the last number that came of its run."""
+        source = event.source
         self._gone[source] = None
         if len(self._gone) > self._keys_max:
             del self._gone[next(iter(self._gone))]
         self._note(one for one in self._appending if one.source == source)
+        if not event.key_expr or self._claims(source):
+            return
+        for epoch, numbering in known.numberings.items():
+            last = numbering.window.held.last
+            if numbering.incarnation == event.incarnation and last is not None:
+                yield Announce(event.key_expr, source, epoch, last)
 
     def appends(self, batch: SampleBatch) -> None:
         """See that the storage is asked to keep samples, which it answers with `SendAck`s."""
@@ -77,7 +88,7 @@ class Announcing:
         if len(there) > _KEYS_MAX:
             there = {_covering(there): max(there.values())}
         for key_expr, sn in there.items():
-            yield Announce(key_expr, ack.source, sn)
+            yield Announce(key_expr, ack.source, ack.epoch, sn)
 
     def _note(self, samples: Iterable[Sample]) -> None:
         for sample in samples:

@@ -315,8 +315,9 @@ class CacheCore:
                     batch = yield from self._not_removed(live)
                 self._take_loaded(batch, origin, now)
             case TokenGone(source, incarnation):
+                yield from self._load((source,))
                 self._awaiting_tokens.gone(source, incarnation)
-                self._announcing.gone(source)
+                self._effects += self._announcing.gone(event, self._engine.known(source))
             case EpochDeclared(source):
                 yield from self._load((source,))
                 waited, left_out = self._awaiting_tokens.shown(event)

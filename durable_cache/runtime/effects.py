@@ -195,6 +195,7 @@ class Announce:
 
     key_expr: str
     source: SourceId
+    epoch: int
     sn: int
 
 

@@ -237,7 +237,7 @@ def _effect(effect: Effect) -> str:
             stays = "another" if stored is None else repr(stored.payload.decode())
             texts = f"{offered.payload.decode()!r} offered, {stays} stays"
             return f"conflict {told([offered])}: {texts}"
-        case Announce(_, source, sn):
+        case Announce(_, source, _, sn):
             return f"announce {source.zid} {sn}"
         case ReportAbsent(sample):
             return f"held but not found: {told([sample])}"

@@ -102,3 +102,33 @@ def test_of_many_keys_what_covers_them_is_told_once() -> None:
     cache.take([sample(ONE, sn, key=f"fleet/{sn}/pose") for sn in range(4, 104)])
     cache.wait(1.5)
     assert told(cache) == [("fleet/**", 103)]
+
+
+def going(cache: DrivenCache, name: str = NAME) -> TokenGone:
+    return TokenGone(ONE, name, cache.now, "k/**")
+
+
+def test_as_a_token_goes_the_last_number_of_its_run_is_told() -> None:
+    cache = followed()
+    later = "d09aa21f"
+    cache.give(EpochDeclared(ONE, EPOCH + 1, True, cache.now, later))
+    cache.take(run_of(ONE, 0, 1))
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.give(going(cache, later))
+    assert [effect for effect in cache.effects if isinstance(effect, Announce)] == [
+        Announce("k/**", ONE, EPOCH + 1, 1)
+    ]
+
+
+def test_a_token_that_goes_behind_the_next_one_is_not_told() -> None:
+    cache = followed()
+    cache.give(EpochDeclared(ONE, EPOCH + 1, True, cache.now, "d09aa21f"))
+    cache.give(going(cache))
+    assert told(cache) == []
+
+
+def test_of_a_run_of_which_nothing_came_nothing_is_told() -> None:
+    cache = DrivenCache()
+    cache.give(declared(cache))
+    cache.give(going(cache))
+    assert told(cache) == []

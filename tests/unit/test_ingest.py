@@ -33,7 +33,7 @@ from durable_cache.protocol.cache.events import (
     HeartbeatReceived,
     Origin,
 )
-from durable_cache.protocol.wire import Incarnation, decode_ack, own_key
+from durable_cache.protocol.wire import Incarnation, PublisherToken, decode_ack, own_key
 from durable_cache.storage.contract import AppendResult, Page, Refusal
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -48,6 +48,10 @@ PATIENT = CacheOptions(
     engine=EngineOptions(gap_timeout_seconds=3600),
 )
 """Zenoh is held up for no time worth speaking of, and no gap is given up."""
+
+
+def token(source: SourceId, epoch: int, incarnation: str) -> PublisherToken:
+    return PublisherToken(source, epoch, KeyExpression("**"), incarnation)
 
 
 @pytest.fixture(scope="module")
@@ -269,12 +273,12 @@ def test_a_page_larger_than_all_the_room_for_what_others_give_comes_in_part_by_p
 def test_tokens_beyond_the_bound_are_dropped_and_counted(shell: Callable[..., Shell]) -> None:
     small = shell(events_max=2)
     for eid in range(1, 6):
-        small.ingest.declared(SourceId("ab", eid), 7, "0000000a")
+        small.ingest.declared(token(SourceId("ab", eid), 7, "0000000a"))
     assert small.ingest.tokens_refused == 3
     small.start()
     wait_until(lambda: not small.ingest.waiting, what="those that waited")
     for eid in range(1, 3):
-        small.ingest.declared(SourceId("ef", eid), 7, "0000000a")
+        small.ingest.declared(token(SourceId("ef", eid), 7, "0000000a"))
     assert small.ingest.tokens_refused == 3
 
 
@@ -282,7 +286,7 @@ def test_a_token_keeps_its_place_among_the_samples(shell: Callable[..., Shell]) 
     waiting = shell()
     epoch = 250_000_000
     waiting.ingest.offer(run_of(0, 4))
-    waiting.ingest.declared(SOURCE, epoch, "0000000a")
+    waiting.ingest.declared(token(SOURCE, epoch, "0000000a"))
     waiting.ingest.offer(run_of(5, 9))
     waiting.start()
     wait_until(lambda: waiting.ingest.appended == 10, what="everything")
@@ -294,9 +298,9 @@ def test_what_others_give_comes_behind_the_tokens_that_wait(shell: Callable[...,
     waiting = shell()
     before, after = 250_000_000, 250_000_001
     waiting.ingest.offer(run_of(0, 2))
-    waiting.ingest.declared(SOURCE, before, "0000000a")
-    waiting.ingest.token_gone(SOURCE, before, "0000000a")
-    waiting.ingest.declared(SOURCE, after, "0000000b")
+    waiting.ingest.declared(token(SOURCE, before, "0000000a"))
+    waiting.ingest.token_gone(token(SOURCE, before, "0000000a"))
+    waiting.ingest.declared(token(SOURCE, after, "0000000b"))
     given = [msgspec.structs.replace(one, epoch=after) for one in run_of(0, 2, size=2)]
     names = (Incarnation(SOURCE, after, "0000000b"),)
     waiting.ingest.offer(given, Origin.RECOVERED, names)
@@ -314,7 +318,7 @@ def test_what_others_give_waits_for_no_heartbeat(shell: Callable[..., Shell]) ->
     waiting.ingest._heard(HeartbeatReceived(SOURCE, 9, moment_now()))
     waiting.ingest.offer(run_of(0, 1, OTHER), Origin.RECOVERED)
     assert waiting.ingest._given, "its turn has come"
-    waiting.ingest.declared(SOURCE, 7, "0000000a")
+    waiting.ingest.declared(token(SOURCE, 7, "0000000a"))
     waiting.ingest.tell(FetchEnded(1, moment_now()))
     waiting.start()
     wait_until(lambda: not waiting.ingest.waiting, what="everything")
@@ -325,7 +329,7 @@ def test_what_others_gave_has_its_bound_also_while_it_waits_for_tokens(
     shell: Callable[..., Shell],
 ) -> None:
     small = shell(given_samples_max=6)
-    small.ingest.declared(SOURCE, 7, "0000000a")
+    small.ingest.declared(token(SOURCE, 7, "0000000a"))
     for first in (0, 4):
         small.ingest.offer(run_of(first, first + 3, OTHER), Origin.ALIGNED)
     assert small.ingest.refused == 2
@@ -338,9 +342,9 @@ def test_what_others_gave_has_its_bound_also_while_it_waits_for_tokens(
 def test_refused_numbers_keep_their_place_behind_a_token(shell: Callable[..., Shell]) -> None:
     full = shell(queue_bytes_max=10_000, engine=EngineOptions(gap_timeout_seconds=0.2))
     before, after = 250_000_000, 250_000_001
-    full.ingest.declared(SOURCE, before, "0000000a")
+    full.ingest.declared(token(SOURCE, before, "0000000a"))
     full.ingest.offer(run_of(0, 4, size=1000))
-    full.ingest.declared(SOURCE, after, "0000000b")
+    full.ingest.declared(token(SOURCE, after, "0000000b"))
     full.ingest.offer(run_of(0, 5, size=1000))
     full.ingest.offer(run_of(6, 6, size=9000))
     assert full.ingest.refused == 7

@@ -6,7 +6,8 @@ import pytest
 
 from durable_cache.protocol.subscriber.events import FetchFailed
 from tests.unit.subscriber_reader import FRESH, Reader, sample
-from tests.unit.test_subscriber_tails import NAME, appeared, over, reader_of, told
+from tests.unit.test_subscriber_tails import NAME, appeared, reader_of
+from tests.unit.test_subscriber_told import over, told
 
 
 def fail(reader: Reader) -> None:

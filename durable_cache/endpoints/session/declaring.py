@@ -186,8 +186,8 @@ class Beat(NamedTuple):
     last_sn: int
     first_sn: int | None
     """From here on subscribers may not have heard it, as a publisher of ours says."""
-    stored: bool
-    """A cache says that it has it, of whichever run."""
+    stored_as: int | None
+    """A cache says so, which has it, of a run that it calls by this epoch."""
 
 
 def take_heartbeats(watch: ZenohSubscriber) -> Sequence[Beat]:
@@ -198,7 +198,8 @@ def take_heartbeats(watch: ZenohSubscriber) -> Sequence[Beat]:
 def _heartbeat(sample: zenoh.Sample) -> Beat | None:
     """Read a heartbeat, 4 little-endian bytes on a native publisher's token key.
 
-    Ours may have an attachment, which native subscribers do not look at: 4 more, or a cache's 1.
+    Ours may have an attachment, which native subscribers do not look at: 4 more, or a
+    cache's 1 and 4.
     """
     payload = sample.payload
     if len(payload) != 4 or sample.kind != PUT:
@@ -213,7 +214,9 @@ def _heartbeat(sample: zenoh.Sample) -> Beat | None:
     first = int.from_bytes(attached, "little") if len(attached) == 4 else None
     if first is not None and first > last:
         first = None
-    return Beat(source, last, first, attached == _STORED)
+    said = attached.removeprefix(_STORED)
+    stored_as = int.from_bytes(said, "little") if len(attached) == 5 and len(said) == 4 else None
+    return Beat(source, last, first, stored_as)
 
 
 def beat(
@@ -223,17 +226,18 @@ def beat(
     last_sn: int,
     first_sn: int | None = None,
     *,
-    stored: bool = False,
+    stored_as: int | None = None,
 ) -> None:
     """Say which number a source published last, as a native publisher's heartbeat does.
 
-    `first_sn` is where begins what subscribers may not have heard; `stored`: a cache says so, of
-    whichever run. Lost where the network is away.
+    `first_sn` is where begins what subscribers may not have heard; `stored_as`: a cache says so, of
+    a run that it calls by this epoch. Lost where the network is away.
     """
     key = f"{key_expr}/@adv/pub/{source.zid}/{source.eid}/_/_"
     try:
-        first = None if first_sn is None else first_sn.to_bytes(4, "little")
-        attached = _STORED if stored else first
+        attached = None if first_sn is None else first_sn.to_bytes(4, "little")
+        if stored_as is not None:
+            attached = _STORED + stored_as.to_bytes(4, "little")
         put_own(session, key, last_sn.to_bytes(4, "little"), attached)
     except ZError:
         return
@@ -250,7 +254,7 @@ def declare_heartbeats(
 
     def beat(sample: zenoh.Sample) -> None:
         heard = _heartbeat(sample)
-        if heard is not None and not heard.stored:
+        if heard is not None and heard.stored_as is None:
             callback(heard.source, heard.last_sn)
 
     channel: handlers.FifoChannel[zenoh.Sample] = handlers.FifoChannel(_EVENTS_WAITING_MAX)

@@ -475,8 +475,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 if not self._known_caches:
                     yield AnswerersGone(moment_now())
         for beat in take_heartbeats(self._heartbeats) if looks_around else ():
-            source, last, first, stored = beat
-            yield HeartbeatReceived(source, last, moment_now(), first, stored)
+            source, last, first, stored_as = beat
+            yield HeartbeatReceived(source, last, moment_now(), first, stored_as)
 
     def _meet(self, key: str) -> tuple[bool, int | None]:
         """Tell whether the token of a cache was never seen, as far as is known, or when it went."""

@@ -205,6 +205,8 @@ class TokenGone:
     source: SourceId
     incarnation: str
     now: Moment
+    key_expr: str = ""
+    """Of what it may have published, as its token said; empty: nobody is told (ADR 0350)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class ArrivingEngine:
                     self._tell(run, sample.source, sample.sn)
             case Declared():
                 self._declared(event)
-            case HeartbeatReceived(source, source_sn, stored=False):
+            case HeartbeatReceived(source, source_sn, stored_as=None):
                 self._heartbeat(source, source_sn)
             case (
                 HeartbeatReceived()

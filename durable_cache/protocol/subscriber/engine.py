@@ -487,8 +487,8 @@ class SubscriberEngine:
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
-        if event.stored:
-            self._tails.told((event.source,), event.now.monotonic_ns)
+        if event.stored_as is not None:
+            self._tails.stored(event.source, event.stored_as, event.source_sn, event.now)
             return
         recovery = self._options.recovery
         if recovery and not self.reads_history:

@@ -203,8 +203,9 @@ class HeartbeatReceived:
     now: Moment
     first_sn: int | None = None
     """From here on subscribers may not have heard it, and caches hold it; None where unsaid."""
-    stored: bool = False
-    """A cache says so, of whichever run: it has it since the token went (ADR 0347)."""
+    stored_as: int | None = None
+    """A cache says so, which has it, of a run that it calls by this epoch: the source showed no
+    token, or its token went just then (ADR 0347, 0350)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ was asked for all that follows its last number:
 - when a cache appears, for before nobody may have been there to answer;
 - when a cache says that it has something of it since: what it takes for a late sample waits there
   for the next token, and what a publisher did not live to send is sent by its next life (ADR 0347);
+- when a cache says, as the token goes there, that it has more than we know: a link between us and
+  the publisher alone was cut, and the publisher ended behind it (ADR 0350);
 - when history that is read after a cut shows more of it than is known.
 
 So is a run that is ours, by its token or as nobody had anything of it when all history was read
@@ -38,6 +40,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.subscriber.asking import asked_from
 from durable_cache.protocol.subscriber.events import (
@@ -135,6 +138,13 @@ class Tails:
             doubt.sure_ns = now_ns + self._wait_ns
             doubt.ended.clear()
             self._ask_anew(source, now_ns, now_ns)
+
+    def stored(self, source: SourceId, epoch: int, sn: int, now: Moment) -> None:
+        """Ask for a source of which a cache says that it has a number, unless that is known."""
+        followed = self._sources.known(source)
+        runs = () if followed is None else followed.numberings
+        if not any(run.epoch == epoch and run.reached >= sn for run in runs):
+            self.told((source,), now.monotonic_ns)
 
     def told(self, sources: Collection[SourceId], now_ns: int) -> None:
         """Ask for sources of which a cache has more (ADR 0347)."""

@@ -150,7 +150,8 @@ class Composition:
 
     def gone(self, token: PublisherToken) -> None:
         """Say that a publisher's token is out of sight."""
-        self.handle(TokenGone(token.source, token.incarnation, self.now))
+        key_expr = token.key_expr.text
+        self.handle(TokenGone(token.source, token.incarnation, self.now, key_expr))
 
     def beaten(self, beat: Heartbeat) -> None:
         """Say what a foreign publisher's last number is."""
@@ -236,7 +237,7 @@ class Composition:
         cache.world.occur("cache tells of a last number")
         for node in list(cache.network.nodes.values()):
             if isinstance(node, Listener) and node.key_expr.intersects(key_expr):
-                hear = partial(node.told, told.source, told.sn)
+                hear = partial(node.told, told.source, told.epoch, told.sn)
                 cache.network.tell(cache.name, node.name, hear)
 
     def _judged(self, report: ReportEpochs) -> None:

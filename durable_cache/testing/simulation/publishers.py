@@ -480,7 +480,7 @@ class Listener(Node):
     def beaten(self, beat: Heartbeat) -> None:
         """Hear what a foreign publisher's last number is."""
 
-    def told(self, source: SourceId, sn: int) -> None:
+    def told(self, source: SourceId, epoch: int, sn: int) -> None:
         """Hear which number a cache has of a source that shows no token."""
 
 

@@ -185,8 +185,10 @@ class SimSubscriber(Listener):
         self.promise.hears_of(beat.numbering, beat.sn)
         self._say(_Said.HEARTBEATS, lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
 
-    def told(self, source: SourceId, sn: int) -> None:
-        self._say(_Said.HEARTBEATS, lambda: HeartbeatReceived(source, sn, self._now, stored=True))
+    def told(self, source: SourceId, epoch: int, sn: int) -> None:
+        self._say(
+            _Said.HEARTBEATS, lambda: HeartbeatReceived(source, sn, self._now, stored_as=epoch)
+        )
 
     def _say(self, said: _Said, event: Callable[[], Event]) -> None:
         """Take note of what is looked at before the next event, or soon where none comes."""
