@@ -50,7 +50,7 @@ class Announcing:
         if len(self._gone) > self._keys_max:
             del self._gone[next(iter(self._gone))]
         self._note(one for one in self._appending if one.source == source)
-        if not event.key_expr or self._claims(source):
+        if not event.key_expr:
             return
         for epoch, numbering in known.numberings.items():
             last = numbering.window.held.last
@@ -83,8 +83,9 @@ class Announcing:
         self._held -= len(there)
         if not last:
             del self._last[ack.source]
-        if self._claims(ack.source):
-            return
+        claims = self._claims(ack.source)
+        if ack.incarnation in claims if ack.incarnation else claims:
+            return  # what its publisher puts next shows it
         if len(there) > _KEYS_MAX:
             there = {_covering(there): max(there.values())}
         for key_expr, sn in there.items():

@@ -78,6 +78,21 @@ class Calling:
             shown = self._shown(known.source)
             strangers = yield from _strangers(known, event.batch, theirs, shown)
         yield from self._take_later_name(known, _Others(theirs, tuple(strangers)))
+        yield from self._name_behind_empty(known, strangers)
+
+    def _name_behind_empty(
+        self, known: KnownSource, strangers: Iterable[Stranger]
+    ) -> Conversation[None]:
+        """Name runs that others call as one is called here of which nothing came (ADR 0351).
+
+        Nobody is given anything of such a run, so the giver never learns that both go by one epoch.
+        """
+        for stranger in strangers:
+            if not stranger.behind_empty:
+                continue
+            yield from self.make_free(known, stranger.epoch)
+            if not known.is_taken(stranger.epoch):
+                yield from self._name(NumberingNamed(known.source, *stranger[:2]))
 
     def waits(self, source: SourceId) -> bool:
         """Tell whether a run may get a later name as soon as another one has left it."""
@@ -155,7 +170,9 @@ def _strangers(
         if taken is None or not taken.incarnation or epoch not in given or incarnation in shown:
             continue
         if known.of_incarnation(incarnation) is None:
-            strangers.append((yield from place_stranger(known, epoch, incarnation, given[epoch])))
+            placed = yield from place_stranger(known, epoch, incarnation, given[epoch])
+            empty = taken.newest_held < 0 and taken.incarnation not in shown
+            strangers.append(placed._replace(behind_empty=empty and not placed.earlier))
     return strangers
 
 

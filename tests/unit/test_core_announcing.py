@@ -120,11 +120,25 @@ def test_as_a_token_goes_the_last_number_of_its_run_is_told() -> None:
     ]
 
 
-def test_a_token_that_goes_behind_the_next_one_is_not_told() -> None:
+def test_a_token_that_goes_behind_the_next_one_is_told_of_its_own_run() -> None:
     cache = followed()
     cache.give(EpochDeclared(ONE, EPOCH + 1, True, cache.now, "d09aa21f"))
+    cache.take(run_of(ONE, 0, 1))
     cache.give(going(cache))
-    assert told(cache) == []
+    assert told(cache) == [("k/**", 3)]
+
+
+def test_what_becomes_durable_of_a_run_is_told_though_the_next_one_shows_its_token() -> None:
+    """Subscribers asked where it ended as the next one began (seed 107546)."""
+    cache = followed()
+    cache.appends = False
+    cache.take([sample(ONE, 4)])
+    cache.give(TokenGone(ONE, NAME, cache.now))
+    cache.give(EpochDeclared(ONE, EPOCH + 1, True, cache.now, "d09aa21f"))
+    cache.answer_all()
+    cache.appends = True
+    cache.take(run_of(ONE, 0, 1))
+    assert told(cache) == [("k", 4)]
 
 
 def test_of_a_run_of_which_nothing_came_nothing_is_told() -> None:

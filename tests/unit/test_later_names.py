@@ -263,6 +263,15 @@ def test_of_two_runs_that_each_cache_heard_alone_the_later_goes_by_a_later_epoch
         assert called == {SECOND: EPOCH, FIRST: EPOCH + 1, THIRD: EPOCH + 2}
 
 
+def test_a_run_of_which_nothing_came_keeps_out_none_that_others_call_like_it() -> None:
+    """Its token alone was heard, and nothing is given to whom it could tell (seed 104176)."""
+    one, other = heard_alone(1, SECOND, seconds=0, newest=-1), heard_alone(2, FIRST, seconds=20)
+    align(one, other, times=4)
+    for cache in (one, other):
+        assert of_run(cache, ONE, 2) == {EPOCH + 1: RangeSet([(0, 4)])}
+        assert of_run(cache, ONE, 3) == {EPOCH + 2: RangeSet([(0, 2)])}
+
+
 def test_runs_whose_times_overlap_are_put_in_order_by_their_incarnations() -> None:
     one = heard_alone(1, SECOND, seconds=0, newest=8)
     other = heard_alone(2, FIRST, seconds=0.002, newest=2)

@@ -12,6 +12,7 @@ from durable_cache.protocol.subscriber.events import (
     AnswerersGone,
     AnswerPart,
     DeliveryOptions,
+    TokenGone,
 )
 from durable_cache.protocol.wire import Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
@@ -191,3 +192,46 @@ def test_a_run_with_later_times_is_another() -> None:
     cache_comes_back(reader)
     reader.page([sample(sn, EPOCH, at=5 + sn / 20) for sn in range(3)], names=NAMES)
     assert reader.story == [2, 0, 1, 2]
+
+
+# Who missed the token of a run (ADR 0352)
+
+
+def short_run(*, token_first: bool = False) -> Reader:
+    """Return one that heard a run begin and end, of which not all came, while it asks."""
+    reader = Reader(history=True)
+    if token_first:
+        reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(2))
+    if not token_first:
+        reader.declared(FRESH, "aaaaaaaa")
+    reader.live(sample(0))
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    return reader
+
+
+@pytest.mark.parametrize("token_first", [True, False])
+def test_what_came_live_names_the_run_of_who_missed_its_token(token_first: bool) -> None:
+    """It has some from the publisher's own cache, and the rest without an epoch (seed 104128)."""
+    reader = short_run(token_first=token_first)
+    reader.page_of(AnswerPart([sample(0), sample(2), sample(1, FRESH)]))
+    reader.wait(60)
+    assert reader.story == [0, 1, 2]
+
+
+def test_an_epoch_by_which_an_answerer_calls_another_run_is_not_that_of_what_came() -> None:
+    reader = short_run()
+    other = (Incarnation(SOURCE, FRESH, "bbbbbbbb"),)
+    reader.page_of(AnswerPart([sample(0), sample(2), sample(1, FRESH)], incarnations=other))
+    reader.wait(60)
+    assert reader.story != [0, 1, 2]
+
+
+def test_what_was_published_before_the_token_came_shows_no_run() -> None:
+    """It is of the run before, and came behind the token of the next."""
+    reader = Reader(history=True)
+    reader.declared(FRESH + 1, "bbbbbbbb")
+    reader.live(sample(8, at=0.5))
+    reader.page_of(AnswerPart([sample(7, at=0.4), sample(8, at=0.5)]))
+    reader.wait(60)
+    assert [one.epoch for one in reader.delivered_samples] == [0, 0]

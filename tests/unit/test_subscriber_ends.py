@@ -7,8 +7,10 @@ import pytest
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
+    AnswerPart,
     DeliveryOptions,
     FetchFailed,
+    HeartbeatReceived,
     Missed,
     TimePassed,
 )
@@ -81,6 +83,75 @@ def test_what_a_cache_alone_has_of_the_run_before_is_reported_when_it_is_there_a
     reader.answer(mine, later, sample(7, SECOND_RUN, at=31.0), names=NAMES)
     assert reader.missed == [Missed(SOURCE, FIRST, 3, 5)]
     assert reader.delivered == [0, 1, 2, 0]
+    reader.wait(60)
+    assert reader.of_the_first == []
+
+
+def test_what_a_cache_has_that_appears_before_the_run_has_ended_is_delivered_in_order() -> None:
+    """Others said where it ends, and what is missing before that is still to come (seed 106510)."""
+    reader = Restarted()
+    reader.take_first_answer()
+    reader.answer(sample(4, FIRST, at=1.2), names=NAMES)
+    reader.wait(1)
+    reader.take_first_answer()
+    assert reader.of_the_first == [(3, 3)]
+    reader.handle(AnswererAppeared(reader.now, False, BEGAN_NS + 30 * SECOND))
+    reader.take_first_answer()
+    reader.answer(names=NAMES)
+    reader.wait(2)
+    reader.take_first_answer()
+    assert reader.of_the_first == [(3, None)]
+    reader.answer(*(sample(sn, FIRST, at=1.2) for sn in range(3, 7)), names=NAMES)
+    assert reader.delivered == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert reader.missed == []
+
+
+@pytest.mark.parametrize("is_more", [True, False])
+def test_what_was_on_its_way_to_a_disk_as_the_run_ended_is_asked_for_when_a_cache_tells(
+    is_more: bool,
+) -> None:
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.seconds += 60
+    reader.appears(gone_at=reader.seconds)
+    sn = 3 if is_more else 2
+    reader.handle(HeartbeatReceived(SOURCE, sn, reader.now, stored_as=FIRST))
+    reader.wait(0)
+    assert reader.of_the_first == ([(3, 3 + SPAN - 1)] if is_more else [])
+    if is_more:
+        reader.take_first_answer()
+        reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
+        assert reader.missed == [Missed(SOURCE, FIRST, 3, 3)]
+
+
+def test_what_overtook_its_token_on_the_way_to_one_cache_is_not_of_the_run_before() -> None:
+    """Another cache has it as of the next run (seed 1763)."""
+    reader = Restarted()
+    reader.nobody_knows()
+    reader.appears()
+    reader.take_first_answer()
+    overtook = sample(3, FIRST, at=30.1)
+    reader.answer_of(
+        AnswerPart([overtook], incarnations=NAMES),
+        AnswerPart([sample(3, SECOND_RUN, at=30.1)], incarnations=NAMES[1:]),
+    )
+    assert reader.missed == []
+
+
+def test_who_failed_until_the_next_run_went_on_is_asked_on() -> None:
+    """A cache whose backend cannot be read for ten seconds has more of it (seed 108160)."""
+    reader = Restarted()
+    reader.handle(AnswererAppeared(reader.now, False, BEGAN_NS + 30 * SECOND))
+    for _ in range(100):
+        reader.take_first_answer()
+        if reader.fetches and reader.delivered == [0, 1, 2]:
+            reader.answer(names=NAMES, whole=False)
+        reader.wait(0.5)
+    assert reader.delivered == [0, 1, 2, 0]
+    reader.take_first_answer()
+    assert reader.of_the_first == [(3, 3 + SPAN - 1)]
+    reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 3)]
     reader.wait(60)
     assert reader.of_the_first == []
 

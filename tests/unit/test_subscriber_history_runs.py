@@ -433,6 +433,27 @@ def test_a_run_that_began_behind_a_cut_waits_for_the_end_of_the_one_before() -> 
     assert reader.engine.missed == 0
 
 
+def test_a_run_that_came_and_went_behind_a_cut_waits_for_the_end_of_the_one_before() -> None:
+    """The next one shows its token already, and nothing came of it (seed 1877)."""
+    reader = Reader()
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.live(sample(0), sample(1))
+    reader.handle(AnswerersGone(reader.now))
+    reader.declared(FRESH + 1, "cccccccc")
+    reader.handle(AnswererAppeared(reader.now))
+    called = (EPOCH, "aaaaaaaa"), (FRESH, "bbbbbbbb"), (FRESH + 1, "cccccccc")
+    names = tuple(Incarnation(SOURCE, *run) for run in called)
+    before = [sample(sn, EPOCH, at=5) for sn in (2, 3)]
+    reader.page([*before, sample(0, FRESH, at=9), sample(1, FRESH, at=9.1)], names=names)
+    assert reader.story == [0, 1]
+    while reader.fetches and reader.story == [0, 1]:
+        wanted = reader.fetches[0]
+        found = before if wanted.epoch == EPOCH else []
+        reader.answer(*found, names=names)
+        reader.wait(0.2)
+    assert reader.story == [0, 1, 2, 3, 0, 1]
+
+
 def test_what_came_before_a_token_is_of_no_run_behind_the_one_that_history_names() -> None:
     reader = Reader()
     reader.declared(EPOCH, "aaaaaaaa")

@@ -35,6 +35,8 @@ class Stranger(NamedTuple):
     incarnation: str
     earlier: bool
     """It came before the run that goes by this epoch here."""
+    behind_empty: bool = False
+    """Of the run that goes here by the epoch by which it came, nothing ever did."""
 
 
 class _Place(NamedTuple):

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from durable_cache.model.clock import Moment
+from durable_cache.model.sample import SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.model.timestamp import NTP64_MAX, ntp64_to_ns
 from durable_cache.protocol.standings import Standing
@@ -78,12 +80,19 @@ class Answerers:
         self._away = False
         self._tails.answerer_appeared(now_ns, was_away=was_away)
         self.ends.appeared(event)
+        for followed in self._sources.every() if was_away and self._recovery else ():
+            followed.doubt_end()  # others said where it is, and this one may have more
         if self._recovery and self._history.is_whole and was_away:
             self._note_cut(event)
             self._due_ns = [now_ns, now_ns + self._wait_ns]
             self.tick(now_ns)
         self._history.in_reach = True
         self._history.ask_again(now_ns)
+
+    def stored(self, source: SourceId, epoch: int, sn: int, now: Moment) -> None:
+        """Ask for what a cache says that it has of a run, where that is not known here."""
+        if not self.ends.stored(source, epoch, sn, now.monotonic_ns):
+            self._tails.stored(source, epoch, sn, now)
 
     def gone(self, heard_ns: int, began_ns: int) -> None:
         """None is in reach any more; something came last at `heard_ns`, we began at `began_ns`."""
@@ -94,10 +103,10 @@ class Answerers:
         """Tell whether so many can say where a run ended: publishers know their own runs only."""
         return answerers > 0 and not self._away
 
-    def ended(self, run: Numbering, unix_ns: int) -> None:
+    def ended(self, run: Numbering, now: Moment) -> None:
         """Remember a run that is not followed any more: where it stood, and that more may come."""
         self._history.ended(run)
-        self.ends.ended(run, unix_ns)
+        self.ends.ended(run, now)
 
     def _note_cut(self, event: AnswererAppeared) -> None:
         """Remember how far back what it alone holds may go."""

@@ -2,7 +2,8 @@
 
 Where the next run of a source begins, everybody in reach is asked where the one before ended. A
 cache that is away may hold more of it. When that is there again, the run is asked for by its name;
-what comes is too late to be delivered in order, and is reported.
+what comes is too late to be delivered in order, and is reported. So it is where those in reach
+failed until the next run went on without them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
@@ -73,10 +75,13 @@ class Ends:
         self._asked: dict[int, _End] = {}
         """Those of which a question is under way, by its number."""
 
-    def ended(self, run: Numbering, unix_ns: int) -> None:
-        """Remember a run that is not followed any more."""
+    def ended(self, run: Numbering, now: Moment) -> None:
+        """Remember a run that is not followed any more; ask on where nobody said where it ends."""
         if self._options.recovery and run.incarnation and run.next_sn is not None:
-            self._ends[run.source, run.incarnation] = _End(run, unix_ns)
+            key = run.source, run.incarnation
+            self._ends[key] = end = _End(run, now.unix_ns)
+            if run.end_given_up and not run.end_told:
+                self._ask_at(key, end, now.monotonic_ns)
             if len(self._ends) > _RUNS_MAX:
                 first = next(iter(self._ends))
                 self._due.pop(first, None)
@@ -88,10 +93,28 @@ class Ends:
         for key, end in self._ends.items():
             was_away = gone_ns is not None and end.ended_ns >= gone_ns - UNNOTICED_NS
             if end.owed or event.strange or was_away:
-                end.owed, self._due[key] = True, end
-                end.due_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
-                end.pause_ns = round(self._options.retry_seconds * _SECOND_NS)
-                end.until_ns = end.due_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
+                wait_ns = round(self._options.token_wait_seconds * _SECOND_NS)
+                self._ask_at(key, end, now_ns + wait_ns)
+
+    def stored(self, source: SourceId, epoch: int, sn: int, now_ns: int) -> bool:
+        """Ask for what a cache says that it has of a run; False where that is none of these.
+
+        It was on its way to that cache's disk when others said where the run ended (ADR 0350).
+        """
+        of_run = (key for key, end in self._ends.items() if _is_called(end.run, source, epoch))
+        key = next(of_run, None)
+        if key is None:
+            return False
+        end = self._ends[key]
+        if sn > end.run.reached:
+            self._ask_at(key, end, now_ns)
+        return True
+
+    def _ask_at(self, key: _Key, end: _End, due_ns: int) -> None:
+        end.owed, self._due[key] = True, end
+        end.due_ns = due_ns
+        end.pause_ns = round(self._options.retry_seconds * _SECOND_NS)
+        end.until_ns = due_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
 
     def wake_times(self) -> list[int]:
         """Return when something is to be asked for next, if it is."""
@@ -145,12 +168,32 @@ class Ends:
         end.pause_ns = min(2 * end.pause_ns, longest_ns)
 
 
+def _of_other_runs(run: Numbering, parts: tuple[AnswerPart, ...]) -> set[tuple[int, int]]:
+    """Return number and time of what is of named runs of the same source but of this one."""
+    return {
+        (sample.sn, sample.ntp64)
+        for part in parts
+        for names in [part.names()]
+        for sample in part.samples
+        if sample.source == run.source and not sample.stamped
+        if names.get((sample.source, sample.epoch), run.incarnation) != run.incarnation
+    }
+
+
+def _is_called(run: Numbering, source: SourceId, epoch: int) -> bool:
+    return (run.source, run.epoch) == (source, epoch)
+
+
 def _take(run: Numbering, fetch: Fetch, part: AnswerPart, beside: tuple[AnswerPart, ...]) -> None:
-    """Note which numbers of a run somebody has, and which are another key's."""
+    """Note which numbers of a run somebody has, and which are another key's.
+
+    What others have of the next run is of that one: it overtook its token on the way to this one.
+    """
+    of_others = _of_other_runs(run, beside)
 
     def owns(sample: Sample, names: Mapping[tuple[SourceId, int], str]) -> bool:
         is_of = names.get((sample.source, sample.epoch)) == run.incarnation
-        return is_of and sample.source == run.source
+        return is_of and sample.source == run.source and (sample.sn, sample.ntp64) not in of_others
 
     names, last = part.names(), min(fetch.last or 0, SOURCE_SN_MODULUS - 1)
     for sample in part.samples:

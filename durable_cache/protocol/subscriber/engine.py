@@ -340,7 +340,7 @@ class SubscriberEngine:
                 followed.look_for_end(head, options, self._outputs, now_ns)
             if not (head.end_known and head.is_passed_on):
                 break
-            self._answerers.ended(followed.end_first(), now.unix_ns)
+            self._answerers.ended(followed.end_first(), now)
         if head is not None:
             self._ask_missing(followed, head, now_ns)
         self._sources.note(followed, between_runs=self._awaiting.is_open(followed))
@@ -488,7 +488,7 @@ class SubscriberEngine:
 
     def _heartbeat(self, event: HeartbeatReceived) -> None:
         if event.stored_as is not None:
-            self._tails.stored(event.source, event.stored_as, event.source_sn, event.now)
+            self._answerers.stored(event.source, event.stored_as, event.source_sn, event.now)
             return
         recovery = self._options.recovery
         if recovery and not self.reads_history:

@@ -242,6 +242,12 @@ class Followed:
             head.end_told = True
         head.advance(outputs, now_ns)
 
+    def doubt_end(self) -> None:
+        """Ask once more for the end of a run, where some of it is still to come (ADR 0348)."""
+        head = self.head
+        if head is not None and head.ending and head.top < SOURCE_SN_MODULUS - 1:
+            head.end_known = False
+
     def begin_anew(
         self, begun: Numbering, sample: Sample, options: DeliveryOptions, *, wraps: bool
     ) -> None:
@@ -328,14 +334,21 @@ class Followed:
         It began while they were followed: all of it is ours, and what waits for its token.
         """
         newest = self.numberings[-1] if self.numberings else None
-        if newest is None or not newest.incarnation or newest.next_sn is None:
+        before = next((run for run in reversed(self.numberings) if run.reached >= 0), newest)
+        if newest is None or before is None or not (newest.incarnation and before.incarnation):
             return
-        if incarnation in self.seen or epoch <= self.highest_epoch:
+        between = newest is not before and before.epoch < epoch < newest.epoch
+        behind = newest.next_sn is not None and epoch > self.highest_epoch
+        if incarnation in self.seen or not (between or behind):
             return
         begun = Numbering(self.source, epoch, incarnation, epoch)
         begun.begin(0)
-        self.numberings.append(begun)
         self.remember(incarnation, epoch)
+        if between:  # nothing came yet of those that a token named behind it (seed 1877)
+            at = next(at for at, run in enumerate(self.numberings) if run.epoch > epoch)
+            self.numberings.insert(at, begun)
+            return
+        self.numberings.append(begun)
         for sample in self.take_early(options, now_ns):
             if not begun.is_beyond(sample, options):
                 begun.hold(sample, options.pending_samples_max)

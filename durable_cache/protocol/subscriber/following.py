@@ -82,6 +82,8 @@ class Numbering:
     end_known: bool = False
     end_told: bool = False
     """By somebody who knows it: not for want of an answer."""
+    end_given_up: bool = False
+    """Whoever was asked for it did not answer in time."""
     unsure: bool = False
     """Nobody told where the numbering before it ended."""
     resumed: bool = False
@@ -454,6 +456,7 @@ class Numbering:
         if self.dropped_from is not None:
             last = min(last, self.dropped_from - 1)
         self.dropped_from = None
+        self.end_given_up |= self.ending and not self.end_known
         self.end_known = self.ending
         self.due_ns = now_ns
         self.give_up(outputs, max(last, self.next_sn or 0), now_ns)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import WRAP_GAP
+from durable_cache.model.sequence import WRAP_GAP, frame_start_ns
+from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
-from durable_cache.protocol.subscriber.events import Declared, TokenGone
+from durable_cache.protocol.subscriber.events import AnswerPart, Declared, TokenGone
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import is_of_an_earlier
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.while_shown import Waiting, leave, part, shown_after
+from durable_cache.protocol.wire import Incarnation
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class _Came:
 
     begun: dict[str, bool] = field(default_factory=dict)
     """The incarnations that its tokens name, and whether each began while we looked."""
+    declared: dict[str, int] = field(default_factory=dict)
+    """The epoch that each of these tokens says."""
     samples: list[Sample] = field(default_factory=list)
     under: dict[str | None, list[Sample]] = field(default_factory=dict)
     """The same, by the incarnation whose token was there; None: before a token waits, or goes."""
@@ -53,6 +57,29 @@ class _Came:
         before = shown if self.before is None else self.before
         runs = (incarnation, None) if incarnation == before else (incarnation,)
         return [one for run in runs for one in self.under.get(run, ())]
+
+    def copies(self, followed: Followed | None) -> dict[tuple[int, int], tuple[str, int]]:
+        """Return what came while the token of a run was there that began in our sight, and its run.
+
+        Nothing that its publisher stamped before that token's time: it was on its way for long.
+        """
+        runs = {run: (run, self.declared[run]) for run, begun in self.begun.items() if begun}
+        named: list[tuple[tuple[str, int], list[Sample]]] = [
+            (runs[run], samples) for run, samples in self.under.items() if run in runs
+        ]
+        shown = "" if followed is None else followed.shown
+        before = shown if self.before is None else self.before
+        named.extend(
+            ((before, one.declared_epoch), self.under.get(None, []))
+            for one in (() if followed is None else followed.numberings)  # its token did not wait
+            if one.incarnation == before and one.declared_epoch is not None and one.next_sn == 0
+        )
+        return {
+            _copy(one): run
+            for run, samples in named
+            for one in samples
+            if not one.stamped and ntp64_to_ns(one.ntp64) >= frame_start_ns(run[1])
+        }
 
 
 class Held:
@@ -103,6 +130,7 @@ class Held:
         begun = fresh or (before and not (stale and beside))
         came.before = beside if came.before is None else came.before
         begun = came.begun.setdefault(token.incarnation, begun)
+        came.declared[token.incarnation] = token.epoch
         came.run = shown_after(came.before_next, token, begun=begun)
         came.shown = token.incarnation
 
@@ -114,6 +142,17 @@ class Held:
         if came.shown == token.incarnation:
             came.shown = ""
         self._waiting.append(token)
+
+    def named(self, parts: Sequence[AnswerPart], sources: Sources) -> tuple[AnswerPart, ...]:
+        """Return parts of an answer, with the names of runs whose tokens their answerers missed.
+
+        A copy of what came here while a token was there shows that an answerer has its run without
+        a name. What the publisher's own cache gave to it goes there as the token says (ADR 0352).
+        """
+        if not self._came:
+            return tuple(parts)
+        copies = {of: came.copies(sources.get(of)) for of, came in self._came.items()}
+        return tuple(_with_names(part, copies) for part in parts)
 
     def has_tokens(self, source: SourceId) -> bool:
         """Tell whether a token of a source waits."""
@@ -375,6 +414,25 @@ class Held:
             else:
                 unread.append(one)
         return unread
+
+
+def _with_names(
+    part: AnswerPart, copies: Mapping[SourceId, Mapping[tuple[int, int], tuple[str, int]]]
+) -> AnswerPart:
+    """Return a part that names the runs of what it has copies of, unless it names them anyway."""
+    names = dict(part.names())
+    called = {(source, name) for (source, _), name in names.items()}
+    for one in part.samples:
+        run = copies.get(one.source, {}).get(_copy(one))
+        if run is None or one.stamped or (one.source, one.epoch) in names:
+            continue
+        name, declared = run
+        if (one.source, name) not in called:
+            names[one.source, one.epoch] = name
+            names.setdefault((one.source, declared), name)
+    if len(names) == len(part.incarnations):
+        return part
+    return replace(part, incarnations=tuple(Incarnation(*key, name) for key, name in names.items()))
 
 
 def _copy(sample: Sample) -> tuple[int, int]:

@@ -316,22 +316,18 @@ class History:
 
     def _take(self, answer: Answer, now_ns: int) -> None:
         """Hold a page until what is missing in it is explained."""
-        self._partial, self._due_ns = None, None
+        self._partial, self._due_ns, self._pause_ns = None, None, RETRY_NS
         self._lacking |= not answer.whole
-        self._pause_ns = RETRY_NS
-        self._deadline_ns = now_ns + self._timeout_ns
-        self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
-        self._cut = answer.cut_after
         given = self._readings.given(answer.parts)
-        answer = replace(answer, parts=told_apart(parted(answer.parts), given))
+        parts = self._held.named(answer.parts, self._sources)
+        answer = replace(answer, parts=told_apart(parted(parts), given))
         self.names.agree(answer.parts, partial(self._held.shown, self._sources))
         shorten(self._reached, self._options.places_max)
         self._twins.learn(answer.parts, self.names, given)
         stand = self._twins.stand
         every = [s for part in answer.parts for s in self.names.renamed(part, part.samples, stand)]
         samples = merged(answer, every, self._newest_asked)
-        self._in_order = samples
-        self._page = {}
+        self._in_order, self._page = samples, {}
         groups = by_run(samples)
         if self._readings.let_go_read(groups, self.names):
             self._in_order = None
@@ -339,7 +335,10 @@ class History:
         if not all(map(self._fits_seam, groups)):
             self._begin_anew()
             return
-        for key, group in (taken := self._without_later(groups)).items():
+        taken = self._without_later(groups)
+        self._deadline_ns, self._cut = now_ns + self._timeout_ns, answer.cut_after
+        self._expires_ns = now_ns + round(self._options.gap_timeout_seconds * _SECOND_NS)
+        for key, group in taken.items():
             self._take_group(key, group, groups, now_ns)
         if len({source for source, _ in groups}) < len(groups) or len(taken) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
@@ -406,12 +405,8 @@ class History:
             reading.numbering.first_sn = reading.first_sn
             self._live += [by_sn[sn] for sn in ours]
             ours = []
-        if (
-            reading.late
-            or key != given_as
-            or len(ours) != len(samples)
-            or any(sample.sn != sn for sample, sn in zip(samples, ours, strict=True))
-        ):
+        as_it_came = [sample.sn for sample in samples] == ours
+        if reading.late or key != given_as or not as_it_came:
             self._in_order = None
         if ours and self._page is not None:
             self._readings.go_on(key)
@@ -546,9 +541,8 @@ class History:
         page, self._page = self._page or {}, None
         for (source, epoch), group in page.items():
             key = source, epoch
-            begun = self._held.begun_meanwhile(
-                self._sources, key, self.names.of(key), group.reading
-            )
+            name = self.names.of(key)
+            begun = self._held.begun_meanwhile(self._sources, key, name, group.reading)
             if begun is not None:  # its first sample was given live while the page waited
                 group.hand_over(key, begun, self._live, self._outputs, ours=self._since_ns is None)
                 self._in_order = None
