@@ -171,7 +171,9 @@ class CachePromise:
                 if found[publication] != epoch:
                     self._fail(f"calls epoch {found[publication]} what is {epoch}: {finding}")
                     return
-            elif holds(mine.key_expr, publication.sample.key) and not mine.lets_go(publication):
+            elif not holds(mine.key_expr, publication.sample.key) or mine.lets_go(publication):
+                continue
+            elif not _is_below_floor(theirs, publication):
                 self._fail(f"lacks what {theirs.name} has: {finding}")
                 return
 
@@ -196,3 +198,15 @@ class CachePromise:
 
     def _fail(self, finding: str) -> None:
         self._world.fail(f"{self._cache.name} {finding}")
+
+
+def _is_below_floor(cache: SimCache, publication: Publication) -> bool:
+    """Tell whether retention removed later numbers of its stream: it came in behind that.
+
+    What is below a floor is offered to nobody, and goes the next time.
+    """
+    numbering, sample = publication.numbering, publication.sample
+    return any(
+        one.numbering is numbering and one.sample.key == sample.key and one.sample.sn > sample.sn
+        for one in cache.removed
+    )
