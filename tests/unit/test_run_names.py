@@ -194,6 +194,59 @@ def test_a_run_with_later_times_is_another() -> None:
     assert reader.story == [2, 0, 1, 2]
 
 
+def test_what_was_given_live_keeps_its_epoch_from_a_run_that_history_brings_by_it() -> None:
+    """Both declared it, and the earlier one is reported by another (seed 109223)."""
+    reader = Reader(history=True)
+    reader.page([])
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.live(*(sample(sn, at=5 + sn) for sn in range(3)))
+    assert reader.story == [0, 1, 2]
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    names = (Incarnation(SOURCE, FRESH, "aaaaaaaa"), Incarnation(SOURCE, FRESH + 1, "bbbbbbbb"))
+    before = [sample(sn, FRESH, at=1 + sn) for sn in range(2)]
+    reader.page([*before, *(sample(sn, FRESH + 1, at=5 + sn) for sn in range(3))], names=names)
+    assert reader.story == [0, 1, 2, (0, 1)]
+    assert reader.delivered_samples[0].epoch == FRESH
+    assert reader.missed[0].epoch != FRESH
+
+
+@pytest.mark.parametrize("seconds", [1, 60])
+def test_who_comes_late_hears_a_run_whose_clock_was_set_back_before_it_began(seconds: int) -> None:
+    """No cache could tell its publisher of the runs before, and nothing came yet (seed 110811)."""
+    names = Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, EPOCH - 5, "bbbbbbbb")
+    had = [sample(sn, EPOCH, at=sn) for sn in range(8, 11)]
+    reader = Reader(history=True)
+    reader.declared(EPOCH - 5, "bbbbbbbb")
+    reader.page_of(AnswerPart(had, incarnations=names[:1]), AnswerPart([], incarnations=names[1:]))
+    assert reader.story == [8, 9, 10]
+    reader.seconds += seconds
+    reader.live(sample(0, at=-20), sample(1, at=-19))
+    if seconds == 1:  # its token may be left over of a run that ended
+        assert reader.story == [8, 9, 10]
+        reader.seconds += 60
+    reader.live(sample(2, at=-18))
+    while reader.fetches:
+        wanted = reader.fetches[0]
+        found = [sample(sn, EPOCH - 5, at=sn - 20) for sn in range(wanted.first, 3)]
+        reader.answer(*found if wanted.epoch > EPOCH else (), names=names[1:])
+        reader.wait(0.5)
+    assert reader.story == [8, 9, 10, 0, 1, 2]
+    assert reader.missed == []
+
+
+def test_a_token_that_is_left_over_beside_that_of_a_later_run_is_none_of_a_run_that_began() -> None:
+    names = Incarnation(SOURCE, EPOCH - 5, "bbbbbbbb"), Incarnation(SOURCE, EPOCH, "aaaaaaaa")
+    reader = Reader(history=True)
+    for _, epoch, name in reversed(names):
+        reader.declared(epoch, name)
+    reader.page([sample(sn, EPOCH, at=sn) for sn in range(8, 11)], names=names)
+    reader.seconds += 60
+    reader.live(sample(12, at=12))
+    reader.answer(sample(11, EPOCH, at=11), names=names)
+    assert reader.story == [8, 9, 10, 11, 12]
+
+
 # Who missed the token of a run (ADR 0352)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
@@ -39,6 +40,20 @@ def age_of(token: Declared, began_ns: int) -> tuple[bool, bool]:
     since_ns = max(began_ns, now_ns - (_FRESH_FRAMES << 33))
     fresh = not token.listed and token.epoch >= frame(since_ns)
     return fresh, not fresh and now_ns - began_ns < _STALE_NS
+
+
+def overlooked(followed: Followed, now: Moment) -> Declared | None:
+    """Return the token that is there of a run which is taken to be over, for a sample came live.
+
+    By its epoch it lies before all that history brought: its publisher's clock was set back, and no
+    cache told it of those. Nobody else's token was seen here since.
+    """
+    shown, runs, ended = followed.shown, followed.numberings, followed.ended
+    if not shown or any(run.declared or run.incarnation == shown for run in runs):
+        return None
+    if (ended is not None and ended.incarnation == shown) or shown not in followed.seen:
+        return None
+    return Declared(followed.source, followed.seen.pop(shown), shown, now)
 
 
 class AwaitingTokens:

@@ -23,13 +23,13 @@ from typing import assert_never
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import RESTART_NTP64, epoch_of_restart, precedes_wrap
 from durable_cache.protocol.subscriber.answerers import Answerers
 from durable_cache.protocol.subscriber.asking import asked_from, asked_to
-from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of
+from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of, overlooked
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
@@ -241,6 +241,8 @@ class SubscriberEngine:
             return
         if not followed.numberings:
             followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
+        if (token := overlooked(followed, now)) is not None:
+            self._declared(token, waited=True)
         numbering = numbering_of(followed, sample, self._options)
         if numbering is followed.ended:
             self._too_late(numbering, sample)
@@ -278,10 +280,7 @@ class SubscriberEngine:
         self, followed: Followed, numbering: Numbering, sample: Sample, now: Moment
     ) -> Numbering | None:
         """Return the numbering that a number below the next one begins; None for a repeat."""
-        wraps = False
-        if numbering.reached >= SOURCE_SN_MODULUS // 2:
-            ahead = sn_distance(sample.sn, numbering.reached % SOURCE_SN_MODULUS)
-            wraps = 0 < ahead <= self._options.window_size_samples
+        wraps = numbering.wraps_at(sample.sn, self._options.window_size_samples)
         held = numbering.pending.get(sample.sn)
         newest = numbering.newest_ntp64 if held is None else held.ntp64
         later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64

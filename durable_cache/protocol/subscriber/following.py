@@ -20,7 +20,12 @@ import msgspec
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame_start_ns
+from durable_cache.model.sequence import (
+    EPOCH_UNKNOWN,
+    SOURCE_SN_MODULUS,
+    frame_start_ns,
+    sn_distance,
+)
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.restarts import RESTART_NTP64, SOON_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart, DeliveryOptions, Fetch
@@ -372,6 +377,12 @@ class Numbering:
             gone = (self.passed.last or -1, self.lost.last or -1)
             self.top = max((*self.pending, *gone, (self.next_sn or 0) - 1))
         return held
+
+    def wraps_at(self, sn: int, window: int) -> bool:
+        """Tell whether a number goes on where the numbers wrap, at most `window` further."""
+        if self.reached < SOURCE_SN_MODULUS // 2:
+            return False
+        return 0 < sn_distance(sn, self.reached % SOURCE_SN_MODULUS) <= window
 
     def let_go_later(self, sample: Sample) -> list[Sample]:
         """Hold back no more, and return, what was published after a sample of the next run."""

@@ -114,7 +114,8 @@ class RunNames:
             if (source, name) in self.called or self.is_taken(source, epoch, name):
                 continue
             here = {one: self.called.get((source, one), followed.get(one)) for one in followed}
-            was_given = (source, epoch) in self._readings
+            key = source, epoch
+            was_given = key in self._readings or self._began(key) is not None
             if was_given or all(_fits(name, epoch, dict(named), here) for named in answers):
                 self.called[source, name] = epoch
                 self.incarnations[source, epoch] = name
