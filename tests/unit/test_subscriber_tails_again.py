@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from durable_cache.protocol.subscriber.events import FetchFailed
+from durable_cache.protocol.subscriber.events import (
+    AnswerersGone,
+    DeliveryOptions,
+    FetchFailed,
+)
 from tests.unit.subscriber_reader import FRESH, Reader, sample
 from tests.unit.test_subscriber_tails import NAME, appeared, reader_of
 from tests.unit.test_subscriber_told import over, told
@@ -36,3 +40,23 @@ def test_long_after_a_token_went_a_question_that_failed_is_asked_again(occasion:
     assert reader.wanted == [(1, 1000)]
     reader.answer(sample(1, FRESH), sample(2, FRESH))
     assert reader.story == [0, 1, 2]
+
+
+def test_who_read_history_for_long_first_asks_again_as_well() -> None:
+    """A cache that errs answered history after the time for which a tail is asked (seed 114744)."""
+    reader = reader_of(options=DeliveryOptions(gap_timeout_seconds=2))
+    over(reader)
+    reader.wait(100)
+    reader.handle(AnswerersGone(reader.now))
+    appeared(reader)
+    for _ in range(5):
+        reader.page([], whole=False)
+        reader.wait(1)
+        assert not reader.fetches
+    reader.page([])
+    reader.wait(0.2)
+    fail(reader)
+    reader.wait(2)
+    assert reader.wanted == [(1, 1000)]
+    reader.answer(sample(1, FRESH))
+    assert reader.story == [0, 1]

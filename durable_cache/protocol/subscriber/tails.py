@@ -227,7 +227,7 @@ class Tails:
             or numbering.fetch is not None
             or numbering.opened_ns is not None
         ):
-            self._ask_at(source, now_ns + doubt.pause_ns)
+            self._ask_anew(source, now_ns, now_ns + doubt.pause_ns)  # nobody was asked yet
         else:
             first = asked_from(numbering)
             doubt.asked, doubt.last = numbering, first + _SPAN - 1

@@ -244,18 +244,16 @@ class Network:
     ) -> None:
         """Put one question to several answerers; `hear` each part of an answer, then `end` once.
 
-        An answerer's iterator is run in its own process; a storage error is an error reply.
+        An answerer's iterator is run in its own process; a storage error is an error reply. Who is
+        heard by the asker and does not hear it is waited for, as on a link that is dead one way.
         """
         self.questions += counted
-        reached = [
+        heard = [
             (node, answer)
             for node, answer in answerers
-            if node.running
-            and node is not asker
-            and self.reaches(asker.name, node.name)
-            and self.reaches(node.name, asker.name)
+            if node.running and node is not asker and self.reaches(node.name, asker.name)
         ]
-        Asking(self, asker, len(reached), hear, end).start(reached, timeout_seconds)
+        Asking(self, asker, len(heard), hear, end).start(heard, timeout_seconds)
 
 
 class Asking(Generic[PartT]):
@@ -287,7 +285,8 @@ class Asking(Generic[PartT]):
             return
         self._asker.later(timeout_seconds, self._time_out)
         for node, answer in answerers:
-            self._put(node, answer)
+            if self._network.reaches(self._asker.name, node.name):
+                self._put(node, answer)
 
     def _put(self, node: Node, answer: Callable[[], Iterator[PartT]]) -> None:
         network = self._network
