@@ -14,7 +14,7 @@ from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
     TokenGone,
 )
-from durable_cache.protocol.wire import Incarnation
+from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
 
 NAMES = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"),)
@@ -245,6 +245,26 @@ def test_a_token_that_is_left_over_beside_that_of_a_later_run_is_none_of_a_run_t
     reader.live(sample(12, at=12))
     reader.answer(sample(11, EPOCH, at=11), names=names)
     assert reader.story == [8, 9, 10, 11, 12]
+
+
+def test_what_an_answerer_has_without_a_name_and_by_one_is_of_no_run_before() -> None:
+    """The publisher's first life put nothing, and its second one on two keys (seed 116360)."""
+    reader = Reader()
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    reader.declared(FRESH + 1, "bbbbbbbb")
+    reader.live(sample(2, at=9.2))
+    names = (Incarnation(SOURCE, FRESH + 1, "bbbbbbbb"),)
+    other_key = Absence(SOURCE, FRESH + 1, 0, 1, AbsenceReason.OTHER_KEY)
+    for _ in range(40):
+        while reader.fetches:
+            wanted = reader.fetches[0]
+            had = [sample(2, at=9.2), sample(2, FRESH + 1, at=9.2)]
+            found = [one for one in had if wanted.first <= one.sn <= (wanted.last or one.sn)]
+            reader.answer(*found, names=names, absent=(other_key,) if found else ())
+        reader.wait(2)
+    assert reader.story == [2]
+    assert reader.delivered_samples[0].epoch == FRESH + 1
 
 
 # Who missed the token of a run (ADR 0352)

@@ -80,7 +80,7 @@ class Answerers:
         self._away = False
         self._tails.answerer_appeared(now_ns, was_away=was_away)
         self.ends.appeared(event)
-        for followed in self._sources.every() if was_away and self._recovery else ():
+        for followed in self._sources.followed.values() if was_away and self._recovery else ():
             followed.doubt_end()  # others said where it is, and this one may have more
         if self._recovery and self._history.is_whole and was_away:
             self._note_cut(event)

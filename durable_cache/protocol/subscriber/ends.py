@@ -23,6 +23,7 @@ from durable_cache.protocol.subscriber.events import (
     FetchFailed,
 )
 from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.naming import named_otherwise
 from durable_cache.protocol.subscriber.outputs import Outputs
 
 _Key = tuple[SourceId, str]
@@ -168,18 +169,6 @@ class Ends:
         end.pause_ns = min(2 * end.pause_ns, longest_ns)
 
 
-def _of_other_runs(run: Numbering, parts: tuple[AnswerPart, ...]) -> set[tuple[int, int]]:
-    """Return number and time of what is of named runs of the same source but of this one."""
-    return {
-        (sample.sn, sample.ntp64)
-        for part in parts
-        for names in [part.names()]
-        for sample in part.samples
-        if sample.source == run.source and not sample.stamped
-        if names.get((sample.source, sample.epoch), run.incarnation) != run.incarnation
-    }
-
-
 def _is_called(run: Numbering, source: SourceId, epoch: int) -> bool:
     return (run.source, run.epoch) == (source, epoch)
 
@@ -189,7 +178,7 @@ def _take(run: Numbering, fetch: Fetch, part: AnswerPart, beside: tuple[AnswerPa
 
     What others have of the next run is of that one: it overtook its token on the way to this one.
     """
-    of_others = _of_other_runs(run, beside)
+    of_others = named_otherwise(run, beside)
 
     def owns(sample: Sample, names: Mapping[tuple[SourceId, int], str]) -> bool:
         is_of = names.get((sample.source, sample.epoch)) == run.incarnation

@@ -53,7 +53,7 @@ from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
-from durable_cache.protocol.subscriber.naming import of_run
+from durable_cache.protocol.subscriber.naming import of_others, of_run
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Crowd, Sources
 from durable_cache.protocol.subscriber.subjects import Subjects
@@ -411,7 +411,7 @@ class SubscriberEngine:
         reach = max(numbering.top, fetch.first) + self._options.window_size_samples
         last = min(reach if fetch.last is None else fetch.last, SOURCE_SN_MODULUS - 1)
         alone = sum(n.declared_epoch == numbering.declared_epoch for n in followed.numberings) == 1
-        others = followed.times_of_others(numbering)
+        others = of_others(numbering, answer.parts, followed.times_of_others(numbering))
         owns, taken = partial(numbering.owns, alone=alone, of_others=others), 0
         parts = [of_run(numbering, followed.numberings, part) for part in answer.parts]
         for part, ours in zip(answer.parts, parts, strict=True):
@@ -453,7 +453,7 @@ class SubscriberEngine:
             self._live(sample, now)
         names, options = self.run_names, self._options
         begins = followed.declare(event, names, options, fresh=fresh, maybe_stale=stale)
-        followed.saw_token(event.incarnation, now.unix_ns)
+        followed.saw_token(event, now.unix_ns)
         if begins:
             self._tails.began(source, now.monotonic_ns)
             self._sources.steady.pop(source, None)

@@ -120,12 +120,14 @@ class Followed:
             epoch = frame_beside(samples[0], taken.__contains__, over=over)
         return epoch, over
 
-    def saw_token(self, incarnation: str, now_ns: int) -> None:
+    def saw_token(self, token: Declared, now_ns: int) -> None:
         """Note that the token of a run is there, and when it was seen first, as Unix time."""
-        self.shown = incarnation
-        for numbering in self.numberings:
-            if numbering.incarnation == incarnation and not numbering.declared_ns:
-                numbering.declared_ns = now_ns
+        self.shown = token.incarnation
+        for run in self.numberings:
+            if run.incarnation == token.incarnation and not run.declared_ns:
+                run.declared_ns = now_ns
+                if token.incarnation and not run.declared:  # history brought it
+                    run.declared_epoch = token.epoch
 
     def put_left_over_right(self, options: DeliveryOptions, outputs: Outputs) -> None:
         """The gap of the run that is delivered expires: what waits may be of another (ADR 0220).
@@ -291,8 +293,7 @@ class Followed:
 
         Another incarnation is another numbering, whatever the clock: where the epoch is taken, also
         by a run that history knows by its name, it is called by the next one. `fresh`: it began in
-        our sight; `maybe_stale`: the token may be left over from a run that ended before the one
-        that is followed.
+        our sight; `maybe_stale`: its token may be left over from before the one that is followed.
         """
         epoch, incarnation = token.epoch, token.incarnation
         if incarnation and incarnation in self.seen:

@@ -9,7 +9,7 @@ one: then twice as many are asked for with the hole, and so on (ADR 0310).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -195,6 +195,35 @@ def of_run(numbering: Numbering, others: Iterable[Numbering], part: AnswerPart) 
         samples=[*filter(may_be, part.samples)],
         absent=tuple(filter(may_be, part.absent)),
     )
+
+
+def of_others(
+    run: Numbering, parts: Sequence[AnswerPart], times_tell: Callable[[Sample], bool]
+) -> Callable[[Sample], bool]:
+    """Return what tells of a sample without a name that it is of another run than a named one.
+
+    Its time does (`times_tell`), or that an answerer has a copy as of another run.
+    """
+    if not run.incarnation:
+        return times_tell
+    named = named_otherwise(run, parts)
+    return lambda sample: times_tell(sample) or (sample.sn, sample.ntp64) in named
+
+
+def named_otherwise(run: Numbering, parts: Sequence[AnswerPart]) -> set[tuple[int, int]]:
+    """Return number and time of what an answer gives as of named runs of the source but of `run`.
+
+    Who has a copy without that name, or as of this run, took what was faster than its token for the
+    last of the run before (ADR 0278).
+    """
+    return {
+        (sample.sn, sample.ntp64)
+        for part in parts
+        for names in [part.names()]
+        for sample in part.samples
+        if sample.source == run.source and not sample.stamped
+        if names.get((sample.source, sample.epoch), run.incarnation) != run.incarnation
+    }
 
 
 def by_last_name(part: AnswerPart) -> AnswerPart:
