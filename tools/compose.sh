@@ -15,7 +15,6 @@ project=${COMPOSE_PROJECT_NAME:-durable-cache}
 secrets=deploy/secrets
 wait_seconds=${COMPOSE_WAIT_SECONDS:-180}
 log=
-child=
 ran_before=
 chosen=()
 
@@ -88,8 +87,7 @@ check_ports() {
 
 run() {  # run ARGUMENTS...: compose in the background, so that a signal is answered at once
   docker compose "${chosen[@]}" "$@" &
-  child=$!
-  wait "$child"
+  wait "$!"
 }
 
 take_down() {  # removes what this start added
@@ -112,7 +110,10 @@ take_down() {  # removes what this start added
 interrupted() {  # interrupted CODE
   trap '' INT TERM HUP
   echo "compose: interrupted, taking down what came up" >&2
-  [ -z "$child" ] || { kill "$child" 2>/dev/null && wait "$child" || true; }
+  local child
+  for child in $(jobs -p); do  # also the one that was started just now
+    kill "$child" 2>/dev/null && wait "$child" || true
+  done
   take_down
   exit "$1"
 }

@@ -262,7 +262,7 @@ def test_a_signal_ends_a_start_at_once_and_takes_it_down(
         stderr=subprocess.PIPE,
         text=True,
     ) as start:
-        while not calls.exists() and start.poll() is None:
+        while start.poll() is None and not (calls.exists() and calls.read_text()):
             time.sleep(0.02)
         start.send_signal(number)
         said = start.communicate(timeout=30)[1]
