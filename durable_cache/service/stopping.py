@@ -57,10 +57,28 @@ _DEFAULTS: Mapping[signal.Signals, tuple[object, ...]] = {
 """What stands for a signal that nobody handles."""
 
 
+_UNBROKEN: list[None] = []
+"""One for each block under way that is not unwound in its middle."""
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Put off a signal that would unwind the main thread until this block has ended.
+
+    A child that was started is noted by then, and ended with the others.
+    """
+    _UNBROKEN.append(None)
+    try:
+        yield
+    finally:
+        _UNBROKEN.pop()
+
+
 @contextmanager
 def unwinding_on_signals() -> Iterator[None]:
     """Let SIGINT raise `KeyboardInterrupt` and SIGTERM `Terminated` in the main thread, so that
-    what was begun is taken back; one that comes during an import is put off to its end.
+    what was begun is taken back; one that comes during an import is put off to its end, and so is
+    one in a block that is `unbroken`.
 
     By themselves they end a process at once: half a file, a hidden cursor and the processes of a
     demonstration stay behind. A second SIGTERM does that. A handler of somebody else stays.
@@ -73,7 +91,7 @@ def unwinding_on_signals() -> Iterator[None]:
     def unwind(number: int, frame: FrameType | None) -> None:
         # Compiled modules that call Python while they are set up do not bear an exception there:
         # msgspec goes on with what it has not got, and dies of a segmentation fault later.
-        if _is_importing(frame):
+        if _UNBROKEN or _is_importing(frame):
             put_off.append(number)
             later = threading.Timer(_PUT_OFF_SECONDS, os.kill, (os.getpid(), number))
             later.daemon = True

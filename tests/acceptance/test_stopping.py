@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROUNDS = 40
 ASKED = f"""
 import os, signal, threading, time
@@ -32,6 +34,19 @@ signal.raise_signal(signal.SIGINT)
 """
 
 
+UNBROKEN = """
+import signal, time
+from durable_cache.service.stopping import unbroken, unwinding_on_signals
+
+with unwinding_on_signals():
+    with unbroken():
+        signal.raise_signal(signal.{name})
+        time.sleep(0.3)
+        print("whole", flush=True)
+    time.sleep(30)
+"""
+
+
 def _run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -45,6 +60,16 @@ def test_a_signal_at_the_edge_of_a_wait_is_no_deadlock() -> None:
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
     assert _run(TWICE).returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_waits_for_the_end_of_what_is_not_broken_off(name: str) -> None:
+    """A child that is started just then is noted, and ended with the others."""
+    began = time.monotonic()
+    ended = _run(UNBROKEN.format(name=name))
+    assert ended.stdout == "whole\n"
+    assert {"SIGINT": "KeyboardInterrupt", "SIGTERM": "Terminated"}[name] in ended.stderr
+    assert time.monotonic() - began < 20
 
 
 def _processes_that_name(path: Path) -> list[int]:

@@ -18,6 +18,7 @@ from durable_cache.service.client import Pages, history_pages
 from durable_cache.service.demo.processes import Process, Relay, free_port, wait_until
 from durable_cache.service.demo.roles import KEYS
 from durable_cache.service.output import say, write_rows
+from durable_cache.service.stopping import unbroken
 
 _ROLES = "durable_cache.service.demo.roles"
 _SERVICE = "durable_cache.service"
@@ -94,8 +95,12 @@ class _Stage:
         return f"tcp/127.0.0.1:{self.port}"
 
     def start(self, role: str, endpoint: str, *rest: str) -> Process:
-        process = Process(role, _ROLES, [role, endpoint, *rest], self.directory)
-        self.processes.append(process)
+        return self._begin(role, _ROLES, [role, endpoint, *rest])
+
+    def _begin(self, name: str, module: str, arguments: list[str]) -> Process:
+        with unbroken():
+            process = Process(name, module, arguments, self.directory)
+            self.processes.append(process)
         return process
 
     def serve(self) -> Process:
@@ -103,8 +108,7 @@ class _Stage:
         logged = (self.directory / "cache.log").stat().st_size if self._logged() else 0
         arguments = ["serve", "--mode", "client", "--connect", self.endpoint]
         arguments += ["--state-dir", str(self.directory / "data"), "--key-expr", "demo/**"]
-        cache = Process("cache", _SERVICE, arguments, self.directory)
-        self.processes.append(cache)
+        cache = self._begin("cache", _SERVICE, arguments)
         cache.wait_for(lambda: "try from another" in cache.log()[logged:], _UP_SECONDS_MAX)
         return cache
 
