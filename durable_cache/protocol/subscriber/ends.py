@@ -8,7 +8,7 @@ failed until the next run went on without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from durable_cache.model.clock import Moment
@@ -102,14 +102,12 @@ class Ends:
 
         It was on its way to that cache's disk when others said where the run ended (ADR 0350).
         """
-        of_run = (key for key, end in self._ends.items() if _is_called(end.run, source, epoch))
-        key = next(of_run, None)
-        if key is None:
-            return False
-        end = self._ends[key]
-        if sn > end.run.reached:
-            self._ask_at(key, end, now_ns)
-        return True
+        for key, end in self._ends.items():
+            if key[0] == source and end.run.epoch == epoch:
+                if sn > end.run.reached:
+                    self._ask_at(key, end, now_ns)
+                return True
+        return False
 
     def _ask_at(self, key: _Key, end: _End, due_ns: int) -> None:
         end.owed, self._due[key] = True, end
@@ -147,8 +145,9 @@ class Ends:
         if answer is None or not (answer.whole and self._may_tell(answer.answerers)):
             self._failed(key, end, now_ns)
             return True
+        others = named_otherwise(run, answer.parts)
         for part in answer.parts:
-            _take(run, fetch, part, answer.parts)
+            _take(run, fetch, part, answer.parts, others)
         if answer.cut_after is not None or run.top >= (fetch.last or 0):
             end.due_ns, self._due[key] = now_ns, end
         elif key not in self._due:
@@ -169,16 +168,17 @@ class Ends:
         end.pause_ns = min(2 * end.pause_ns, longest_ns)
 
 
-def _is_called(run: Numbering, source: SourceId, epoch: int) -> bool:
-    return (run.source, run.epoch) == (source, epoch)
-
-
-def _take(run: Numbering, fetch: Fetch, part: AnswerPart, beside: tuple[AnswerPart, ...]) -> None:
+def _take(
+    run: Numbering,
+    fetch: Fetch,
+    part: AnswerPart,
+    beside: tuple[AnswerPart, ...],
+    of_others: Collection[tuple[int, int]],
+) -> None:
     """Note which numbers of a run somebody has, and which are another key's.
 
     What others have of the next run is of that one: it overtook its token on the way to this one.
     """
-    of_others = named_otherwise(run, beside)
 
     def owns(sample: Sample, names: Mapping[tuple[SourceId, int], str]) -> bool:
         is_of = names.get((sample.source, sample.epoch)) == run.incarnation

@@ -216,14 +216,16 @@ def named_otherwise(run: Numbering, parts: Sequence[AnswerPart]) -> set[tuple[in
     Who has a copy without that name, or as of this run, took what was faster than its token for the
     last of the run before (ADR 0278).
     """
-    return {
-        (sample.sn, sample.ntp64)
-        for part in parts
-        for names in [part.names()]
-        for sample in part.samples
-        if sample.source == run.source and not sample.stamped
-        if names.get((sample.source, sample.epoch), run.incarnation) != run.incarnation
-    }
+    found: set[tuple[int, int]] = set()
+    for part in parts:
+        names = part.names().items()
+        others = {key for key, name in names if key[0] == run.source and name != run.incarnation}
+        found.update(
+            (sample.sn, sample.ntp64)
+            for sample in (part.samples if others else ())
+            if (sample.source, sample.epoch) in others and not sample.stamped
+        )
+    return found
 
 
 def by_last_name(part: AnswerPart) -> AnswerPart:
