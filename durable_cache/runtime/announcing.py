@@ -13,10 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import Origin, SendAck, TokenGone
 from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.runtime.effects import Announce
 
+_LAST_SN = SOURCE_SN_MODULUS - 1
+"""Others may give higher numbers, which no heartbeat can tell."""
 _KEYS_MAX = 16
 """Of so many keys each is told by itself; what covers more of them is told at once."""
 
@@ -53,9 +56,10 @@ class Announcing:
         if not event.key_expr:
             return
         for epoch, numbering in known.numberings.items():
-            last = numbering.window.held.last
-            if numbering.incarnation == event.incarnation and last is not None:
-                yield Announce(event.key_expr, source, epoch, last)
+            if numbering.incarnation == event.incarnation:
+                held = [*numbering.window.held.clip(0, _LAST_SN)]
+                if held:
+                    yield Announce(event.key_expr, source, epoch, held[-1].last)
 
     def appends(self, batch: SampleBatch) -> None:
         """See that the storage is asked to keep samples, which it answers with `SendAck`s."""
@@ -93,6 +97,8 @@ class Announcing:
 
     def _note(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
+            if sample.sn > _LAST_SN:
+                continue
             last = self._last.setdefault(sample.source, {})
             self._held += sample.key not in last
             last[sample.key] = max(sample.sn, last.get(sample.key, 0))

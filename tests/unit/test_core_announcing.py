@@ -5,9 +5,15 @@ They ask for its last numbers a second after its token went, and not again.
 
 from __future__ import annotations
 
-from durable_cache.model.sequence import frame
-from durable_cache.protocol.cache.events import EpochDeclared, Origin
-from durable_cache.runtime.effects import Announce, TokenGone
+from msgspec.structs import replace
+
+from durable_cache.model.ranges import SnRange
+from durable_cache.model.sample import SampleBatch
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
+from durable_cache.protocol.cache.events import EpochDeclared, Origin, SendAck
+from durable_cache.protocol.wire import Incarnation
+from durable_cache.runtime.announcing import Announcing
+from durable_cache.runtime.effects import Announce, Arrived, TokenGone
 from tests.unit.driven import BEGAN_NS, DrivenCache
 from tests.unit.test_core import ONE, TWO, run_of, sample
 
@@ -146,3 +152,20 @@ def test_of_a_run_of_which_nothing_came_nothing_is_told() -> None:
     cache.give(declared(cache))
     cache.give(going(cache))
     assert told(cache) == []
+
+
+def test_a_number_that_no_heartbeat_can_tell_is_not_told() -> None:
+    """Numbers on the wire have four bytes; another session may give higher ones."""
+    cache = DrivenCache()
+    given = replace(sample(ONE, SOURCE_SN_MODULUS), epoch=EPOCH)
+    names = (Incarnation(ONE, EPOCH, NAME),)
+    cache.give(Arrived(SampleBatch([given]), Origin.ALIGNED, cache.now, names))
+    cache.wait(2)
+    assert [stored.sn for stored in cache.all()] == [SOURCE_SN_MODULUS]
+    cache.give(declared(cache))
+    cache.give(going(cache))
+    assert told(cache) == []
+    resent = Announcing(10, lambda _: ())
+    resent.note(SampleBatch([given]), Origin.RESENT)
+    acked = SendAck(ONE, EPOCH, (SnRange(given.sn, given.sn),), incarnation=NAME)
+    assert [*resent.durable(acked)] == []
