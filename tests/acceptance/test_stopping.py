@@ -47,6 +47,23 @@ with unwinding_on_signals():
 """
 
 
+STARTING = """
+import signal
+from pathlib import Path
+from durable_cache.service.demo import show
+from durable_cache.service.stopping import unwinding_on_signals
+
+class Signalled(show.Process):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        signal.raise_signal(signal.SIGTERM)
+
+show.Process = Signalled
+with unwinding_on_signals(), show._Stage(Path({directory!r})) as stage:
+    stage.serve()
+"""
+
+
 def _run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -105,3 +122,12 @@ def test_a_terminated_demonstration_leaves_no_process_and_no_file(tmp_path: Path
         demo.wait()
         for process in _processes_that_name(tmp_path):
             os.kill(process, signal.SIGKILL)
+
+
+def test_a_signal_that_meets_the_start_of_a_child_leaves_none(tmp_path: Path) -> None:
+    ended = _run(STARTING.format(directory=str(tmp_path)))
+    left = _processes_that_name(tmp_path)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert "Terminated" in ended.stderr
+    assert not left
