@@ -203,3 +203,26 @@ def test_what_others_give_of_before_a_wrap_is_taken_where_its_run_is_over() -> N
     cache.wait(200, 1)
     assert cache.misses == []
     assert of_run(cache, ONE, 1)[second] == RangeSet([SnRange(3, 3)])
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_what_lacks_among_numbers_faster_than_their_token_is_no_miss_of_the_run_before(
+    is_started_again: bool,
+) -> None:
+    """They lie under the name of that run, which ended with the range (seeds 73848, 77760)."""
+    cache = DrivenCache()
+    first, second = frame(BEGAN_NS), frame(BEGAN_NS) + 1
+    token(cache, ONE, first, "0a0a0a0a", fresh=False)
+    cache.take([wrapped(1, 1)[0], wrapped(3, 3)[0]])
+    token(cache, ONE, second, incarnation_after("0a0a0a0a"), fresh=False)
+    begun = [msgspec.structs.replace(one, epoch=second) for one in wrapped(0, 3)]
+    cache.take(begun, Origin.RECOVERED)
+    ended = [msgspec.structs.replace(one, epoch=first) for one in last(5)]
+    cache.take(ended[:3], Origin.RECOVERED)
+    cache.take(ended[4:], Origin.RECOVERED)
+    if is_started_again:
+        cache.start()
+    cache.take(wrapped(4, 4))
+    cache.wait(200, 1)
+    assert [(miss.first, miss.last) for miss in cache.misses] == [(END - 1, END - 1)]
+    assert of_run(cache, ONE, 1)[second] == RangeSet([SnRange(0, 4)])

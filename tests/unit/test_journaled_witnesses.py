@@ -1,4 +1,4 @@
-"""By which samples an older copy of a backend is noticed."""
+"""By which samples an older copy of a backend, or a new index, is noticed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.storage.contract import Floor
 from durable_cache.storage.memory import MemoryStorage
-from tests.unit.test_journaled_parts import ONE, Backend, batch, opened
+from tests.unit.test_journaled_parts import ONE, TWO, Backend, away, batch, filled, opened, sns
 
 
 def test_an_older_backend_is_noticed_where_what_was_recorded_last_was_purged(
@@ -31,3 +31,27 @@ def test_an_older_backend_is_noticed_where_what_was_recorded_last_was_purged(
     backend.append(SampleBatch(older.samples))
     with opened(tmp_path, backend) as store:
         assert "number 8" in store.findings[0]
+
+
+def test_a_lost_index_beside_a_new_journal_that_knows_of_a_purge_is_read_anew(
+    tmp_path: Path,
+) -> None:
+    backend = Backend()
+    filled(tmp_path, backend)
+    with opened(tmp_path, backend) as store:
+        store.commit(batch(TWO, 10, 11))
+        assert store.drain_all(5)
+        assert store.purge([Floor(TWO, 12)]) == 2
+    away(tmp_path, "journal")
+    with opened(tmp_path, backend) as store:
+        assert store.findings
+    away(tmp_path, "index")
+    with opened(tmp_path, backend) as store:
+        assert "holds nothing and the backend does" in store.findings[0]
+        assert sns(store) == [*range(10)]
+        assert store.purge([Floor(ONE, 10)]) == 10
+    away(tmp_path, "journal")
+    with opened(tmp_path, backend) as store:
+        assert store.findings
+    with opened(tmp_path, backend) as store:
+        assert not store.findings  # the backend holds nothing either

@@ -270,7 +270,8 @@ class CacheEngine:
                 if not known.is_over(numbering):
                     self.counts.beyond += 1
                     continue
-                numbering.window.skip(numbering.window.top + 1, sample.sn - 1)
+                # What lacks among the small numbers that are here is of the run behind the wrap.
+                numbering.window.skip(0, sample.sn - 1)
             numbering.foreign |= event.origin is not Origin.NATIVE
             if numbering.parked is not None and numbering.parked.sn == sample.sn:
                 numbering.parked = None

@@ -230,7 +230,8 @@ class KnownSource:
         for numbering in self.numberings.values():
             for first, last in numbering.window.awaited():
                 if last - first > WRAP_GAP:  # two runs, which media brought together
-                    numbering.window.skip(first, last)
+                    # Where its numbers ended at the wrap, the small ones are of the run behind it.
+                    numbering.window.skip(0 if self.is_over(numbering) else first, last)
 
     def standing(self, epoch: int) -> Numbering:
         """Return the numbering that samples count in which were accepted under an epoch."""

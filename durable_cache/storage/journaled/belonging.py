@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, Stream
 from durable_cache.model.selection import Selection, SnBounds
-from durable_cache.storage.contract import Storage
+from durable_cache.storage.contract import Held, Storage
 from durable_cache.storage.journaled.index import StreamIndex
 from durable_cache.storage.journaled.journal import Journal
 
@@ -78,11 +78,14 @@ def backend_finding(index: StreamIndex, backend: Storage, waiting: Waiting) -> s
 
     `waiting` yields what is on its way to the backend: that may be there already.
     """
-    if index.streams == 0:
-        if next(iter(backend.held()), None) is None:
+    witnesses = index.witnesses(_WITNESSES)
+    if not witnesses:  # it may tell of what was purged, and nothing else
+        if not any(_is_beyond(index, held) for held in backend.held()):
             return ""
-        return "the stream index is empty and the backend is not: it is read anew from the backend"
-    for stream, sn in index.witnesses(_WITNESSES):
+        return (
+            "the stream index holds nothing and the backend does: it is read anew from the backend"
+        )
+    for stream, sn in witnesses:
         if not _first(backend, stream, SnBounds(sn, sn)):
             return (
                 f"the backend does not hold number {sn} of {stream.source} on {stream.key[:80]!r}, "
@@ -101,6 +104,13 @@ def backend_finding(index: StreamIndex, backend: Storage, waiting: Waiting) -> s
                 "are older copies; the stream index is read anew from the backend"
             )
     return ""
+
+
+def _is_beyond(index: StreamIndex, held: Held) -> bool:
+    """Tell whether something is held that was not removed."""
+    info = index.infos([held.stream])[held.stream]
+    last = held.runs.last
+    return last is not None and last >= max(info.floor, info.purged)
 
 
 def _first(backend: Storage, stream: Stream, sns: SnBounds) -> tuple[Sample, ...]:

@@ -44,7 +44,7 @@ from durable_cache.testing.simulation.publishers import (
     PublisherToken,
     SimPublisher,
 )
-from durable_cache.testing.simulation.purged import PurgedRuns
+from durable_cache.testing.simulation.purged import PurgedRuns, note_name
 from durable_cache.testing.simulation.questions import Answered, Answering, Heard, Question
 from durable_cache.testing.simulation.truth import Numbering, Publication, Truth
 from durable_cache.testing.simulation.untold import Heard as HeardRuns
@@ -188,7 +188,7 @@ class SimCache(Listener):
                 self.world.fail(f"{self.name} holds what nobody published: {sample}")
             elif sample.sn >= floors.get(sample.stream, 0):
                 found.add(publication)
-                self.named[sample.source, sample.epoch] = publication.numbering
+                note_name(self.named, sample, publication.numbering)
         losses = self.journal.losses + self.backend.losses  # the index holds none
         if losses != self._losses:
             self._losses = losses
@@ -204,7 +204,7 @@ class SimCache(Listener):
             else:
                 self.held_ns.setdefault(publication, self.world.now_ns)
                 self._heard.add(publication)
-                self.named[sample.source, sample.epoch] = publication.numbering
+                note_name(self.named, sample, publication.numbering)
 
     def numbering_of(self, source: SourceId, epoch: int, incarnation: str = "") -> Numbering | None:
         """Return which of a source's numberings this cache calls by an epoch."""

@@ -1,13 +1,20 @@
-"""Of which run a purge was, for its epoch may be another run's by now."""
+"""Which run goes by an epoch, and of which run a purge was: its epoch may be another's by now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from durable_cache.model.sample import SourceId
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.simulation.truth import Numbering
+
+
+def note_name(named: dict[tuple[SourceId, int], Numbering], sample: Sample, run: Numbering) -> None:
+    """Note which run a sample shows; what overtook the token behind a wrap shows none."""
+    before = named.get((sample.source, sample.epoch))
+    if before is None or not run.wraps or run.at != before.at + 1:
+        named[sample.source, sample.epoch] = run
 
 
 class PurgedRuns:
