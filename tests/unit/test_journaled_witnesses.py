@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
@@ -55,3 +56,27 @@ def test_a_lost_index_beside_a_new_journal_that_knows_of_a_purge_is_read_anew(
         assert store.findings
     with opened(tmp_path, backend) as store:
         assert not store.findings  # the backend holds nothing either
+
+
+def test_a_purge_that_was_lost_with_what_was_stored_since_and_recorded_is_carried_out_again(
+    tmp_path: Path,
+) -> None:
+    """The disks of backend and index lie, the journal's does not, and the power is cut."""
+    backend, there, index, after = Backend(), tmp_path / "there", tmp_path / "index", tmp_path / "b"
+    there.mkdir()
+    filled(there, backend)
+    with opened(there, backend) as store:
+        lost = Backend()
+        lost.append(SampleBatch(backend.read(Selection(), 99).samples))
+        store.purge([Floor(ONE, 8)])
+        shutil.copytree(there, index)
+        store.commit(batch(ONE, 10))
+        store.drain()
+        shutil.copytree(there, after)
+    away(after, "index")
+    for path in index.glob("index.db*"):
+        shutil.copy(path, after)
+    with opened(after, lost) as store:
+        store.drain()
+        assert sns(store) == [8, 9]
+        assert [*store.index.infos([ONE])[ONE].held] == [(8, 9)]

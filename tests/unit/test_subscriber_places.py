@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
@@ -245,3 +247,28 @@ def test_a_source_that_rested_is_given_to_its_end_from_where_it_stood() -> None:
     assert reader.wanted == [(8, None)]
     reader.answer(sample(8, EPOCH), *begun, names=names)
     assert of_each(reader, [SOURCE]) == [[*range(9), 0, 1, 2]]
+
+
+@pytest.mark.parametrize("came_to", [1, 3])
+def test_what_history_brought_of_a_source_there_is_no_room_for_is_not_reported(
+    came_to: int,
+) -> None:
+    """Those that are followed wait; what is not in history is given later (seed 127112)."""
+    reader = Reader(DeliveryOptions(pending_samples_max=2, sources_max=2), history=True)
+    sources = [SourceId("ab", eid) for eid in range(1, 6)]
+    one, two, three = sources[:3]
+    reader.live(sample(2, source=one), sample(2, source=two))
+    for sn in range(came_to + 1):
+        reader.live(sample(sn, source=three))
+    for source in sources[3:]:
+        reader.live(sample(0, source=source))
+    brought = [sample(sn, EPOCH, source=three) for sn in (0, 1)]
+    reader.page([*brought, sample(0, EPOCH, source=one), sample(0, EPOCH, source=two)])
+    assert of_each(reader, sources) == [[0], [0], [0, 1], [], []]
+    assert reader.engine.missed == 0
+    for _ in range(3):  # now there is room
+        for fetch in list(reader.fetches):
+            sns = range(fetch.first, (fetch.last or 3) + 1)
+            reader.answer(*(sample(sn, EPOCH, source=fetch.source) for sn in sns))
+    assert of_each(reader, sources[:3]) == [[0, 1, 2], [0, 1, 2], [*range(came_to + 1)]]
+    assert reader.engine.missed == 0

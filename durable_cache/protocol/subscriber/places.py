@@ -366,20 +366,39 @@ class Crowd:
         older than the run that it brought last, where the one before lacks it.
         """
         passed_by, self._passed_by = self._passed_by, OrderedDict()
-        span = self._options.window_size_samples
         for source, (numbers, crowded) in passed_by.items():
             followed = sources.known(source)
-            newest = followed.numberings[-1] if followed and followed.numberings else None
-            if followed is None or newest is None or newest.next_sn is None:
+            rests = followed is None and sources.stands(source) is not None
+            if followed is None:
+                followed = sources.look(source)
+            newest = followed.numberings[-1] if followed.numberings else None
+            reached = -1 if newest is None else newest.reached
+            if newest is None or newest.next_sn is None:
                 for first, last in numbers:
                     outputs.report(source, EPOCH_UNKNOWN, first, last)
-                continue
-            reached, ended = newest.reached, followed.ended
-            for sample in crowded.samples:
-                if newest.began_after(sample):
-                    if ended is not None and ended.could_go_on_to(sample, span):
-                        ended.report_late(sample, outputs)
-                elif 0 < sample.sn - newest.reached <= span:
-                    newest.top = sample.sn
-            if newest.reached > reached:
+            else:
+                for sample in crowded.samples:
+                    self._pass_by(followed, newest, sample, outputs, rests=rests)
+            if rests:
+                sources.rest(followed)
+            elif newest is not None and newest.reached > reached:
                 yield followed
+
+    def _pass_by(
+        self,
+        followed: Followed,
+        newest: Numbering,
+        sample: Sample,
+        outputs: Outputs,
+        *,
+        rests: bool,
+    ) -> None:
+        span, ended = self._options.window_size_samples, followed.ended
+        if newest.began_after(sample):
+            if ended is not None and ended.could_go_on_to(sample, span):
+                ended.report_late(sample, outputs)
+        elif 0 < sample.sn - newest.reached <= span:
+            if rests:
+                self.add(sample)  # it follows when there is room
+            else:
+                newest.top = sample.sn

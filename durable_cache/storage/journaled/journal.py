@@ -205,11 +205,15 @@ class Journal:
                 raise self._error(error) from error
 
     def keep(self, kind: str, facts: Mapping[str, str], gone: Iterable[str] = ()) -> None:
-        """Keep facts durably in place of those of the same names, and forget those `gone`."""
+        """Keep facts durably in place of those of the same names, and forget those `gone`.
+
+        What `trim` let go is removed with that.
+        """
         with self._lock:
             try:
                 with self._open() as database:
                     database.execute("BEGIN IMMEDIATE")
+                    trimmed = self._drop_trimmed(database)
                     database.executemany(
                         "DELETE FROM kept WHERE kind = ? AND name = ?",
                         [(kind, name) for name in gone],
@@ -218,6 +222,7 @@ class Journal:
                         "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
                         [(kind, name, value) for name, value in facts.items()],
                     )
+                self._count_trimmed(trimmed)
             except sqlite3.Error as error:
                 raise self._error(error) from error
 

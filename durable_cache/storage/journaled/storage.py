@@ -298,10 +298,10 @@ class JournaledStorage:
         self._count(result.conflicts)
         last = entries[-1].entry_id
         self.index.record(batch, skips, last)
-        if len(batch):
-            self._purges.outlived(purged)
         self.backlog.pop(len(entries))
         self.journal.trim(last)
+        if len(batch):  # the entries go with that: an index that lost the record shows (ADR 0212)
+            self._purges.outlived(purged)
         self.drained_samples += len(samples)
         self._pace.took(len(samples), self._clock() - begun)
         return len(samples)

@@ -30,7 +30,7 @@ from durable_cache.testing.simulation.publishers import (
 )
 from durable_cache.testing.simulation.subscribers import SimSubscriber, SubscriberPlan
 from durable_cache.testing.simulation.truth import Truth
-from durable_cache.testing.simulation.world import SECOND_NS, World
+from durable_cache.testing.simulation.world import SECOND_NS, Crash, World
 
 _SETTLE_SECONDS = 45.0
 _REVEAL_SECONDS = 30.0
@@ -361,6 +361,9 @@ class History:
             backlog = None if cache.process is None else cache.process.store.backlog
             runs = {} if backlog is None else backlog.runs(Selection(EVERY_KEY))
         except StorageUnavailable:  # its journal cannot be read: the operator is told so
+            return
+        except Crash as crash:
+            cache.died(str(crash))
             return
         for stream, held in runs.items():
             numbering = cache.numbering_of(stream.source, stream.epoch)

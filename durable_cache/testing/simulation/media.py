@@ -183,13 +183,13 @@ class SimJournal(Journal):
         self._medium = medium
         self._entries_max = entries_max
         self._trim_to = 0
+        self._counted = set(medium.state.entries)
+        """Entries that the bound counts: those whose commit was not known to be done are none."""
         self.path = Path(medium.name)
         self.identity = self.kept("journal").get("identity", "")
         if not self.identity:
             self.identity = f"{medium.world.random.getrandbits(64):016x}"
             self.keep("journal", {"identity": self.identity})
-        self._counted = set(medium.state.entries)
-        """Entries that the bound counts: those whose commit was not known to be done are none."""
         self._count()
 
     def renew(self) -> None:
@@ -217,12 +217,14 @@ class SimJournal(Journal):
 
     def keep(self, kind: str, facts: Mapping[str, str], gone: Iterable[str] = ()) -> None:
         def effect() -> None:
+            self._let_go()
             kept = self._medium.state.kept
             for name in gone:
                 kept.pop((kind, name), None)
             kept.update({(kind, name): value for name, value in facts.items()})
 
         self._medium.write(effect)
+        self._count()
 
     def commit(self, batch: SampleBatch, skips: tuple[Skip, ...] = ()) -> int:
         state = self._medium.state
@@ -234,8 +236,7 @@ class SimJournal(Journal):
 
         def effect() -> int:
             state.last_id += 1
-            for gone in [at for at in state.entries if at <= self._trim_to]:
-                del state.entries[gone]
+            self._let_go()
             state.entries[state.last_id] = Entry(state.last_id, batch, skips)
             return state.last_id
 
@@ -266,14 +267,13 @@ class SimJournal(Journal):
         self._trim_to = max(self._trim_to, entry_id)
 
     def flush(self) -> None:
-        state = self._medium.state
-
-        def effect() -> None:
-            for gone in [at for at in state.entries if at <= self._trim_to]:
-                del state.entries[gone]
-
-        self._medium.write(effect)
+        self._medium.write(self._let_go)
         self._count()
+
+    def _let_go(self) -> None:
+        entries = self._medium.state.entries
+        for gone in [at for at in entries if at <= self._trim_to]:
+            del entries[gone]
 
     def bury(self, batch: SampleBatch, reason: str) -> None:
         self._medium.write(lambda: self._medium.state.dead.extend(batch.samples))

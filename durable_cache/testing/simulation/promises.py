@@ -242,10 +242,17 @@ class SubscriberPromise:
                 where = self._had_at(publication, self._shown_by(numbering))
                 if where:
                     self._fail(f"was told to miss another key, {where}: {Finding(numbering, sn)}")
-            elif self._is_too_large(publication) or sn < self._begun.get(numbering, 0):
-                continue  # history that came late cannot be delivered in order any more
+            elif self._is_too_large(publication) or self._is_behind(numbering, sn):
+                continue
             elif where := self._had_at(publication):
                 self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
+
+    def _is_behind(self, numbering: Numbering, sn: int) -> bool:
+        """Tell whether what followed was given: history that came late comes in no order then."""
+        newest, begun = self._newest.get(numbering.source), self._begun.get(numbering)
+        if begun is None:
+            return newest is not None and newest.at > numbering.at
+        return sn < begun
 
     def _called(self, source: SourceId, epoch: int) -> Numbering | None:
         """Return the run that it calls by an epoch.
