@@ -9,6 +9,7 @@ from durable_cache.model.timestamp import NTP64_MAX
 from durable_cache.protocol.standings import FROM_THE_BEGINNING
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
+    AnswerersGone,
     AskBeginning,
     BeginningTold,
     DeliveryOptions,
@@ -183,6 +184,24 @@ def test_the_earliest_cut_counts_and_a_cache_that_was_never_seen_most() -> None:
     reader.appeared()
     reader.told(FROM_THE_BEGINNING)
     assert reader.asked[0].since_ns == 0
+
+
+def test_a_cache_that_was_never_seen_is_asked_also_where_all_others_were_away() -> None:
+    """What came since the cut is read then, and it holds what is older (seed 126270)."""
+    reader = Late()
+    reader.handle(AnswerersGone(reader.now))
+    reader.wait(10)
+    reader.appeared(strange=False, gone_at=60.0)
+    assert not reader.probes, "what came since is asked for"
+    reader.appeared()
+    assert len(reader.probes) == 1
+    older = [sample(sn, EPOCH, at=3 + sn, source=OTHER) for sn in (0, 1)]
+    reader.told(older[0].ntp64)
+    reader.page([])
+    assert reader.asked[-1].since_ns is not None
+    assert reader.asked[-1].since_ns < BEGAN_NS + 3 * SECOND
+    reader.page(older)
+    assert reader.story == [0, 1, 2, 0, 1]
 
 
 def test_what_was_removed_of_a_run_that_began_before_us_is_no_loss() -> None:

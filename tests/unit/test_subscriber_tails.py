@@ -353,7 +353,25 @@ def test_a_run_between_two_is_delivered_where_the_later_one_waits() -> None:
     appeared(reader)
     between = (Incarnation(SOURCE, FRESH + 2, "0000000b"),)
     reader.page([sample(sn, FRESH + 2, at=30) for sn in (0, 1)], names=between)
+    reader.answer()  # the run before is at its end
     assert reader.story == [0, 0, 1]
+
+
+def test_what_lacks_of_a_run_between_two_is_missed_though_it_began_just_behind_the_cut() -> None:
+    """Its first samples are nowhere, and the next run's came before history was read (127584)."""
+    reader = Reader()
+    reader.declared(FRESH, NAME)
+    reader.live(sample(0))
+    reader.wait(60)
+    cut(reader)
+    reader.declared(FRESH + 9, "0000000c")
+    reader.live(sample(0, at=80), sample(1, at=80))
+    appeared(reader)
+    between = (Incarnation(SOURCE, FRESH + 2, "0000000b"),)
+    reader.page([sample(sn, FRESH + 2, at=61) for sn in (2, 3)], names=between)
+    while reader.fetches or reader.engine.gaps_open:
+        reader.answer() if reader.fetches else reader.wait(1)
+    assert reader.story == [0, (0, 1), 2, 3, 0, 1]
 
 
 @pytest.mark.parametrize("last", [0, 1])

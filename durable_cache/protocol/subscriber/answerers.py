@@ -82,7 +82,10 @@ class Answerers:
         self.ends.appeared(event)
         for followed in self._sources.followed.values() if was_away and self._recovery else ():
             followed.doubt_end()  # others said where it is, and this one may have more
-        if self._recovery and self._history.is_whole and was_away:
+        is_read = self._history.is_whole
+        if event.strange and self._history.wanted:  # what it holds may be older than the last cut
+            is_read = self._history.complete
+        if self._recovery and was_away and is_read:
             self._note_cut(event)
             self._due_ns = [now_ns, now_ns + self._wait_ns]
             self.tick(now_ns)

@@ -335,7 +335,7 @@ class Followed:
         It began while they were followed: all of it is ours, and what waits for its token.
         """
         newest = self.numberings[-1] if self.numberings else None
-        before = next((run for run in reversed(self.numberings) if run.reached >= 0), newest)
+        before = next((run for run in reversed(self.numberings) if run.began), newest)
         if newest is None or before is None or not (newest.incarnation and before.incarnation):
             return
         between = newest is not before and before.epoch < epoch < newest.epoch
