@@ -374,6 +374,32 @@ def test_what_lacks_of_a_run_between_two_is_missed_though_it_began_just_behind_t
     assert reader.story == [0, (0, 1), 2, 3, 0, 1]
 
 
+def test_a_number_that_is_next_is_of_the_run_whose_token_waits_for_history() -> None:
+    """It was given as the end of the run before (seed 132736)."""
+    reader = Reader(history=True)
+    names = (Incarnation(SOURCE, FRESH, NAME),)
+    reader.declared(FRESH, NAME)
+    reader.page([])
+    reader.handle(AnswererAppeared(reader.now, gone_ns=BEGAN_NS))  # its tail is asked for
+    reader.wait(1)
+    while reader.fetches:
+        reader.answer(names=names)
+    reader.live(sample(0))
+    cut(reader)
+    reader.wait(30)
+    appeared(reader)
+    reader.live(sample(2, at=31))  # while history is read
+    reader.live(sample(1, at=31))
+    reader.handle(TokenGone(SOURCE, NAME, reader.now))
+    reader.declared(FRESH + 9, "0000000c")
+    for sn in (2, 0, 1):
+        reader.live(sample(sn, at=80))
+    reader.page([sample(sn, FRESH, at=31) for sn in (1, 2)], names=names)
+    while reader.fetches or reader.engine.gaps_open:
+        reader.answer() if reader.fetches else reader.wait(1)
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_run_of_which_history_shows_more_after_a_cut_is_asked_for(last: int) -> None:
     """Its token stays, and nothing more is published: no gap shows it."""

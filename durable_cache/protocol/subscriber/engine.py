@@ -342,7 +342,8 @@ class SubscriberEngine:
             self._answerers.ended(followed.end_first(), now)
         if head is not None:
             self._ask_missing(followed, head, now_ns)
-        self._sources.note(followed, between_runs=self._awaiting.is_open(followed))
+        between = self._awaiting.is_open(followed) or self._held.has_tokens(followed.source)
+        self._sources.note(followed, between_runs=between)
 
     def _ask_missing(self, followed: Followed, numbering: Numbering, now_ns: int) -> None:
         if not (self._options.recovery and numbering.is_due(now_ns)):
@@ -471,7 +472,8 @@ class SubscriberEngine:
     def _waits(self, source: SourceId, now: Moment) -> bool:
         """Tell whether a token waits for history; else what came before it goes before it."""
         if not self._sources.is_live(source):
-            return self.reads_history and self._held.follows_crowd(source, self._crowd)
+            held, crowd = self._held, self._crowd
+            return self.reads_history and held.follows_crowd(source, crowd, self._sources)
         for sample in self._crowd.leave(source):
             self._live(sample, now)
         return False

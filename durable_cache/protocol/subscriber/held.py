@@ -106,14 +106,18 @@ class Held:
         came.samples.append(sample)
         came.under.setdefault(came.run, []).append(sample)
 
-    def follows_crowd(self, source: SourceId, crowd: Crowd) -> bool:
+    def follows_crowd(self, source: SourceId, crowd: Crowd, sources: Sources) -> bool:
         """Keep what the crowd has of a source before a token does; tells whether anything waits.
 
-        That is beyond the bound by three samples for each token.
+        That is beyond the bound by three samples for each token. Then a number that is next may be
+        of the run that the token names: it waits as well.
         """
         for sample in crowd.leave(source):
             self.add(sample)
-        return source in self
+        if source in self:
+            sources.steady.pop(source, None)
+            return True
+        return False
 
     def declare(
         self, token: Declared, followed: Followed | None, *, fresh: bool, stale: bool
