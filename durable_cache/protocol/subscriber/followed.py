@@ -335,19 +335,19 @@ class Followed:
         It began while they were followed: all of it is ours, and what waits for its token.
         """
         newest = self.numberings[-1] if self.numberings else None
-        before = next((run for run in reversed(self.numberings) if run.began), newest)
+        runs, later = self.numberings, [run for run in self.numberings if run.epoch > epoch]
+        before = next((r for r in reversed(runs) if r.reached >= 0 and r.epoch < epoch), newest)
         if newest is None or before is None or not (newest.incarnation and before.incarnation):
             return
-        between = newest is not before and before.epoch < epoch < newest.epoch
+        between = before.epoch < epoch and later and all(run.is_at_its_first for run in later)
         behind = newest.next_sn is not None and epoch > self.highest_epoch
         if incarnation in self.seen or not (between or behind):
             return
         begun = Numbering(self.source, epoch, incarnation, epoch)
         begun.begin(0)
         self.remember(incarnation, epoch)
-        if between:  # nothing came yet of those that a token named behind it (seed 1877)
-            at = next(at for at, run in enumerate(self.numberings) if run.epoch > epoch)
-            self.numberings.insert(at, begun)
+        if between:  # nothing was passed on of those that a token named behind it (seed 1877)
+            self.numberings.insert(-len(later), begun)
             return
         self.numberings.append(begun)
         for sample in self.take_early(options, now_ns):

@@ -179,6 +179,10 @@ class Sources:
         if followed is not None and followed.shown == incarnation:
             followed.shown = ""
 
+    def rests(self, source: SourceId) -> bool:
+        """Tell whether a source is known that is not followed."""
+        return source in self._places
+
     def stands(self, source: SourceId) -> Followed | None:
         """Return a source that is known: a copy of its place, where there is no room for it."""
         followed, place = self.known(source), self._places.get(source)
@@ -368,7 +372,7 @@ class Crowd:
         passed_by, self._passed_by = self._passed_by, OrderedDict()
         for source, (numbers, crowded) in passed_by.items():
             followed = sources.known(source)
-            rests = followed is None and sources.stands(source) is not None
+            rests = followed is None and sources.rests(source)
             if followed is None:
                 followed = sources.look(source)
             newest = followed.numberings[-1] if followed.numberings else None

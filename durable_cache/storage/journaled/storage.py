@@ -300,10 +300,10 @@ class JournaledStorage:
         self.index.record(batch, skips, last)
         self.backlog.pop(len(entries))
         self.journal.trim(last)
-        if len(batch):  # the entries go with that: an index that lost the record shows (ADR 0212)
-            self._purges.outlived(purged)
         self.drained_samples += len(samples)
         self._pace.took(len(samples), self._clock() - begun)
+        if len(batch):  # the entries go with that: an index that lost the record shows (ADR 0212)
+            self._purges.outlived(purged)
         return len(samples)
 
     def _give_up(self, refused: Sequence[Refusal]) -> list[Skip]:
