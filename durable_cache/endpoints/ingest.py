@@ -68,6 +68,7 @@ from durable_cache.runtime.effects import (
     Effect,
     Inquire,
     Inquired,
+    PulledAgain,
     ReportEpochs,
     ResendArrived,
     Started,
@@ -315,11 +316,15 @@ class Ingest:
     def tell(self, event: CoreEvent) -> None:
         """Hand in what is no sample: an answer, or the end of a fetch."""
         with self._changed:
-            if isinstance(event, FetchEnded | Inquired | ResendArrived):
+            if isinstance(event, FetchEnded | Inquired | PulledAgain | ResendArrived):
                 self._given.add(event)
             else:
                 self._events.append(event)
             self._changed.notify_all()
+
+    def pulled_again(self, source: SourceId, epoch: int) -> None:
+        """Another cache pulls again what goes here by an epoch that no token declared."""
+        self.tell(PulledAgain(source, epoch, moment_now()))
 
     def declared(self, token: PublisherToken) -> None:
         """A publisher's token says its epoch. On Zenoh's thread."""

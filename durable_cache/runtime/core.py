@@ -63,12 +63,7 @@ from durable_cache.protocol.cache.events import (
     Verify,
     VerifyFailed,
 )
-from durable_cache.protocol.cache.names import (
-    called_here,
-    heard_twice,
-    named_twice,
-    of_live_runs,
-)
+from durable_cache.protocol.cache.names import called_here, heard_twice, named_twice, of_live_runs
 from durable_cache.protocol.cache.numbering import KnownSource, pinned
 from durable_cache.protocol.cache.questions import (
     Agreed,
@@ -106,6 +101,7 @@ from durable_cache.runtime.effects import (
     Inquired,
     NamedTwice,
     NameLeft,
+    PulledAgain,
     ReportEpochs,
     ResendArrived,
     Started,
@@ -264,7 +260,7 @@ class CacheCore:
                 self._given.extend(map(NamedTwice, named_twice(begun)))
                 released = self._behind_tokens.released(self._engine.doubted, event.now)
                 self._live.extendleft(reversed(released))
-            case FetchEnded() | Inquired() | ResendArrived():
+            case FetchEnded() | Inquired() | PulledAgain() | ResendArrived():
                 self._given.append(event)
             case Started() | BatchRefused() | HeartbeatReceived() | EpochDeclared() | TokenGone():
                 self._live.append(event)
@@ -451,12 +447,15 @@ class CacheCore:
                     self._effects.append(answer)
                 case NamedTwice(source):
                     yield from self._look_at(source, self._agreement.name_own(source, self._now))
+                case PulledAgain(source, epoch, now):
+                    yield from self._load((source,))
+                    self._agreement.name_pulled(source, epoch, now)
                 case NameLeft(source):
                     yield from self._look_at(source, self._calling.go_on(source))
                 case Inquired(inquiry_id, _, failed, whole):
-                    if failed:
+                    if failed or not self._agreement.inquiries.is_answered(inquiry_id, whole=whole):
                         self._talks.begin(self._inquire_again(inquiry_id), lambda: None)
-                    elif (about := self._agreement.asked_about(inquiry_id)) is not None:
+                    elif (about := self._agreement.inquiries.about(inquiry_id)) is not None:
                         answered = self._agreement.answered(inquiry_id, whole=whole)
                         yield from self._look_at(about, answered)
                 case _:
@@ -470,7 +469,7 @@ class CacheCore:
         given = in_turn(numbered, (self._busy_live, *self._live))
         if len(given) < len(numbered):
             self.put_off += len(numbered) - len(given)
-            self._agreement.missed_some()
+            self._agreement.inquiries.missed_some()
         yield from self._load(given.sources)
         every = [*map(self._engine.known, given.sources)]
         try:
@@ -478,7 +477,7 @@ class CacheCore:
                 yield from self._let_in(event, given, every)
         except Unanswered:
             self.put_off += len(given)
-            self._agreement.missed_some()
+            self._agreement.inquiries.missed_some()
             raise
 
     def _let_in(
@@ -512,12 +511,12 @@ class CacheCore:
 
     def _inquire_again(self, inquiry_id: int) -> Conversation[None]:
         yield Pause(self._options.engine.fetch_retry_seconds_max)
-        self._agreement.ask_again(inquiry_id, self._now)
+        self._agreement.inquiries.ask_again(inquiry_id, self._now)
         self._take_agreements()
 
     def _take_agreements(self) -> None:
         agreement = self._agreement
-        self._effects += [Inquire(*inquiry) for inquiry in agreement.inquiries]
+        self._effects += [Inquire(*inquiry) for inquiry in agreement.inquiries.take()]
         for alias in agreement.agreed:
             self._engine_takes(EpochsAgreed(alias.source, alias.stored, alias.epoch))
             self._renamed(alias)
@@ -525,7 +524,7 @@ class CacheCore:
             self._engine_takes(EpochFreed(alias.source, alias.stored))
             self.epochs.reuse(alias.source, alias.stored)
             self._effects.append(ReportEpochs(alias, are_one=False))
-        agreement.inquiries, agreement.agreed, agreement.revoked = [], [], []
+        agreement.agreed, agreement.revoked = [], []
 
     def _move(self, alias: Alias) -> Conversation[None]:
         """Store anew what stands under an epoch that lost, then remove it there (ADR 0048).

@@ -101,6 +101,15 @@ class Inquired:
 
 
 @dataclass(frozen=True, slots=True)
+class PulledAgain:
+    """Another cache pulls again what goes here by an epoch that no token declared (ADR 0355)."""
+
+    source: SourceId
+    epoch: int
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The answer to an `Ask`."""
 
@@ -138,6 +147,7 @@ CoreEvent = (
     Started
     | Arrived
     | Inquired
+    | PulledAgain
     | ResendArrived
     | Answered
     | AskFailed

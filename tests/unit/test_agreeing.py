@@ -72,9 +72,8 @@ class Cache:
         finally:
             self.agreed += self.agreeing.agreed
             self.revoked += self.agreeing.revoked
-            self.asked += [(i.inquiry_id, i.first, i.last) for i in self.agreeing.inquiries]
+            self.asked += [(i.inquiry_id, i.first, i.last) for i in self.agreeing.inquiries.take()]
             self.agreeing.agreed, self.agreeing.revoked = [], []
-            self.agreeing.inquiries = []
 
     def answered(self, *given: Sample) -> None:
         """Answer the last inquiry."""

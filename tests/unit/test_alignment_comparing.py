@@ -28,6 +28,9 @@ class Door:
     ) -> None:
         raise AssertionError("nothing is offered here")
 
+    def pulled_again(self, source: SourceId, epoch: int) -> None:
+        raise AssertionError("nothing is pulled here")
+
 
 def run_of(run: str, began: int, *, epoch: int = 0) -> SampleBatch:
     return SampleBatch(

@@ -45,6 +45,9 @@ class Door:
     ) -> None:
         raise AssertionError("nothing is offered here")
 
+    def pulled_again(self, source: SourceId, epoch: int) -> None:
+        raise AssertionError("nothing is pulled here")
+
 
 def run_of(began_ntp64: int, count: int = 4) -> SampleBatch:
     return SampleBatch(

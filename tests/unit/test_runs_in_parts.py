@@ -69,7 +69,7 @@ def test_an_answer_that_did_not_come_in_whole_shows_nothing() -> None:
     cache.talk(cache.agreeing.answered(cache.asked[-1][0], whole=False))
     assert cache.agreed == []
     cache = has_the_rest()
-    cache.agreeing.missed_some()
+    cache.agreeing.inquiries.missed_some()
     cache.answered()
     assert cache.agreed == []
 

@@ -108,10 +108,11 @@ class Jobs:
             self._inbox.lost()
 
     def _read(self, job: ReadSamples) -> None:
-        wanted = self._store.stored((stream, ranges(runs)) for stream, runs in job.wanted)
+        wanted = ((stream, ranges(runs)) for stream, runs in job.wanted)
         try:
             names = self._store.names(stream.source for stream, _ in job.wanted)
-            payload = pull_reply(job, in_time(wanted), names)
+            samples = self._store.to_pull(wanted, names, time.monotonic())
+            payload = pull_reply(job, in_time(samples), names)
         except DurableCacheError as error:
             self._asked.refuse(job.handle, str(error))
             return

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from durable_cache.endpoints.alignment.pulled import PulledStreams
 from durable_cache.model.key_expression import EVERY_KEY, KeyExpression, is_verbatim
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sample_digest
@@ -53,6 +54,9 @@ class Door(Protocol):
     ) -> None:
         """Queue what others gave, and by which epochs they call the runs of its sources."""
 
+    def pulled_again(self, source: SourceId, epoch: int) -> None:
+        """Say that another cache does not keep a run by its epoch here."""
+
 
 class AlignedStore:
     """A cache's storage under the epochs that were learned for what is in it; any thread."""
@@ -60,6 +64,7 @@ class AlignedStore:
     def __init__(self, store: JournaledStorage, door: Door) -> None:
         self._store = store
         self._door = door
+        self._pulled = PulledStreams()
         self.pulled = 0
         self.conflicts = 0
 
@@ -133,6 +138,20 @@ class AlignedStore:
                     for sample in self._all_of(selection):
                         if sample.sn in asked.get(sample.key, _NOTHING):
                             yield sample
+
+    def to_pull(
+        self, wanted: Wanted, names: Iterable[Incarnation], now_seconds: float
+    ) -> Iterator[Sample]:
+        """Yield what another cache pulls, as `stored` does; `names` are those of its sources.
+
+        What is pulled again the other does not keep by its name here; the door is told (ADR 0355).
+        """
+        asked = [*wanted]
+        declared = {(source, epoch) for source, epoch, _ in names}
+        for source, epoch in self._pulled.again(asked, now_seconds):
+            if (source, epoch) not in declared:
+                self._door.pulled_again(source, epoch)
+        return self.stored(asked)
 
     def _stretches_of(
         self, source: SourceId, epoch: int, keys: Mapping[str, RangeSet]

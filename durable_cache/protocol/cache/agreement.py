@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import count
 from typing import TypeVar
 
 from durable_cache.model.clock import Moment
@@ -41,7 +40,13 @@ from durable_cache.protocol.cache.fitting import (
     was_removed,
     wrapped_between,
 )
-from durable_cache.protocol.cache.inquiries import Asked, Inquiry, Pair
+from durable_cache.protocol.cache.inquiries import (
+    COMPARED_MAX,
+    HELD_BACK_SECONDS,
+    Asked,
+    Inquiries,
+    Pair,
+)
 from durable_cache.protocol.cache.names import (
     KnownOf,
     beyond_live,
@@ -66,12 +71,7 @@ from durable_cache.protocol.cache.questions import (
 from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.wire import Incarnation
 
-_COMPARED_MAX = 20_000
-"""So many numbers are asked for and compared before two epochs are taken for one: the oldest, for
-what is under a wrong name came after what is rightly under it."""
 _REMEMBERED_MAX = 4096
-_HELD_BACK_SECONDS = 10.0
-"""An answer to the question how others call what is here takes less."""
 _NAMED_SECONDS = 300.0
 """How long what another has without an epoch, and is of another run than ours, waits for its name:
 caches align with each of the others within a few minutes."""
@@ -81,6 +81,8 @@ the cache waits before it reports them missed."""
 _IN_COMMON_MAX = 1_000
 """So many numbers next to those that others give are asked for, to see whether they are of one run:
 what both caches heard before they were parted is among them."""
+_PULLED_PAUSE_SECONDS_MAX = 20.0
+"""What others pull again and again is asked for twice, no more."""
 _SN_END = 1 << 36
 KeyT = TypeVar("KeyT")
 _ValueT = TypeVar("_ValueT")
@@ -97,9 +99,6 @@ class Agreement:
     def __init__(self, known_of: KnownOf, agreements: Iterable[Alias] = ()) -> None:
         self._known_of = known_of
         self._now = 0.0
-        self._ids = count(1)
-        self._inquiries: OrderedDict[Pair, Asked] = OrderedDict()
-        self._asked: OrderedDict[int, Pair] = OrderedDict()
         self._different: OrderedDict[Pair, bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
         self._waited_for: OrderedDict[SourceId, bool] = OrderedDict()
@@ -108,7 +107,7 @@ class Agreement:
         self._declared: OrderedDict[tuple[SourceId, int], str] = OrderedDict()
         self._parted: OrderedDict[Alias, bool] = OrderedDict()
         self._agreed = {(alias.source, alias.stored): alias for alias in agreements}
-        self.inquiries: list[Inquiry] = []
+        self.inquiries = Inquiries()
         self.agreed: list[Alias] = []
         self.revoked: list[Alias] = []
         for alias in self._agreed.values():
@@ -153,30 +152,18 @@ class Agreement:
             kept += welcome
         return batch if as_given else SampleBatch(kept)
 
-    def missed_some(self) -> None:
-        """Something that others gave could not be looked at: no answer under way is whole."""
-        for pair in self._asked.values():
-            if pair in self._inquiries:
-                self._inquiries[pair].whole = False
-
-    def asked_about(self, inquiry_id: int) -> SourceId | None:
-        """Return which source an inquiry is about; None where it was forgotten."""
-        pair = self._asked.get(inquiry_id)
-        return None if pair is None else pair[0]
-
     def answered(self, inquiry_id: int, *, whole: bool = True) -> Conversation[None]:
         """What others gave for an inquiry has come in, all of it if that is so: decide.
 
         Its source is in memory.
         """
-        pair = self._asked.pop(inquiry_id, None)
-        inquiry = None if pair is None else self._inquiries.get(pair)
+        pair, inquiry = self.inquiries.take_answered(inquiry_id, whole=whole)
         if pair is None or inquiry is None:
             return
-        inquiry.whole &= whole
         source, winner, loser = pair
-        if winner == loser:
-            self._nameless_answered(pair, inquiry)
+        if winner == loser:  # what was given for it shows other names, if there are any
+            if winner == EPOCH_UNKNOWN:
+                self._nameless_answered(pair, inquiry)
             return
         known = self._known_of(source)
         if self._declared_by(known, loser) > self._declared_by(known, winner):
@@ -185,16 +172,6 @@ class Agreement:
             yield from self.agree(Alias(source, loser, 0, winner))
         elif loser == EPOCH_UNKNOWN:
             self._hold_back_no_longer(source, inquiry)
-
-    def ask_again(self, inquiry_id: int, now: Moment) -> None:
-        """Ask once more what somebody failed to answer, unless it was asked anew meanwhile."""
-        pair = self._asked.get(inquiry_id)
-        asked = None if pair is None else self._inquiries.get(pair)
-        if asked is None or asked.inquiry.inquiry_id != inquiry_id or asked.again == 0:
-            return
-        asked.again -= 1
-        asked.until = max(asked.until, now.monotonic_ns / 1e9 + _HELD_BACK_SECONDS)
-        self.inquiries.append(asked.inquiry)
 
     def name_own(self, source: SourceId, now: Moment) -> Conversation[None]:
         """Ask for what is here under two names: a question may be forgotten, or never be asked."""
@@ -207,6 +184,21 @@ class Agreement:
                 continue
             if (yield from self._same_here(known, *pair[1:])):
                 self._inquire(pair, together(known, pair[2:], ()), in_common=True)
+
+    def name_pulled(self, source: SourceId, epoch: int, now: Moment) -> None:
+        """Ask how others call a run that one of them pulls again: by this name it does not keep it.
+
+        That one has it by the name that stands, and may give nothing of it unasked (ADR 0355). The
+        source is in memory.
+        """
+        self._now = now.monotonic_ns / 1e9
+        known = self._known_of(source)
+        pair = (source, epoch, epoch)
+        asked = self.inquiries.of(pair)
+        if asked is not None and asked.pause >= _PULLED_PAUSE_SECONDS_MAX:
+            return  # it was asked several times and showed nothing
+        if self._unproven(known, epoch) is not None and known.canonical(epoch, 0) == epoch:
+            self._inquire(pair, known.numberings[epoch].window.held, in_common=False)
 
     def _are_one(self, pair: Pair, inquiry: Asked, loser: int) -> Conversation[bool]:
         """Tell whether what others gave, and what is here, show two epochs to be one."""
@@ -306,9 +298,25 @@ class Agreement:
                 if proven:
                     self._differ(pair)
             elif same or own:
-                self._inquire(pair, other.window.held, in_common=same is True and proven)
+                sought = other.window.held
+                if not proven:
+                    sought = yield from self._with_proof(known, epoch, sought)
+                self._inquire(pair, sought, in_common=same is True and proven)
             elif (yield from adjoin(known, epoch, other.epoch, samples)):
                 self._inquire(pair, together(known, pair[1:], samples), in_common=False)
+            else:  # what retention removed here lies between, or before
+                self.inquiries.missed_some_of(pair)
+
+    def _with_proof(self, known: KnownSource, epoch: int, held: RangeSet) -> Conversation[RangeSet]:
+        """Return numbers of a run, and the nearest of those that are here by an epoch.
+
+        Who gives both by that epoch means one run by it, and the same one as this cache.
+        """
+        sought, first = held.copy(), held.first or 0
+        above = Numbers(known.source, epoch, first, _SN_END, 1)
+        for sample in (yield from answer_of(above, NumbersFound)).samples:
+            sought.add(sample.sn, sample.sn)
+        return sought
 
     def _twins(
         self, known: KnownSource, ours: Numbering, samples: list[Sample]
@@ -409,9 +417,9 @@ class Agreement:
 
     def _forget(self, source: SourceId, epoch: int) -> None:
         """Forget what was found of the run that had an epoch which is another one's now."""
-        for memory in (self._different, self._inquiries):
-            for pair in [pair for pair in memory if pair[0] == source and epoch in pair[1:]]:
-                del memory[pair]
+        self.inquiries.forget(source, epoch)
+        for pair in [pair for pair in self._different if pair[0] == source and epoch in pair[1:]]:
+            del self._different[pair]
 
     def _nameless(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
@@ -496,7 +504,7 @@ class Agreement:
         Where it is given for an inquiry, the answer to that tells it.
         """
         pair = (source, EPOCH_UNKNOWN, EPOCH_UNKNOWN)
-        inquiry, ours = self._inquiries.get(pair), known.numberings.get(EPOCH_UNKNOWN)
+        inquiry, ours = self.inquiries.of(pair), known.numberings.get(EPOCH_UNKNOWN)
         if ours is None or pair in self._different:
             return False
         same = yield from compared(ours, samples)
@@ -529,24 +537,9 @@ class Agreement:
 
     def _inquire(self, pair: Pair, held: RangeSet, *, in_common: bool) -> None:
         """Ask others for what is here under the other name; what is without waits for the end."""
-        under_way = self._inquiries.get(pair)
-        if under_way is not None and self._now < under_way.until:
-            shown = in_common and not under_way.in_common
-            under_way.in_common |= in_common
-            if not shown or under_way.inquiry.inquiry_id in self._asked:
-                return
-        first, last = held.first, held.last
-        if first is None or last is None:
-            return
-        last = min(last, first + _COMPARED_MAX - 1)
-        inquiry = Inquiry(next(self._ids), pair[0], first, last)
-        pause = _HELD_BACK_SECONDS if under_way is None else 2 * under_way.pause
-        pause = min(pause, _NAMED_SECONDS)
-        _put(self._inquiries, pair, Asked(inquiry, self._now + pause, in_common, pause))
-        _put(self._asked, inquiry.inquiry_id, pair)
-        if EPOCH_UNKNOWN in pair:
-            self._hold_back(pair[0], _HELD_BACK_SECONDS)
-        self.inquiries.append(inquiry)
+        asked_anew = self.inquiries.ask(pair, held, self._now, in_common=in_common)
+        if asked_anew and EPOCH_UNKNOWN in pair:
+            self._hold_back(pair[0], HELD_BACK_SECONDS)
 
     def _same_here(self, known: KnownSource, one: int, two: int) -> Conversation[bool | None]:
         """Tell whether what is here already under both is the same; None: nothing is."""
@@ -556,8 +549,8 @@ class Agreement:
         first = first_run.window.held.intersection(second_run.window.held).first
         if first is None:
             return None
-        last = first + _COMPARED_MAX - 1
-        question = Numbers(known.source, one, first, last, _COMPARED_MAX)
+        last = first + COMPARED_MAX - 1
+        question = Numbers(known.source, one, first, last, COMPARED_MAX)
         stored = yield from answer_of(question, NumbersFound)
         return (yield from compared(second_run, stored.samples))
 

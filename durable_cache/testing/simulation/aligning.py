@@ -53,6 +53,7 @@ from durable_cache.protocol.alignment import (
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.protocol.wire import Incarnation
+from durable_cache.runtime.effects import PulledAgain
 from durable_cache.storage.contract import Floor
 from durable_cache.testing.simulation.network import Outcome, Token
 from durable_cache.testing.simulation.world import SECOND_NS
@@ -123,6 +124,11 @@ class SimAligning:
     ) -> None:
         """Hand samples of peers in at the door."""
         self._cache.offer(samples, origin, names)
+
+    def pulled_again(self, source: SourceId, epoch: int) -> None:
+        """Tell the core that a peer does not keep a run by its epoch here."""
+        process = self._process
+        self._cache.tell(lambda: process.handle(PulledAgain(source, epoch, process.now)))
 
     def start(self) -> None:
         """Begin on what is stored, and let peers see it; raises what reading the index raised."""
@@ -306,7 +312,7 @@ class SimAligning:
         wanted = ((stream, ranges(runs)) for stream, runs in read.wanted)
         try:
             names = self._store.names(stream.source for stream, _ in read.wanted)
-            return pull_reply(read, self._store.stored(wanted), names)
+            return pull_reply(read, self._store.to_pull(wanted, names, self._seconds), names)
         except DurableCacheError as error:
             self._cache.reads_troubled_ns = self._cache.world.now_ns
             return error
