@@ -361,7 +361,7 @@ class Asking:
         sent.
         """
         bytes_max = self._payload_bytes_max
-        if all(_fits(sample, bytes_max) for sample in samples):
+        if _all_fit(samples, bytes_max):
             return samples
         refused += (unsendable(one) for one in samples if not is_sendable(one.encoding))
         oversized += (
@@ -379,6 +379,15 @@ def _is_sorted(samples: list[Sample]) -> bool:
         if not (is_next and one.source == two.source) and not one.order < two.order:
             return False
     return True
+
+
+def _all_fit(samples: Sequence[Sample], bytes_max: int) -> bool:
+    """Tell whether every sample fits; few of them differ in key or encoding."""
+    return (
+        all(len(sample.payload) <= bytes_max for sample in samples)
+        and not any(map(is_too_long, {sample.key for sample in samples}))
+        and all(map(is_sendable, {sample.encoding for sample in samples}))
+    )
 
 
 def _fits(sample: Sample, bytes_max: int) -> bool:
