@@ -384,3 +384,21 @@ def test_what_is_left_over_is_no_number_behind_those_that_came(at: float) -> Non
         reader.wait(1)
     assert reader.story == [*range(6), (6, 7), (0, 1), 2, 3]
     assert [one.epoch for one in reader.missed] == [EPOCH, FRESH]
+
+
+@pytest.mark.parametrize(("at", "given"), [(0.0, [5, 0, 1]), (9.3, [5, 0, 1, 2])])
+def test_what_was_published_before_what_came_between_the_tokens_is_none_of_that_run(
+    at: float, given: list[int]
+) -> None:
+    """A late joiner heard 5 first, whose own time went back; 2 came behind it (seed 137837)."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(sample(5, at=-60), sample(2, at=at))
+    reader.handle(TokenGone(SOURCE, "0000000a", reader.now))
+    reader.live(sample(1, at=9.1), sample(0, at=9))
+    reader.declared(FRESH, "0000000b")
+    for _ in range(5):
+        if reader.fetches:
+            reader.answer(names=NAMES)
+        reader.wait(1)
+    assert reader.story == given

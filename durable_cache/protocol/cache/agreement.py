@@ -207,8 +207,8 @@ class Agreement:
         source, one, two = pair
         known = self._known_of(source)
         if not inquiry.in_common:
-            cut = inquiry.whole and (yield from self._is_cut_in_two(known, one, two))
-            if not cut:
+            may_be_cut = inquiry.whole and not inquiry.overlap
+            if not (may_be_cut and (yield from self._is_cut_in_two(known, one, two))):
                 return False
         if any(known.canonical(epoch, 0) != epoch for epoch in (one, two)):
             return False  # one of them has become another meanwhile
@@ -305,7 +305,7 @@ class Agreement:
             elif (yield from adjoin(known, epoch, other.epoch, samples)):
                 self._inquire(pair, together(known, pair[1:], samples), in_common=False)
             else:  # what retention removed here lies between, or before
-                self.inquiries.missed_some_of(pair)
+                self.inquiries.overlap(pair)
 
     def _with_proof(self, known: KnownSource, epoch: int, held: RangeSet) -> Conversation[RangeSet]:
         """Return numbers of a run, and the nearest of those that are here by an epoch.

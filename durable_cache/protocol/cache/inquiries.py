@@ -45,6 +45,8 @@ class Asked:
     """How long it is not asked anew: longer each time, for it showed nothing."""
     whole: bool = True
     """Nothing of what others gave since was put off: what did not come, nobody has."""
+    overlap: bool = False
+    """What others gave shows that neither is the rest of the other."""
     again: int = _ASKED_AGAIN_MAX
     """How often it is asked once more where an answer failed."""
 
@@ -129,12 +131,13 @@ class Inquiries:
     def missed_some(self) -> None:
         """Something that others gave could not be looked at: no answer under way is whole."""
         for pair in self._under_way.values():
-            self.missed_some_of(pair)
+            if pair in self._of:
+                self._of[pair].whole = False
 
-    def missed_some_of(self, pair: Pair) -> None:
-        """Not all that others have of a pair is here to be seen."""
+    def overlap(self, pair: Pair) -> None:
+        """What others gave of one epoch does not go on where the other ends."""
         if pair in self._of:
-            self._of[pair].whole = False
+            self._of[pair].overlap = True
 
     def forget(self, source: SourceId, epoch: int) -> None:
         """Forget what was asked about an epoch that is another run's now."""

@@ -10,6 +10,7 @@ from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.between_runs import BetweenRuns, part
+from durable_cache.protocol.restarts import is_later
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions, TokenGone
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.places import Sources
@@ -119,6 +120,19 @@ class AwaitingTokens:
             return Met(samples, (), ())
         newest_ntp64 = max([newest.newest_ntp64, *(one.ntp64 for one in newest.pending.values())])
         return Met(*part(samples, newest.has_come, newest.reached, newest_ntp64))
+
+    @staticmethod
+    def with_early(early: Iterable[Sample], begun: Sequence[Sample]) -> list[Sample]:
+        """Return the first samples of a run; in front those that came before the last token went.
+
+        One of these with a later number and an earlier time than what came between the tokens is
+        of the run before, whose own times went back (ADR 0356).
+        """
+
+        def is_left_over(sample: Sample) -> bool:
+            return any(one.sn < sample.sn and is_later(one, sample.ntp64) for one in begun)
+
+        return [*(sample for sample in early if not is_left_over(sample)), *begun]
 
     def over(self, sources: Sources, now_ns: int) -> Iterator[Sample | Followed]:
         """Yield what waited in vain, and behind it a source whose numbers found no room to wait.

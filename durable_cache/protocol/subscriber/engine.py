@@ -460,7 +460,7 @@ class SubscriberEngine:
             self._sources.steady.pop(source, None)
             if not self._history.active:
                 self._history.ask_again(now.monotonic_ns)
-            begun = [*followed.take_early(self._options, now.monotonic_ns), *begun]
+            begun = self._awaiting.with_early(followed.take_early(options, now.monotonic_ns), begun)
             if unknown and self._options.recovery:  # an answer brings what is of this run
                 self.dropped += len(sns := [sample.sn for sample in unknown])
                 self._ask(followed.numberings[-1], min(sns), max(sns))
