@@ -311,3 +311,22 @@ def test_nor_is_it_of_a_run_that_others_call_by_the_same_epoch() -> None:
     cache.wait(1)
     assert of_run(cache, ONE, 1) == {epoch: RangeSet([(0, 3)])}
     assert epoch not in of_run(cache, ONE, 2)
+
+
+@pytest.mark.parametrize("gives_later", [True, False])
+def test_what_a_publishers_own_cache_gives_may_be_of_a_run_that_others_gave_before(
+    gives_later: bool,
+) -> None:
+    """It was stored and acknowledged as the rest of the run before (seed 136846)."""
+    cache = DrivenCache()
+    cache.take(run_of(ONE, 0, 11))
+    begun = run_of(ONE, 0, 15, seconds=20, run=1)
+    if gives_later:
+        cache.take(under(frame(BEGAN_NS + 20 * 10**9), [begun[15], *begun[:11]]), Origin.ALIGNED)
+    cache.take(begun[12:], Origin.NATIVE)
+    assert (EPOCH_UNKNOWN in of_run(cache, ONE, 1)) is not gives_later
+    if gives_later:
+        cache.take(run_of(ONE, 16, 16, seconds=20, run=1))
+        cache.take(begun[11:], Origin.NATIVE)
+        ((epoch, held),) = of_run(cache, ONE, 1).items()
+        assert (epoch, held) == (frame(BEGAN_NS + 20 * 10**9), RangeSet([(0, 16)]))

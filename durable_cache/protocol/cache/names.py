@@ -101,7 +101,7 @@ def of_live_runs(batch: SampleBatch, known_of: KnownOf) -> SampleBatch:
     return SampleBatch(
         msgspec.structs.replace(sample, epoch=known[sample.source].epoch_of(sample))
         for sample in batch
-        if known[sample.source].doubt is None
+        if known[sample.source].doubt is None and not known[sample.source].may_be_later(sample)
     )
 
 

@@ -419,6 +419,18 @@ class KnownSource:
             return before.epoch
         return self._by_time(sample)
 
+    def may_be_later(self, sample: Sample) -> bool:
+        """Tell whether a foreign sample may be of a run that others gave before it came live.
+
+        Its publisher's own cache answers for the run that is there now (ADR 0357).
+        """
+        live = self.live
+        if live.named or live.declared or sample.stamped or sample.ntp64 <= live.newest_ntp64:
+            return False
+        return any(
+            one.window.held for epoch, one in self.numberings.items() if epoch > self.current
+        )
+
     def _by_time(self, sample: Sample) -> int:
         """Return the epoch of the run that a foreign sample is of, as far as its time shows it.
 
