@@ -383,3 +383,21 @@ def test_what_another_removed_is_where_it_shows_that_it_calls_ours_so() -> None:
         AnswerPart([sample(2, at=52)], (absent(3, 3, AbsenceReason.TRIMMED),)),
     )
     assert reader.story == [0, 1, 2, (3, 3), 4]
+
+
+@pytest.mark.parametrize("shows", [True, False], ids=["beside a sample of the run", "alone"])
+def test_what_is_removed_without_an_epoch_beyond_a_run_is_of_it_where_a_sample_shows_it(
+    shows: bool,
+) -> None:
+    """A cache that was down while a run came calls the run before by no epoch (seed 96632)."""
+    reader = Reader()
+    reader.live(*(sample(sn, at=1 + sn / 10) for sn in range(3)))
+    reader.live(sample(0, at=9))
+    fetch = reader.fetches[-1]
+    assert (fetch.first, fetch.last) == (3, None)
+    given = [sample(4, at=1.4)] if shows else []
+    for _ in range(20):
+        if reader.fetches:
+            reader.answer(*given, absent=(absent(3, 3, AbsenceReason.TRIMMED, 0),))
+        reader.wait(1)
+    assert reader.story == [0, 1, 2, *([(3, 3), 4] if shows else []), 0]

@@ -536,12 +536,14 @@ class Numbering:
         `owns` tells, given an answerer's names, whether a sample is of this numbering. What is held
         is not absent. Removed and skipped numbers count only where everybody was heard, and below
         what found no room: another may have them. Those without an epoch that go on as far as was
-        asked may be of an earlier run, which ended far above: they tell of no number beyond ours.
+        asked may be of an earlier run, which ended far above, and so may any where no sample shows
+        the run: they tell of no number beyond ours (ADR 0358).
         Nor does what is removed of a run without a name, where another answerer, `beside`, has
         such a number of another run.
         """
         names = part.names()
         called = called_by(self, part, first, last, owns)
+        shown = any(owns(sample, names) for sample in part.samples)
         first = max(first, self.next_sn or 0)
         room = last + 1 if self.dropped_from is None else self.dropped_from
         passed, lost = RangeSet(), RangeSet()
@@ -555,8 +557,8 @@ class Numbering:
             if absence.reason is AbsenceReason.OTHER_KEY:
                 passed.add(low, high)
             elif whole and low < room:
-                endless = not (known or absence.epoch) and high == last
-                high = min(high, room - 1, self.reached if endless else high)
+                of_another = not (known or absence.epoch) and (high == last or not shown)
+                high = min(high, room - 1, self.reached if of_another else high)
                 if low <= high:
                     lost.add(low, high)
         for other in beside if lost and not self.incarnation else ():
