@@ -335,3 +335,21 @@ def test_it_is_asked_for_again_however_late_it_was_answered_while_history_was_re
             reader.answer(*(begun if is_of_run else ()), names=names)
         reader.wait(1)
     assert reader.story == [0, 1, 2, 0, 1]
+
+
+def test_what_waits_for_an_answer_that_begins_its_run_is_not_given_by_history_too() -> None:
+    """A cache was in reach again: both were asked, and history answered first (seed 144503)."""
+    name = Incarnation(OTHER, EPOCH, NAME)
+    reader = Late()
+    reader.declared(EPOCH, NAME, OTHER)
+    reader.appeared(strange=False, gone_at=50)
+    reader.wait(0)
+    (fetch,) = [fetch for fetch in reader.fetches if fetch.source == OTHER]
+    reader.live(*(sample(sn, at=59, source=OTHER) for sn in (3, 4, 2, 1, 5)))
+    reader.told(FROM_THE_BEGINNING)
+    reader.page([sample(sn, EPOCH, at=59, source=OTHER) for sn in (3, 4, 5)], names=(name,))
+    del reader.story[:3]
+    assert reader.story == []
+    reader.fetches = [fetch]
+    reader.answer(*(sample(sn, EPOCH, at=59, source=OTHER) for sn in range(4)), names=(name,))
+    assert reader.story == [0, 1, 2, 3, 4, 5]

@@ -253,16 +253,26 @@ class Held:
         return came is not None and not samples[0].stamped and is_of_an_earlier(run, came.samples)
 
     def reading_of(
-        self, sources: Sources, source: SourceId, epoch: int, incarnation: str
+        self,
+        sources: Sources,
+        source: SourceId,
+        epoch: int,
+        incarnation: str,
+        *,
+        waits: bool = False,
     ) -> Reading | None:
-        """Return from where on history of a numbering is ours that is followed, or began here."""
+        """Return from where on history of a numbering is ours that is followed, or began here.
+
+        `waits`: so is one of which something came live, and waits to hear where it begins.
+        """
         followed = sources.stands(source)
         for numbering in () if followed is None else followed.numberings:
-            if numbering.next_sn is not None and numbering.is_called(epoch, incarnation):
-                live = numbering if followed is not None and followed.live else None
+            live = numbering if followed is not None and followed.live else None
+            has_come = numbering.next_sn is not None or (waits and live and numbering.pending)
+            if has_come and numbering.is_called(epoch, incarnation):
                 return Reading(
                     numbering.first_sn or 0,
-                    numbering.next_sn,
+                    numbering.next_sn or 0,
                     began=numbering.began,
                     numbering=live,
                     resumed=numbering.resumed,
@@ -276,10 +286,13 @@ class Held:
     def begun_meanwhile(
         self, sources: Sources, key: tuple[SourceId, int], incarnation: str, reading: Reading
     ) -> Reading | None:
-        """Return where a run is followed of which nothing was given when a page came, if it is."""
+        """Return where a run is followed of which nothing was given when a page came, if it is.
+
+        What came live of it may still wait for an answer that says where it begins.
+        """
         if not incarnation or reading.late or reading.began is not None:
             return None
-        begun = self.reading_of(sources, *key, incarnation)
+        begun = self.reading_of(sources, *key, incarnation, waits=True)
         return None if begun is None or begun.numbering is None else begun
 
     def shown(self, sources: Sources, source: SourceId) -> str:
