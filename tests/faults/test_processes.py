@@ -25,6 +25,10 @@ if "child" in sys.argv:
     print("child", child.pid, flush=True)
 if "fail" in sys.argv:
     sys.exit("no luck today")
+if "slow" in sys.argv:
+    sys.stdout.write("ready to")
+    time.sleep(0.2)
+    print(" be killed", flush=True)
 print("ready", flush=True)
 while True:
     time.sleep(0.01)
@@ -59,6 +63,12 @@ def test_sigkill_and_start_again_waits_for_the_new_ready_line(folder: Path) -> N
         process.start()
         assert process.pid != first
         assert process.stdout == "ready\nready\n"
+
+
+def test_a_line_is_ready_when_it_is_written_to_its_end(folder: Path) -> None:
+    """Python writes it in pieces: a process was killed between its line and the line's end."""
+    with ModuleProcess("program", ["slow"], folder=folder, ready="ready to") as process:
+        assert process.stdout.startswith("ready to be killed\n")
 
 
 def test_nothing_outlives_the_block_not_even_a_child(folder: Path) -> None:

@@ -98,9 +98,12 @@ class ModuleProcess:
             self.wait_for(self._ready, self._ready_timeout_seconds)
 
     def wait_for(self, text: str, timeout_seconds: float = 30.0) -> None:
-        """Wait until this run has written `text`; AssertionError if it ends or time is up."""
+        """Wait until this run has written a line with `text`, the end of the line included.
+
+        AssertionError if it ends before, or time is up.
+        """
         deadline = time.monotonic() + timeout_seconds
-        while text not in self._of_this_run():
+        while not self._has_line(text):
             ended = not self.is_running()
             if ended and text in self._of_this_run():
                 return
@@ -165,6 +168,11 @@ class ModuleProcess:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def _has_line(self, text: str) -> bool:
+        """Tell whether a whole line has it: Python writes text and line end one after the other."""
+        written = (self._tail(name, since) for name, since in self._started_at.items())
+        return any(text in said[: said.rfind("\n") + 1] for said in written)
 
     def _of_this_run(self) -> str:
         return "".join(self._tail(name, since) for name, since in self._started_at.items())
