@@ -161,6 +161,20 @@ def test_who_pulls_the_same_number_again_does_not_keep_it_by_its_name(
     assert pulled(Door(), *pulls) == [(ONE, LOST)] * times
 
 
+def test_of_many_runs_in_a_pull_some_are_told_of_and_the_others_when_they_are_pulled_again() -> (
+    None
+):
+    door = Door()
+    aligned = AlignedStore(JournaledStorage(MemoryStorage(), None), door)
+    wanted = [(Stream("a/b", ONE, LOST + run), RangeSet([(0, 3)])) for run in range(20)]
+    told = []
+    for at_seconds in (0.0, 10.0, 11.0):
+        assert [*aligned.to_pull(wanted, (), at_seconds)] == []
+        told.append(len(door.heard))
+    assert told == [0, 16, 20]
+    assert len({*door.heard}) == 20
+
+
 def test_what_a_token_named_and_what_has_no_epoch_is_pulled_as_before() -> None:
     again = ((0.0, 3), (10.0, 3))
     assert pulled(Door(), *again, names=(Incarnation(ONE, LOST, "0a0a0a0a"),)) == []

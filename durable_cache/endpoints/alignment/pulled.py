@@ -20,6 +20,8 @@ _AGAIN_SECONDS = 10.0
 _REMEMBERED_SECONDS = 900.0
 """Caches that differ compare within a few minutes."""
 _REMEMBERED_MAX = 4096
+_RUNS_MAX = 16
+"""So many runs of a pull are told of; others are when they are pulled once more."""
 
 
 class PulledStreams:
@@ -41,6 +43,8 @@ class PulledStreams:
             if before is not None and now_seconds < before + _AGAIN_SECONDS:
                 continue
             if before is not None and now_seconds < before + _REMEMBERED_SECONDS:
+                if len(found) == _RUNS_MAX:
+                    continue
                 found[stream.source, stream.epoch] = None
             self._pulled[number] = now_seconds
             self._pulled.move_to_end(number)

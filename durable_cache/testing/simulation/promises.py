@@ -221,7 +221,7 @@ class SubscriberPromise:
         self._trace(f"misses {source} epoch {epoch} {first}..{last}")
         if not self._recovers:
             return  # nobody is asked, and so nobody says which run the numbers are of
-        numbering = self._called(source, epoch) or self._newest.get(source)
+        numbering = self._called(source, epoch) or self._newest_called(source, epoch)
         if numbering is None:
             self._reported_unnamed[source].add(first, last)
             return
@@ -246,6 +246,15 @@ class SubscriberPromise:
                 continue
             elif where := self._had_at(publication):
                 self._fail(f"was told to miss what {where} has: {Finding(numbering, sn)}")
+
+    def _newest_called(self, source: SourceId, epoch: int) -> Numbering | None:
+        """Return the newest run that it was given, unless it calls that by another epoch.
+
+        It may learn of a run, and of what nobody has of it, before it is given any of it.
+        """
+        newest = self._newest.get(source)
+        called = {name for (_, name), run in self._named.items() if run is newest}
+        return None if epoch and called and epoch not in called else newest
 
     def _is_behind(self, numbering: Numbering, sn: int) -> bool:
         """Tell whether what followed was given: history that came late comes in no order then."""
