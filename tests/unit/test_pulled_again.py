@@ -175,6 +175,17 @@ def test_of_many_runs_in_a_pull_some_are_told_of_and_the_others_when_they_are_pu
     assert len({*door.heard}) == 20
 
 
+@pytest.mark.parametrize("declared", [0, 16])
+def test_no_run_waits_for_ever_behind_others_that_are_pulled_as_often(declared: int) -> None:
+    door = Door()
+    aligned = AlignedStore(JournaledStorage(MemoryStorage(), None), door)
+    wanted = [(Stream("a/b", ONE, LOST + run), RangeSet([(0, 3)])) for run in range(20)]
+    names = [Incarnation(ONE, LOST + run, f"{run:08x}") for run in range(declared)]
+    for at_seconds in (0.0, 30.0, 60.0):
+        assert [*aligned.to_pull(wanted, names, at_seconds)] == []
+    assert {epoch for _, epoch in door.heard} == {LOST + run for run in range(declared, 20)}
+
+
 def test_what_a_token_named_and_what_has_no_epoch_is_pulled_as_before() -> None:
     again = ((0.0, 3), (10.0, 3))
     assert pulled(Door(), *again, names=(Incarnation(ONE, LOST, "0a0a0a0a"),)) == []

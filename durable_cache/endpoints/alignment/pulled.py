@@ -21,7 +21,7 @@ _REMEMBERED_SECONDS = 900.0
 """Caches that differ compare within a few minutes."""
 _REMEMBERED_MAX = 4096
 _RUNS_MAX = 16
-"""So many runs of a pull are told of; others are when they are pulled once more."""
+"""So many streams of a pull are told of; others are when they are pulled once more."""
 
 
 class PulledStreams:
@@ -33,21 +33,27 @@ class PulledStreams:
     def again(
         self, wanted: Iterable[tuple[Stream, RangeSet]], now_seconds: float
     ) -> list[tuple[SourceId, int]]:
-        """Note a pull; return the runs of which a number was pulled before, and long enough ago."""
-        found: dict[tuple[SourceId, int], None] = {}
+        """Note a pull; return the runs of which a number was pulled before, and long enough ago.
+
+        Those that were told of longest ago come first: none waits for ever behind `_RUNS_MAX`.
+        """
+        again: list[tuple[float, tuple[Stream, int]]] = []
         for stream, runs in wanted:
             if stream.epoch == EPOCH_UNKNOWN or is_unnumbered(stream.source):
                 continue
             number = stream, runs.last or 0
             before = self._pulled.get(number)
-            if before is not None and now_seconds < before + _AGAIN_SECONDS:
-                continue
-            if before is not None and now_seconds < before + _REMEMBERED_SECONDS:
-                if len(found) == _RUNS_MAX:
-                    continue
-                found[stream.source, stream.epoch] = None
-            self._pulled[number] = now_seconds
-            self._pulled.move_to_end(number)
-            while len(self._pulled) > _REMEMBERED_MAX:
-                self._pulled.popitem(last=False)
-        return [*found]
+            if before is None or now_seconds >= before + _REMEMBERED_SECONDS:
+                self._note(number, now_seconds)
+            elif now_seconds >= before + _AGAIN_SECONDS:
+                again.append((before, number))
+        told = [number for _, number in sorted(again, key=lambda one: one[0])[:_RUNS_MAX]]
+        for number in told:
+            self._note(number, now_seconds)
+        return [*dict.fromkeys((stream.source, stream.epoch) for stream, _ in told)]
+
+    def _note(self, number: tuple[Stream, int], now_seconds: float) -> None:
+        self._pulled[number] = now_seconds
+        self._pulled.move_to_end(number)
+        if len(self._pulled) > _REMEMBERED_MAX:
+            self._pulled.popitem(last=False)

@@ -148,9 +148,9 @@ class AlignedStore:
         """
         asked = [*wanted]
         declared = {(source, epoch) for source, epoch, _ in names}
-        for source, epoch in self._pulled.again(asked, now_seconds):
-            if (source, epoch) not in declared:
-                self._door.pulled_again(source, epoch)
+        nameless = (one for one in asked if (one[0].source, one[0].epoch) not in declared)
+        for source, epoch in self._pulled.again(nameless, now_seconds):
+            self._door.pulled_again(source, epoch)
         return self.stored(asked)
 
     def _stretches_of(
