@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.protocol.restarts import is_later
+from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 
 _TOKENS_MAX = 16
 """Tokens of one source that are told apart: a wrap shows two for a moment."""
@@ -39,17 +39,19 @@ def part(
     numbers of the run before came, `reached` the highest, `newest_ntp64` when the last of them was
     published. A number that was there, with a later time, is of the run that begins, and so is what
     follows it. One that was not is of the run before if it is older than that; but a hole is not
-    filled by what is later than all around it (ADR 0272).
+    filled by what is later than all around it (ADR 0272). Nor is what was published so shortly
+    before the first of the next run that no restart fits between (ADR 0359).
     """
     later = [is_later(one, newest_ntp64) for one in samples]
     shows = (at for at, one in enumerate(samples) if later[at] and had(one.sn))
     first = next(shows, len(samples))
     parted = Parted([], list(samples[first:]), [])
+    since_ntp64 = parted.begun[0].ntp64 if parted.begun else 0
     for sample, is_later_than_all in zip(samples[:first], later, strict=False):
         if had(sample.sn):
             continue  # it is a repeat, or the clock was set back and it is asked for
-        older = bool(parted.begun) and sample.ntp64 < parted.begun[0].ntp64
-        fits = older and not (is_later_than_all and sample.sn <= reached)
+        older, near = sample.ntp64 < since_ntp64, since_ntp64 <= sample.ntp64 + RESTART_NTP64
+        fits = older and not (is_later_than_all and (near or sample.sn <= reached))
         (parted.before if fits else parted.unknown).append(sample)
     return parted
 

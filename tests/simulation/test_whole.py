@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 
 import pytest
@@ -24,6 +25,9 @@ PROCESSES = 2
 EVENTS_MEDIAN_MIN = 300
 SHARE_MIN = 5.0
 """In percent of the histories."""
+PINNED = ("pinned foreign",)
+MISTAKEN_MAX = 1 / 500
+"""So many histories of foreign publishers that keep their id may break the promise (ADR 0360)."""
 RARE = {kind for kind, trouble in KINDS.items() if trouble == "pinned foreign"}
 """What takes two caches that hear different parts of a foreign publisher's restart."""
 
@@ -59,16 +63,17 @@ class Played:
         return "\n".join([head, *rows])
 
 
-def play(seeds: Iterable[int]) -> Played:
+def play(seeds: Iterable[int], without: tuple[str, ...] = ()) -> Played:
     """Play the histories of some seeds; say how to play those again that went wrong."""
+    spared = f" --without {','.join(without)!r}" if without else ""
     logging.disable(logging.CRITICAL)  # caches say what their broken media did to them
     try:
         played = Played()
         for seed in seeds:
-            history = History(seed)
+            history = History(seed, without=without)
             wrong = history.run()
             if wrong:
-                again = f"python -m durable_cache.testing.simulation --seed {seed}"
+                again = f"python -m durable_cache.testing.simulation --seed {seed}{spared}"
                 played.wrong[again] = wrong[:3]
             played.events.append(history.world.events)
             played.occurred.update(dict.fromkeys(history.world.occurred, 1))
@@ -77,12 +82,12 @@ def play(seeds: Iterable[int]) -> Played:
         logging.disable(logging.NOTSET)
 
 
-def play_many(seeds: range) -> Played:
+def play_many(seeds: range, without: tuple[str, ...] = ()) -> Played:
     """Play many histories in two processes."""
     together = Played()
     chunks = [seeds[at : at + EACH] for at in range(0, len(seeds), EACH)]
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
-        for played in pool.map(play, chunks):
+        for played in pool.map(partial(play, without=without), chunks):
             together.add(played)
     return together
 
@@ -136,10 +141,22 @@ def test_each_kind_of_fault_and_event_is_no_rarity(the_first: Played) -> None:
 
 @pytest.mark.nightly
 def test_nightly_histories_keep_the_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    played = play_many(nightly_seeds(FIRST, 100_000))
+    """Foreign publishers have a new id with each start: the next test plays the others."""
+    played = play_many(nightly_seeds(FIRST, 100_000), PINNED)
     with capsys.disabled():
         print(f"\n{played.table()}")
     assert played.wrong == {}
+
+
+@pytest.mark.nightly
+def test_nightly_runs_of_foreign_publishers_are_seldom_taken_for_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where their first samples are lost, two of one id may look alike to somebody (ADR 0360)."""
+    played = play_many(nightly_seeds(102_000, 5_000))
+    with capsys.disabled():
+        print(f"\n{len(played.wrong)} of {len(played.events)}: {played.wrong}")
+    assert len(played.wrong) <= MISTAKEN_MAX * len(played.events)
 
 
 def test_a_seed_is_one_history_of_the_whole() -> None:

@@ -337,6 +337,14 @@ def test_what_has_no_epoch_is_of_the_run_before_until_the_next_one_began() -> No
     assert cache.shell.held(began) == RangeSet([(0, 5)])
 
 
+def test_a_higher_number_with_an_earlier_time_is_of_a_run_that_was_never_heard_here() -> None:
+    """It was down meanwhile, and no number in common shows that they are two (154213)."""
+    for earlier, comes_in in ((0.05, 1), (0.5, 0)):
+        cache = Cache()
+        cache.live(timed(60, 0))
+        assert cache.given(timed(60 - earlier, 32)) == comes_in
+
+
 def test_what_has_no_epoch_is_of_a_run_that_began_within_the_same_time_frame() -> None:
     cache = Cache()
     began = frame(64 * 10**9)

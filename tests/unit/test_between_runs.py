@@ -379,14 +379,21 @@ def test_a_run_whose_token_followed_that_of_the_run_before_is_given_from_its_beg
     late=st.integers(0, 3),
     begun=st.lists(st.integers(0, 8), unique=True),
     after=st.floats(0.2, 100),
+    back=st.floats(0, 0.09),
+    turned=st.sets(st.integers(0, 8)),
 )
 def test_no_sample_between_two_tokens_is_filed_under_a_run_that_is_not_its_own(
-    came: set[int], late: int, begun: list[int], after: float
+    came: set[int], late: int, begun: list[int], after: float, back: float, turned: set[int]
 ) -> None:
-    """Whatever of both runs is lost, and in whatever order the new one's come."""
+    """Whatever of both runs is lost, in whatever order the new one's come, and stamped by threads.
+
+    These may turn times around by a little less than a tenth of a second.
+    """
     reached = max(came)
     before = run_of(ONE, 0, reached + late)
     new = run_of(ONE, 0, 8, seconds=after, run=1)
+    for sn in turned:
+        new[sn] = msgspec.structs.replace(new[sn], ntp64=new[sn].ntp64 - round(back * 2**32))
     waited = [*(one for one in before if one.sn not in came), *(new[sn] for sn in begun)]
     parted = part(waited, came.__contains__, reached, before[reached].ntp64)
     assert all(one in before for one in parted.before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from durable_cache.protocol.subscriber.events import (
@@ -80,7 +81,8 @@ def test_what_a_cache_alone_has_of_the_run_before_is_reported_when_it_is_there_a
     assert reader.of_the_first == [(3, 3 + SPAN - 1)]
     reader.take_first_answer()
     mine, later = sample(3, FIRST, at=1.2), sample(5, FIRST, at=1.3)
-    reader.answer(mine, later, sample(7, SECOND_RUN, at=31.0), names=NAMES)
+    stamped = msgspec.structs.replace(sample(8, SECOND_RUN, at=31.0), stamped=True)
+    reader.answer(mine, later, sample(7, SECOND_RUN, at=31.0), stamped, names=NAMES)
     assert reader.missed == [Missed(SOURCE, FIRST, 3, 5)]
     assert reader.delivered == [0, 1, 2, 0]
     reader.wait(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from durable_cache.model.sample import Sample
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
@@ -187,7 +188,10 @@ def test_a_token_with_an_earlier_clock_soon_after_the_start_begins_a_run() -> No
     reader.page([sample(sn, FRESH) for sn in range(3)], names=names)
     reader.seconds = 1
     reader.declared(EPOCH, "bbbbbbbb")
-    reader.live(sample(0, at=0.001), sample(1, at=0.002))
+    came_ns = reader.now.unix_ns
+    reader.live(
+        *(structs.replace(sample(sn, at=sn / 1000), received_ns=came_ns) for sn in range(2))
+    )
     reader.answer()
     assert reader.story == [0, 1, 2, 0, 1]
 

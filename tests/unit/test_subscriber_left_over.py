@@ -402,3 +402,25 @@ def test_what_was_published_before_what_came_between_the_tokens_is_none_of_that_
             reader.answer(names=NAMES)
         reader.wait(1)
     assert reader.story == given
+
+
+@pytest.mark.parametrize("back_seconds", [0, 60], ids=["a copy", "a clock that was set back"])
+def test_what_was_passed_on_and_comes_once_more_behind_the_next_token_is_not_given_again(
+    back_seconds: float,
+) -> None:
+    """A slow program: the token is looked at first. The next run's own is asked for (128842)."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(*(sample(sn, at=sn / 10) for sn in range(3)))
+    copy = received(sample(0), reader)
+    reader.wait(1)
+    reader.declared(FRESH, "0000000b")
+    reader.live(copy)
+    begun = [sample(sn, FRESH, at=9 + sn / 10 - back_seconds) for sn in range(3)]
+    reader.live(msgspec.structs.replace(begun[2], epoch=0))
+    for _ in range(9):
+        reader.wait(1)
+        if reader.fetches:
+            reader.answer(*begun, names=NAMES)
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+    assert [one.ntp64 for one in reader.delivered_samples[3:]] == [one.ntp64 for one in begun]

@@ -178,3 +178,19 @@ def test_what_an_answer_calls_the_next_run_shows_where_a_nameless_one_ended() ->
     assert reader.story == [6, 19]
     reader.handle(HeartbeatReceived(SOURCE, 19, reader.now))
     assert not reader.missed
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_of_a_run_that_began_since_a_token_went_the_newest_are_not_enough(goes: bool) -> None:
+    """A link is cut, and nobody could be asked before: its own token was not seen (150621)."""
+    reader = Reader(history=True, newest=2)
+    reader.declared(EPOCH, "aaaaaaaa")
+    if goes:
+        reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb"))
+    ended = [sample(sn, EPOCH, at=sn / 10) for sn in (8, 9)]
+    begun = [sample(sn, FRESH, at=20 + sn / 10) for sn in range(5)]
+    reader.page([*ended, *begun[3:]], names=names)
+    while reader.fetches:
+        reader.answer(*(begun if goes else ()), names=names)
+    assert reader.story == [8, 9, *(range(5) if goes else (3, 4))]

@@ -25,8 +25,6 @@ from durable_cache.protocol.cache.questions import (
 )
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 
-_APART_NTP64 = 1 << 32
-"""Threads of one publisher invert timestamps by less than a second."""
 _SN_END = 1 << 36
 _FIRST_MAX = 16
 """So many of a run's first numbers tell when it began: threads of one publisher overlap."""
@@ -122,7 +120,7 @@ def belongs(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[boo
     for sample in (min(samples, key=sn_of), max(samples, key=sn_of)):
         if sample.sn > newest and sample.ntp64 >= numbering.newest_ntp64:
             continue  # behind all that is here, by number and by time: no neighbour is looked up
-        if (yield from is_out_of_order(numbering, sample, RESTART_NTP64)):
+        if (yield from is_out_of_order(numbering, sample)):
             return False
     return None
 
@@ -213,10 +211,8 @@ def _beginning(source: SourceId, numbering: Numbering) -> Conversation[int]:
     return min(times, default=ntp64_from_ns(frame_start_ns(numbering.epoch)))
 
 
-def is_out_of_order(
-    numbering: Numbering, sample: Sample, apart_ntp64: int = _APART_NTP64
-) -> Conversation[bool]:
-    """Tell whether a neighbour by number is none by time."""
+def is_out_of_order(numbering: Numbering, sample: Sample) -> Conversation[bool]:
+    """Tell whether a neighbour by number is none by time (ADR 0363)."""
     held = numbering.window.held
     below, above = held.clip(0, sample.sn - 1).last, held.clip(sample.sn + 1, _SN_END).first
     for sn in (below, above):
@@ -230,7 +226,7 @@ def is_out_of_order(
         for ntp64 in times:
             later = ntp64 - sample.ntp64
             apart = later if sn < sample.sn else -later
-            if apart > apart_ntp64 and not sample.stamped:
+            if apart > RESTART_NTP64 and not sample.stamped:
                 return True
     return False
 

@@ -503,6 +503,7 @@ class History:
         if finished is not None:
             return Reading(0, finished.next_sn or 0, resumed=True)
         if self._since_ns is None:
+            first_sn = 0 if self._sources.began_since(source, epoch, name) else first_sn
             return Reading(first_sn, first_sn)
         if epoch > frame(self._since_ns if self._ours_ns is None else self._ours_ns):
             return Reading(0, 0, resumed=True)

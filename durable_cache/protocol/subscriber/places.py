@@ -214,6 +214,16 @@ class Sources:
         if followed is not None and followed.live:
             followed.let_follow(epoch, incarnation, self._options, now_ns)
 
+    def began_since(self, source: SourceId, epoch: int, incarnation: str) -> bool:
+        """Tell whether a named run began since the token went of one before it (ADR 0362).
+
+        Its own was not seen, as behind a link that was cut.
+        """
+        followed = self.known(source)
+        if not incarnation or followed is None or followed.shown or incarnation in followed.seen:
+            return False
+        return any(run.declared and run.epoch < epoch for run in followed.numberings)
+
     def follow(self, source: SourceId) -> Followed | None:
         """Return a source, followed from now on; None where all that are followed wait."""
         followed = self.followed.get(source)

@@ -22,6 +22,8 @@ def numbering_of(followed: Followed, sample: Sample, options: DeliveryOptions) -
         before = followed.before(newest)
         if before is not None and _is_of_before(sample, before, newest, options):
             return before
+    if newest.declared and _repeats_before(sample, followed.before(newest), newest):
+        return followed.before(newest) or newest
     before = followed.numberings[-2] if len(followed.numberings) > 1 else None
     if before is None or before.next_sn is None:
         return newest
@@ -47,3 +49,13 @@ def _is_of_before(
     first, began_ntp64 = newest.began or newest.restarted_at or (sample.sn, 0)
     older = sample.sn > first and sample.ntp64 + RESTART_NTP64 < began_ntp64
     return older and 0 < ahead <= options.window_size_samples
+
+
+def _repeats_before(sample: Sample, before: Numbering | None, newest: Numbering) -> bool:
+    """Tell whether a sample came before a token and was passed on as of the run before.
+
+    A slow program looks at it behind the token. Were it of the run that the token names, whose
+    clock was set back, it would be asked for as what that lacks.
+    """
+    overtaken = sample.received_ns < newest.declared_ns
+    return overtaken and before is not None and before.has_passed_on(sample)

@@ -189,6 +189,8 @@ class SimCache(Listener):
             elif sample.sn >= floors.get(sample.stream, 0):
                 found.add(publication)
                 note_name(self.named, sample, publication.numbering)
+            else:  # a medium may have it still, or again
+                self.removed.add(publication)
         losses = self.journal.losses + self.backend.losses  # the index holds none
         if losses != self._losses:
             self._losses = losses

@@ -199,13 +199,22 @@ class SimPublisher(Node):
         now = ntp64_from_ns(self._moment.unix_ns)
         self._newest_ntp64 = max(self._newest_ntp64 + 1, now)
         back = self.plan.times_back_seconds
-        began_ns = self.since_ns if self.numbering is None else self.numbering.began_ns
-        if self.world.now_ns < max(self.since_ns, began_ns) + _TOKEN_NS:
+        if not self._is_known():
             back = min(back, BACK_SECONDS_UNNAMED)
         if back and self.world.random.random() < 0.3:
             self.world.occur("timestamp goes back")
             return self._newest_ntp64 - round(self.world.random.random() * back * (1 << 32))
         return self._newest_ntp64
+
+    def _is_known(self) -> bool:
+        """Tell whether whoever listens has seen for a while of which run its samples are."""
+        began_ns = self.since_ns if self.numbering is None else self.numbering.began_ns
+        since_ns = self.world.now_ns - _TOKEN_NS
+        calm, nodes = self.network.calm, self.network.nodes.values()
+        listening = [node for node in nodes if isinstance(node, Listener) and node.running]
+        return max(self.since_ns, began_ns) <= since_ns and all(
+            calm(self.name, node.name, since_ns) and not node.lags for node in listening
+        )
 
     @property
     def _moment(self) -> Moment:
@@ -463,6 +472,11 @@ class Listener(Node):
         self._runs: dict[SourceId, int] = {}
 
     key_expr: KeyExpression
+
+    @property
+    def lags(self) -> bool:
+        """Whether it may take samples later than tokens that came behind them."""
+        return False
 
     def follows(self, source: SourceId, run: int) -> bool:
         """Tell whether no later run of a source was heard of yet.

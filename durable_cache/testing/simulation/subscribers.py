@@ -124,6 +124,10 @@ class SimSubscriber(Listener):
         self._schedule_wake()
         self.network.show_all(self.name)
 
+    @property
+    def lags(self) -> bool:
+        return self.plan.consumer_seconds > 0
+
     def died(self, how: str) -> None:
         if self.running:
             self.running, self.since_ns = False, self.world.now_ns
