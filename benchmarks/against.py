@@ -31,8 +31,11 @@ INGEST = ("ingest.py", "--seconds", "5")
 PACED = ("ingest.py", "--seconds", "5", "--rate", "10000")
 RECOVERY = ("recovery.py", "--stored", "20000", "--trials", "200")
 STREAMS = ("streams.py", "--streams", "100000")
-BENCHMARKS = (INGEST, PACED, RECOVERY, STREAMS)
+REPLAY = ("replay.py", "--stored", "20000")
+"""Of this tree, with the other's code: that has none."""
+BENCHMARKS = (INGEST, PACED, RECOVERY, REPLAY, STREAMS)
 RECOVERED = re.compile(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms .*replay ([\d,]+) samples/s")
+REPLAYED = re.compile(r"replay ([\d,]+) samples/s.* ([\d.]+) us of the asker, ([\d.]+) us")
 RESIDENT = re.compile(r"streams stored: (\d+) MiB")
 
 
@@ -53,8 +56,9 @@ def checked_out(commit: str) -> Iterator[Path]:
 def printed(tree: Path, benchmark: tuple[str, ...]) -> str:
     """Run a benchmark of a tree with the tree's own code, and return what it printed."""
     name, *arguments = benchmark
+    script = (ROOT if benchmark is REPLAY else tree) / "benchmarks" / name
     return subprocess.run(
-        [sys.executable, str(tree / "benchmarks" / name), *arguments],
+        [sys.executable, str(script), *arguments],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tree), str(tree / "backends")))},
         check=True,
@@ -70,7 +74,16 @@ def figures(benchmark: tuple[str, ...], text: str) -> dict[str, float]:
         found = RECOVERED.search(text)
         assert found is not None, text
         gap_ms, late_ms, replayed = (float(one.replace(",", "")) for one in found.groups())
-        return {"gap p50, ms": gap_ms, "gap p99, ms": late_ms, "replay, samples/s": replayed}
+        return {"gap p50, ms": gap_ms, "gap p99, ms": late_ms, "first replay, samples/s": replayed}
+    if benchmark is REPLAY:
+        found = REPLAYED.search(text)
+        assert found is not None, text
+        replayed, asker_us, cache_us = (float(one.replace(",", "")) for one in found.groups())
+        return {
+            "replay, samples/s": replayed,
+            "replay, us of the asker's CPU a sample": asker_us,
+            "replay, us of the cache's CPU a sample": cache_us,
+        }
     if benchmark is STREAMS:
         found = RESIDENT.search(text)
         assert found is not None, text

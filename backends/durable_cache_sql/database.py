@@ -104,6 +104,12 @@ class Database(ABC):
     ) -> list[Row]:
         """Run a query and return all its rows, in its order."""
 
+    def columns(
+        self, connection: Connection, statement: Prepared, values: Values | None = None
+    ) -> Columns:
+        """Run a query and return its columns; none where it has no rows."""
+        return list(zip(*self.rows(connection, statement, values), strict=True))
+
     def run(self, connection: Connection, statement: Prepared, values: Values | None = None) -> int:
         """Run a statement and return how many rows it changed."""
         bound = {**statement.values, **(values or {})}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, cast
 
 from sqlalchemy import Connection, Select, and_, bindparam, select, tuple_
 
 from durable_cache.model.sample import Kind, Sample, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.model.timestamp import NTP64_MAX
-from durable_cache_sql.database import Database, Prepared, Row, Values
+from durable_cache_sql.database import Columns, Database, Prepared, Row, Values
 from durable_cache_sql.dictionary import Dictionary
 from durable_cache_sql.streams import StreamRow, find_streams
 from durable_cache_sql.tables import samples
@@ -109,6 +111,9 @@ class Snapshot:
     def rows(self, statement: Prepared, values: Values) -> list[Row]:
         return self.database.rows(self.connection, statement, values)
 
+    def columns(self, statement: Prepared, values: Values) -> Columns:
+        return self.database.columns(self.connection, statement, values)
+
     def of_stream(self, row: StreamRow, bounds: Values, timed: bool, limit: int) -> list[Sample]:
         """Return the first `limit` samples of a stream within bounds, in order of sn."""
         bounds = {**bounds, "stream": row.stream_id, "n": limit}
@@ -122,7 +127,7 @@ class Snapshot:
                 .limit(bindparam("n"))
             ),
         )
-        return self.samples_of(self.rows(statement, bounds), {row.stream_id: row.stream})
+        return self.samples_of(self.columns(statement, bounds), {row.stream_id: row.stream})
 
     def _narrow(self, bounds: dict[str, object]) -> bool:
         """Learn from the index which sns a time range covers; False when it covers none."""
@@ -147,13 +152,8 @@ class Snapshot:
         )
         ids = [row.stream_id for row in group]
         bound = {**bounds, **self.database.bind("ids", (int,), [ids])}
-        by_stream: dict[int, list[Row]] = {stream_id: [] for stream_id in ids}
-        for found in self.rows(statement, bound):
-            by_stream[found[0]].append(found)
-        return self.samples_of(
-            [found for stream_id in ids for found in by_stream[stream_id]],
-            {row.stream_id: row.stream for row in group},
-        )
+        found = self.columns(statement, bound)
+        return self.samples_of(in_order(found, ids), {row.stream_id: row.stream for row in group})
 
     def at_places(
         self, places: Sequence[tuple[int, int]], streams: dict[int, Stream]
@@ -172,17 +172,35 @@ class Snapshot:
         stream_ids, sns = zip(*places, strict=True)
         bound = self.database.bind("places", (int, int), [stream_ids, sns])
         found = {(row[0], row[1]): row for row in self.rows(statement, bound)}
-        return self.samples_of([found[place] for place in places], streams)
+        return self.samples_of(list(zip(*(found[place] for place in places), strict=True)), streams)
 
-    def samples_of(self, rows: Sequence[Row], streams: dict[int, Stream]) -> list[Sample]:
-        """Build the samples of some rows."""
-        encodings = self.dictionary.encoding_texts(self.connection, {row[4] for row in rows})
-        stamps = self.dictionary.zid_texts(self.connection, {row[8] for row in rows})
-        return build_samples(rows, streams, encodings, stamps)
+    def samples_of(self, columns: Columns, streams: dict[int, Stream]) -> list[Sample]:
+        """Build the samples of some columns.
+
+        Row by row a page would be so many objects that Python's collector looks at all there are.
+        """
+        if not columns:
+            return []
+        encodings = self.dictionary.encoding_texts(self.connection, _ids(columns[4]))
+        stamps = self.dictionary.zid_texts(self.connection, _ids(columns[8]))
+        return build_samples(zip(*columns, strict=True), streams, encodings, stamps)
+
+
+def _ids(column: Sequence[object]) -> set[int]:
+    return set(cast("Sequence[int]", column))
+
+
+def in_order(columns: Columns, ids: Sequence[int]) -> Columns:
+    """Return columns that are in order of their first one in the order of `ids` instead."""
+    if not columns or ids == sorted(ids):
+        return columns
+    first = cast("Sequence[int]", columns[0])
+    spans = [(bisect_left(first, one), bisect_right(first, one)) for one in ids]
+    return [list(chain.from_iterable(one[at:end] for at, end in spans)) for one in columns]
 
 
 def build_samples(
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     streams: dict[int, Stream],
     encodings: dict[int, str],
     stamps: dict[int, str],

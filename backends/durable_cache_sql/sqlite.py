@@ -177,6 +177,11 @@ class SqliteDatabase(Database):
     def rows(
         self, connection: Connection, statement: Prepared, values: Values | None = None
     ) -> list[Row]:
+        return list(zip(*self.columns(connection, statement, values), strict=True))
+
+    def columns(
+        self, connection: Connection, statement: Prepared, values: Values | None = None
+    ) -> Columns:
         if not connection.in_transaction():
             connection.begin()
         bound = {**statement.values, **(values or {})}
@@ -190,7 +195,7 @@ class SqliteDatabase(Database):
             else:
                 columns.append(_unpacked(packed[at], msgspec.json.decode(packed[at + 1]), kind))
                 at += 2
-        return list(zip(*columns, strict=True))
+        return columns
 
     def insert_samples(self, connection: Connection, columns: Columns) -> bool:
         begin, count = 0, len(columns[0])
