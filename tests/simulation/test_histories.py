@@ -30,6 +30,12 @@ def test_two_hundred_histories_end_aligned_and_silent() -> None:
     assert failures(range(SMOKE)) == {}
 
 
+@pytest.mark.parametrize("seed", [301089, 301437, 301734])
+def test_what_nobody_in_reach_had_comes_when_another_has_got_it(seed: int) -> None:
+    """Both know it then: nothing else shows that one has what the other lacks (ADR 0364)."""
+    assert run_history(seed) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SMOKE, IN_CI, EACH))
 def test_histories_end_aligned_and_silent(first: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from random import Random
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.protocol.alignment.again import Again
 from durable_cache.protocol.alignment.comparison import Comparison
 from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile
 from durable_cache.protocol.alignment.knowledge import ranges
@@ -25,6 +26,7 @@ class Choice:
     ) -> None:
         self._ledger, self._options, self._profile = ledger, options, profile
         self._random = random
+        self._again = Again(ledger)
         self._now_ns = self._unix_ns = 0
         self.left_before_ns: dict[str, int] = {}
         """What a peer first received before is left with it: both sides of a partition stay."""
@@ -32,11 +34,14 @@ class Choice:
     def choose(self, peers: Iterable[Peer], now_ns: int, unix_ns: int) -> Comparison | None:
         """Return the comparison to begin now, if any.
 
-        First the unrecoverable numbers, with a peer that came back; then what differs, with the
-        peer that has most samples; then content.
+        First the unrecoverable numbers, with a peer that came back, or some time later; then what
+        differs, with the peer that has most samples; then content.
         """
         self._now_ns, self._unix_ns = now_ns, unix_ns
         known = list(peers)
+        if self._again.is_due(now_ns):
+            for peer in known:
+                peer.reask = True
         ready = [peer for peer in known if peer.usable and now_ns >= peer.hold_until_ns]
         for peer in ready:
             if peer.reask and peer.view is not None and peer.view.ready:

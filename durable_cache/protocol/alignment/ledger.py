@@ -193,10 +193,15 @@ class Ledger:
         missing = runs.difference(self.current(record))
         if not missing or not record.add_unrecoverable(missing, self.depth):
             return 0
-        self.unrecoverable_serial += 1
-        self.unrecoverable_since[record.place] = self.unrecoverable_serial
+        self.count_as_new(record.place)
         self._mark(stream, self._now_slot)
         return missing.count
+
+    def count_as_new(self, place: int) -> int:
+        """Let peers be asked again for what is unrecoverable of a stream; returns its serial."""
+        self.unrecoverable_serial += 1
+        self.unrecoverable_since[place] = self.unrecoverable_serial
+        return self.unrecoverable_serial
 
     def refuse(self, stream: Stream, runs: RangeSet) -> int:
         """Note that this cache does not take `runs`, whoever has them; returns how many are new.
