@@ -32,14 +32,23 @@ class Announcing:
     where there is no room.
     """
 
-    def __init__(self, keys_max: int, claims: Callable[[SourceId], Collection[str]]) -> None:
-        """`claims(source)` are the incarnations that live tokens name."""
-        self._keys_max, self._claims = keys_max, claims
+    def __init__(
+        self,
+        keys_max: int,
+        claims: Callable[[SourceId], Collection[str]],
+        doubted: Callable[[], Collection[SourceId]],
+    ) -> None:
+        """`claims(source)` are the incarnations that live tokens name.
+
+        `doubted()` are the sources whose samples wait for a look-up.
+        """
+        self._keys_max, self._claims, self._doubted = keys_max, claims, doubted
         self._last: dict[SourceId, dict[str, int]] = {}
         self._held = 0
         self._appending = SampleBatch(())
         self._gone: dict[SourceId, None] = {}
-        """Sources whose token went since the last append began."""
+        """Sources whose token went since the last append began, or while samples of theirs wait for
+        a look-up."""
 
     def note(self, batch: SampleBatch, origin: Origin) -> None:
         """See samples come in."""
@@ -66,7 +75,8 @@ class Announcing:
         self._appending = batch
         if self._gone:
             self._note(one for one in batch if one.source in self._gone)
-            self._gone.clear()
+            doubted = self._doubted()
+            self._gone = {source: None for source in self._gone if source in doubted}
 
     def answered(self) -> None:
         """See that it was answered, by `Appended` or `AppendFailed`: nothing is on its way."""

@@ -161,7 +161,8 @@ class CacheCore:
         self._screen = screen
         self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
         claims = self._awaiting_tokens.claims
-        self._announcing = Announcing(self._options.engine.tokens_max, claims)
+        tokens_max = self._options.engine.tokens_max
+        self._announcing = Announcing(tokens_max, claims, lambda: self._engine.doubted)
         self._calling = Calling(self._engine, claims, self._engine_takes, self._renamed)
         self._resends = Resends(
             self._engine,

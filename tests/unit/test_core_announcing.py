@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import SnRange
 from durable_cache.model.sample import SampleBatch
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
-from durable_cache.protocol.cache.events import EpochDeclared, Origin, SendAck
+from durable_cache.protocol.cache.epochs import Epochs
+from durable_cache.protocol.cache.events import EngineOptions, EpochDeclared, Origin, SendAck
+from durable_cache.protocol.cache.numbering import KnownSource
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.announcing import Announcing
 from durable_cache.runtime.effects import Announce, Arrived, TokenGone
@@ -165,7 +168,24 @@ def test_a_number_that_no_heartbeat_can_tell_is_not_told() -> None:
     cache.give(declared(cache))
     cache.give(going(cache))
     assert told(cache) == []
-    resent = Announcing(10, lambda _: ())
+    resent = Announcing(10, lambda _: (), lambda: ())
     resent.note(SampleBatch([given]), Origin.RESENT)
     acked = SendAck(ONE, EPOCH, (SnRange(given.sn, given.sn),), incarnation=NAME)
     assert [*resent.durable(acked)] == []
+
+
+def test_what_waited_for_a_look_up_as_the_token_went_is_told_when_it_is_stored() -> None:
+    """Others are stored before: the backend could not be read (seed 158009)."""
+    doubted = {ONE}
+    announcing = Announcing(10, lambda _: (), lambda: doubted)
+    known = KnownSource(ONE, EngineOptions(), Epochs())
+    assert [*announcing.gone(TokenGone(ONE, NAME, Moment(0, 0), "a"), known)] == []
+    announcing.appends(SampleBatch([sample(TWO, 7)]))
+    doubted.clear()
+    late = replace(sample(ONE, 3), epoch=EPOCH)
+    announcing.appends(SampleBatch([late]))
+    acked = SendAck(ONE, EPOCH, (SnRange(3, 3),), incarnation=NAME)
+    assert [*announcing.durable(acked)] == [Announce(late.key, ONE, EPOCH, 3)]
+    announcing.appends(SampleBatch([replace(late, sn=4)]))
+    acked = SendAck(ONE, EPOCH, (SnRange(4, 4),), incarnation=NAME)
+    assert [*announcing.durable(acked)] == [], "that came behind it and is told as such"

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from durable_cache.protocol.alignment.ledger import Ledger
 
 _PAUSE_NS = 60 * 10**9
-_LOOKS = 3
-"""After one minute, two and four more."""
+_LOOKS = 2
+"""After one minute, and two more."""
 _LOOK_EVERY_NS = 10 * 10**9
 
 

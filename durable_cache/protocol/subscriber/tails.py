@@ -211,6 +211,7 @@ class Tails:
         runs = () if followed is None else followed.polled()
         begun = (run for run in runs if self._is_ours(run) and run not in doubt.ended)
         numbering = next(begun, None)
+        no_room = followed is None and (reading or self._sources.rests(source))
         if numbering is None and doubt.away and doubt.ended:
             doubt.due_ns = None
             self._away[source] = None
@@ -219,7 +220,7 @@ class Tails:
         elif numbering is None and now_ns < doubt.sure_ns and doubt.ended:
             doubt.ended.clear()
             self._ask_at(source, doubt.sure_ns)
-        elif numbering is None and not (reading and followed is None):
+        elif numbering is None and not no_room:
             self._drop(source)
         elif (
             numbering is None

@@ -80,6 +80,7 @@ class SimCache(Listener):
         """Of a run's key, below which number it did."""
         self.gone: set[Publication] = set()
         """What went with a medium that lied, was lost or came back older."""
+        self._below: set[Publication] = set()  # on a medium, and below a purge
         self._losses = 0
         self.purged: list[Floor] = []
         self.told_purges: list[Floor] = []
@@ -175,8 +176,7 @@ class SimCache(Listener):
 
     def _survey(self) -> None:
         """Look at the media: what is held now, and was not purged?"""
-        now = self.world.now_ns
-        found: set[Publication] = set()
+        found, self._below = set[Publication](), set()
         samples = [s for held in self.backend.state.streams.values() for s in held.values()]
         for entry in self._process.journal.waiting():
             samples += entry.batch.samples
@@ -189,13 +189,13 @@ class SimCache(Listener):
             elif sample.sn >= floors.get(sample.stream, 0):
                 found.add(publication)
                 note_name(self.named, sample, publication.numbering)
-            else:  # a medium may have it still, or again
-                self.removed.add(publication)
+            else:
+                self._below.add(publication)
         losses = self.journal.losses + self.backend.losses  # the index holds none
         if losses != self._losses:
             self._losses = losses
             self.gone |= self.held_ns.keys() - found
-        self.held_ns = {one: self.held_ns.get(one, now) for one in found}
+        self.held_ns = {one: self.held_ns.get(one, self.world.now_ns) for one in found}
 
     def committed(self, samples: Iterable[Sample]) -> None:
         """Hear from the composition that samples are durable."""
@@ -581,9 +581,9 @@ class SimCache(Listener):
         of_run = (one.sample for one in self.held_ns if one.numbering is numbering)
         return len([one for one in of_run if one.key == key and one.sn > sn]) >= newest
 
-    def has_durably(self, publication: Publication) -> bool:
+    def has_durably(self, one: Publication) -> bool:
         """Tell whether a publication is here, or went by retention, a purge or a broken medium."""
-        return any(publication in those for those in (self.held_ns, self.removed, self.gone))
+        return any(one in those for those in (self.held_ns, self._below, self.removed, self.gone))
 
 
 def answerers_of(network: Network, question: Question) -> list[tuple[Node, Answering]]:
