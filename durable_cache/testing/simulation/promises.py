@@ -430,10 +430,15 @@ class SubscriberPromise:
 
         It is owed to whoever follows a source whose token is gone, but where the newest of each key
         are asked for (ADR 0347); of a run that another followed it is at least reported (ADR 0348).
+        What a medium lost, and brought back when it was put back, nobody is told of.
         """
         if self._subscriber is None or self._subscriber.plan.history:
             return -1
-        kept = (one for one in wanted if any(one in cache.held_ns for cache in self._caches))
+        kept = (
+            one
+            for one in wanted
+            if any(one in cache.held_ns and one not in cache.gone for cache in self._caches)
+        )
         return max((one.sample.sn for one in kept), default=-1)
 
     def _is_told(self, publication: Publication) -> bool:
