@@ -419,7 +419,7 @@ class SimCache(Listener):
         When the two names become one, what is below the floor of either is gone.
         """
         for (key, source, epoch), sn in floors:
-            numbering = self.named.get((source, epoch))
+            numbering = self.numbering_of(source, epoch)
             if numbering is not None:
                 self.floors.append((numbering, key, sn))
             self.removed |= {
