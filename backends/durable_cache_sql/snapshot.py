@@ -172,7 +172,8 @@ class Snapshot:
         stream_ids, sns = zip(*places, strict=True)
         bound = self.database.bind("places", (int, int), [stream_ids, sns])
         found = {(row[0], row[1]): row for row in self.rows(statement, bound)}
-        return self.samples_of(list(zip(*(found[place] for place in places), strict=True)), streams)
+        rows = [found[place] for place in places]
+        return self._built(rows, [row[4] for row in rows], [row[8] for row in rows], streams)
 
     def samples_of(self, columns: Columns, streams: dict[int, Stream]) -> list[Sample]:
         """Build the samples of some columns.
@@ -181,13 +182,23 @@ class Snapshot:
         """
         if not columns:
             return []
-        encodings = self.dictionary.encoding_texts(self.connection, _ids(columns[4]))
-        stamps = self.dictionary.zid_texts(self.connection, _ids(columns[8]))
-        return build_samples(zip(*columns, strict=True), streams, encodings, stamps)
+        return self._built(zip(*columns, strict=True), columns[4], columns[8], streams)
 
-
-def _ids(column: Sequence[object]) -> set[int]:
-    return set(cast("Sequence[int]", column))
+    def _built(
+        self,
+        rows: Iterable[Row],
+        encoding_ids: Iterable[object],
+        stamp_ids: Iterable[object],
+        streams: dict[int, Stream],
+    ) -> list[Sample]:
+        encodings = set(cast("Iterable[int]", encoding_ids))
+        stamps = set(cast("Iterable[int]", stamp_ids))
+        return build_samples(
+            rows,
+            streams,
+            self.dictionary.encoding_texts(self.connection, encodings),
+            self.dictionary.zid_texts(self.connection, stamps),
+        )
 
 
 def in_order(columns: Columns, ids: Sequence[int]) -> Columns:

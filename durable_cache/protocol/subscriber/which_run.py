@@ -18,12 +18,12 @@ def numbering_of(followed: Followed, sample: Sample, options: DeliveryOptions) -
     run before, which may have ended (ADR 0344).
     """
     newest = followed.numberings[-1]
-    if newest.after_ntp64:
-        before = followed.before(newest)
-        if before is not None and _is_of_before(sample, before, newest, options):
-            return before
-    if newest.declared and _repeats_before(sample, followed.before(newest), newest):
-        return followed.before(newest) or newest
+    given = followed.before(newest)
+    if given is not None:
+        if newest.after_ntp64 and _is_of_before(sample, given, newest, options):
+            return given
+        if newest.declared and _repeats_before(sample, given, newest):
+            return given
     before = followed.numberings[-2] if len(followed.numberings) > 1 else None
     if before is None or before.next_sn is None:
         return newest
@@ -51,11 +51,10 @@ def _is_of_before(
     return older and 0 < ahead <= options.window_size_samples
 
 
-def _repeats_before(sample: Sample, before: Numbering | None, newest: Numbering) -> bool:
+def _repeats_before(sample: Sample, before: Numbering, newest: Numbering) -> bool:
     """Tell whether a sample came before a token and was passed on as of the run before.
 
     A slow program looks at it behind the token. Were it of the run that the token names, whose
     clock was set back, it would be asked for as what that lacks.
     """
-    overtaken = sample.received_ns < newest.declared_ns
-    return overtaken and before is not None and before.has_passed_on(sample)
+    return sample.received_ns < newest.declared_ns and before.has_passed_on(sample)
