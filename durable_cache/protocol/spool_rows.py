@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import msgspec
 
 from durable_cache.errors import RemoteProtocolError
+from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
 from durable_cache.protocol.wire import (
     PACKED_BYTES_MAX,
@@ -28,6 +29,7 @@ from durable_cache.protocol.wire import (
 
 _ENCODING = "zenoh/bytes"
 """Zenoh's default."""
+_NAMES_IT = "-"
 
 
 class SpoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,7 +46,7 @@ class SpoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attachment: bytes | None
     ntp64: int
     timestamp_id: str | None
-    """None: the clock is that of the source's session."""
+    """`_NAMES_IT`: it names the numbering. None, of earlier versions: the source's session."""
     stamped: bool
     qos: int
     received_ns: int
@@ -90,6 +92,7 @@ class SpoolRows:
 
 def encode_spooled(sample: Sample, incarnation: str) -> bytes:
     """Return the row of a sample of a numbering that the spool knows."""
+    named = RunName(sample.epoch, incarnation)
     fields = (
         int(incarnation, 16),
         sample.epoch,
@@ -100,7 +103,7 @@ def encode_spooled(sample: Sample, incarnation: str) -> bytes:
         "" if sample.encoding == _ENCODING else sample.encoding,
         sample.attachment,
         sample.ntp64,
-        None if sample.timestamp_id == sample.source.zid else sample.timestamp_id,
+        _NAMES_IT if sample.timestamp_id == named.timestamp_id else sample.timestamp_id,
         sample.stamped,
         sample.qos,
         sample.received_ns,
@@ -129,8 +132,16 @@ def decode_spooled(frame: bytes, sources: Mapping[tuple[str, int], SourceId]) ->
         row.encoding or _ENCODING,
         row.attachment,
         row.ntp64,
-        source.zid if row.timestamp_id is None else row.timestamp_id,
+        _timestamp_id(row, source),
         row.stamped,
         row.qos,
         row.received_ns,
     )
+
+
+def _timestamp_id(row: SpoolRow, source: SourceId) -> str:
+    if row.timestamp_id is None:
+        return source.zid
+    if row.timestamp_id == _NAMES_IT:
+        return RunName(row.epoch, f"{row.incarnation:08x}").timestamp_id
+    return row.timestamp_id

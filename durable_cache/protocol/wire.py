@@ -8,7 +8,7 @@ allocates more than a small multiple of the bytes received.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
@@ -18,6 +18,7 @@ import msgspec
 
 from durable_cache.errors import RemoteProtocolError
 from durable_cache.model.key_expression import KEY_BYTES_MAX, KeyExpression
+from durable_cache.model.run_name import INCARNATION_DIGITS, run_of_id
 from durable_cache.model.sample import Kind, Sample, SampleBatch, Skip, SourceId
 from durable_cache.protocol.checks import (
     NOT_IN_KEYS,
@@ -41,8 +42,6 @@ INCARNATIONS_MAX = 1000
 SN_LIMIT = (1 << 35) - 1
 PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
-INCARNATION_DIGITS = 8
-"""32 random bits: among the few runs of one source within an epoch, two alike are no event."""
 _OWN = KeyExpression("@durable/**")
 _POSITIONS = KeyExpression("@durable/v1/*/consumers/**")
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -142,6 +141,20 @@ class Incarnation(NamedTuple):
     source: SourceId
     epoch: int
     incarnation: str
+
+
+def with_own_names(
+    names: tuple[Incarnation, ...], samples: Iterable[Sample]
+) -> tuple[Incarnation, ...]:
+    """Return what a giver calls its runs, with what its samples say where it says nothing."""
+    known = {(source, epoch) for source, epoch, _ in names}
+    return (*names, *(own for own in own_names(samples) if own[:2] not in known))
+
+
+def own_names(samples: Iterable[Sample]) -> set[Incarnation]:
+    """Return which runs the epochs of these samples are, as they say themselves (ADR 0366)."""
+    named = ((one.source, one.epoch, run_of_id(one.timestamp_id)) for one in samples)
+    return {Incarnation(source, epoch, run.incarnation) for source, epoch, run in named if run}
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):

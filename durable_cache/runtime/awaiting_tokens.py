@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import SnRange
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.between_runs import BetweenRuns, part
 from durable_cache.protocol.cache.engine import CacheEngine
@@ -41,21 +42,26 @@ class AwaitingTokens:
         """Return which incarnations of a source live tokens name, as far as they came here."""
         return self._between.shown(source)
 
-    def keep(self, batch: SampleBatch, now: Moment) -> SampleBatch:
+    def keep(self, batch: SampleBatch, now: Moment) -> tuple[SampleBatch, SampleBatch]:
         """Keep what must wait of live samples, and return the rest; all sources are loaded.
 
-        It waits from `now` on, not since it came: before, tokens may have waited behind it.
+        It waits from `now` on, not since it came: before, tokens may have waited behind it. What
+        says of which run it is waits for no token. It is returned once more by itself.
         """
         waits = set(filter(self._is_open, batch.sources))
         if not waits:
-            return batch
+            return batch, SampleBatch()
         rest: list[Sample] = []
+        named: list[Sample] = []
         for sample in batch:
-            if sample.source in waits:
+            if sample.source not in waits:
+                rest.append(sample)
+            elif run_of(sample) is None:
                 self._between.hold(sample.source, (sample,), now.monotonic_ns)
             else:
                 rest.append(sample)
-        return SampleBatch(rest)
+                named.append(sample)
+        return SampleBatch(rest), SampleBatch(named)
 
     def keep_refused(self, event: BatchRefused, now: Moment) -> BatchRefused:
         """Keep the numbers of sources that must wait, and return the others."""
@@ -91,7 +97,8 @@ class AwaitingTokens:
         And how many samples were left out: nothing shows of which run they are.
         """
         source, now = token.source, token.now
-        self._between.shows(source, token.incarnation)
+        if not token.by_sample:
+            self._between.shows(source, token.incarnation)
         heard = self._between.take(source)
         if not heard:
             return [], 0

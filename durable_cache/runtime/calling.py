@@ -30,7 +30,7 @@ from durable_cache.protocol.cache.questions import (
     Keep,
     answer_of,
 )
-from durable_cache.protocol.wire import Incarnation
+from durable_cache.protocol.wire import Incarnation, own_names
 from durable_cache.runtime.effects import Arrived
 
 
@@ -112,11 +112,10 @@ class Calling:
         """Name the runs that others give by their tokens' names; then no other token takes them.
 
         Not what may be the run whose first samples came here before its token: that tells. Nor
-        while a token of the source is here: the next ones come the same way.
+        while a token of the source is here, unless samples say so: the next come the same way.
         """
-        if self._shown(known.source):
-            return
-        theirs = {(source, epoch): incarnation for source, epoch, incarnation in names}
+        heard = own_names(batch) if self._shown(known.source) else names
+        theirs = {(source, epoch): incarnation for source, epoch, incarnation in heard}
         for epoch, given in _by_epoch(known, batch).items():
             incarnation = theirs.get((known.source, epoch), "")
             if not incarnation or known.of_incarnation(incarnation) is not None:

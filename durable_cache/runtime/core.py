@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
 from durable_cache.model.clock import Moment, earlier
-from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
+from durable_cache.model.sample import SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.admission import Admission, part_at_floors
@@ -76,16 +76,12 @@ from durable_cache.protocol.cache.questions import (
     Forget,
     Keep,
     LoadSources,
-    Lookup,
-    NumbersLooked,
     Pause,
     SourcesFound,
-    Standings,
-    StandingsFound,
     Unanswered,
     answer_of,
 )
-from durable_cache.protocol.cache.unnumbered import Judged, Unnumbered, part_unnumbered
+from durable_cache.protocol.wire import with_own_names
 from durable_cache.runtime.announcing import Announcing
 from durable_cache.runtime.awaiting_tokens import AwaitingTokens
 from durable_cache.runtime.behind_tokens import BehindTokens
@@ -107,7 +103,9 @@ from durable_cache.runtime.effects import (
     Started,
 )
 from durable_cache.runtime.moving import await_moved, first_moved, renamed, twins_everywhere
+from durable_cache.runtime.named_runs import NamedRuns
 from durable_cache.runtime.resends import Resends
+from durable_cache.runtime.taking_unnumbered import TakingUnnumbered
 from durable_cache.runtime.talks import Talks
 from durable_cache.runtime.turns import in_turn
 
@@ -152,11 +150,6 @@ class CacheCore:
         self.epochs = Epochs((*aliases, *agreements))
         self._engine = CacheEngine(self._options.engine, epochs=self.epochs)
         self._agreement = Agreement(self._engine.known, agreements)
-        self._unnumbered = Unnumbered(
-            self._engine.counts, self._options.engine.unnumbered_remembered_max
-        )
-        self._compared = 0
-        """Samples without a number that wait for a look-up."""
         self._admission = Admission(self._options.resources_limit, streams)
         self._screen = screen
         self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)
@@ -180,11 +173,19 @@ class CacheCore:
         self._busy_live: CoreEvent | None = None
         self._effects: list[Effect] = []
         self._talks = Talks(self._put_out)
+        self._unnumbered = TakingUnnumbered(
+            self._engine.counts,
+            self._options.engine,
+            self._talks,
+            put_out=self._put_out,
+            store=self._store_unnumbered,
+        )
         self._behind_tokens = BehindTokens(self._options.engine.doubtful_samples_max)
+        self._named_runs = NamedRuns(self._engine, self._options.engine)
         self._retry_live_ns = self._move_ns = self._appends_failed = 0
         self._now = Moment(0, 0)
         self.counts = self._engine.counts
-        self.refused = 0
+        self._refused = 0
         """Samples that `screen` or `resources_limit` kept out."""
         self.streams_refused = 0
         """Those of them that `resources_limit` kept out."""
@@ -195,6 +196,11 @@ class CacheCore:
     def ready(self) -> bool:
         """Whether live samples may be handed in: nothing live waits for an answer."""
         return not self._live and self._busy_live is None
+
+    @property
+    def refused(self) -> int:
+        """Samples that were kept out: there was no place for them, or no way to compare them."""
+        return self._refused + self._unnumbered.refused
 
     @property
     def given_waiting(self) -> int:
@@ -217,7 +223,8 @@ class CacheCore:
     @property
     def doubtful(self) -> int:
         """How many live samples wait for a look-up or for a token."""
-        return self._engine.doubtful + self._behind_tokens.held + self._awaiting_tokens.held
+        waiting = self._behind_tokens.held + self._awaiting_tokens.held + self._named_runs.held
+        return self._engine.doubtful + waiting
 
     @property
     def moving(self) -> int:
@@ -229,7 +236,7 @@ class CacheCore:
         wake = earlier(self._engine.wake_ns(), self._talks.wake_ns())
         if self._busy_live is None:
             waits = self._retry_live_ns if self._live else self._awaiting_tokens.wake_ns()
-            wake = earlier(wake, waits)
+            wake = earlier(earlier(wake, waits), self._named_runs.wake_ns())
         if self._to_move and not self._busy_moving:
             wake = earlier(wake, self._move_ns)
         return wake
@@ -277,6 +284,7 @@ class CacheCore:
         self._talks.go_on()
         if self.ready:
             self._live.extend(self._awaiting_tokens.over(self._now))
+            self._given.extend(self._named_runs.over(self._now))
         while self._live and self._busy_live is None and now_ns >= self._retry_live_ns:
             event = self._behind_tokens.hold_back(self._live.popleft())
             if event is None or self._take_at_once(event):
@@ -305,12 +313,18 @@ class CacheCore:
             case Started(sources):
                 yield from self._load(sources)
             case Arrived(batch, origin, now, _):
-                batch = yield from self._take_unnumbered(batch)
+                batch = yield from self._unnumbered.take(batch)
                 yield from self._load(batch.sources)
                 if origin is Origin.NATIVE:
                     live = of_live_runs(batch, self._engine.known)
                     batch = yield from self._not_removed(live)
-                self._take_loaded(batch, origin, now)
+                begun = [*self._named_runs.begun_by(batch, now)] if origin is Origin.LIVE else []
+                if begun:  # as if their tokens had come before it
+                    self._live.extendleft((Arrived(batch, origin, now), *reversed(begun)))
+                else:
+                    batch, left_out = self._named_runs.keep(batch, now)
+                    self.put_off += left_out
+                    self._take_loaded(batch, origin, now)
             case TokenGone(source, incarnation):
                 yield from self._load((source,))
                 self._awaiting_tokens.gone(source, incarnation)
@@ -323,6 +337,7 @@ class CacheCore:
                     self._live.extendleft(reversed(waited))
                 elif self._engine.known(source).doubt is None:
                     yield from self._declare(event)
+                    self._live.extendleft(self._named_runs.shown(event))
                 else:  # of which run the samples before it are is not known yet
                     self._behind_tokens.begin(event)
             case HeartbeatReceived(source):
@@ -340,14 +355,16 @@ class CacheCore:
         """Take live samples of which nothing is to be asked; False otherwise, and nothing done."""
         if isinstance(event, Arrived) and event.origin is Origin.LIVE:
             sources = event.batch.sources
-            if not any(map(is_unnumbered, sources)) and not self._engine.unknown(sources):
+            asks = any(map(is_unnumbered, sources)) or self._engine.unknown(sources)
+            if not asks and self._named_runs.are_known(event.batch):
                 self._take_loaded(event.batch, Origin.LIVE, event.now)
                 return True
         return False
 
     def _take_loaded(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
         if origin is Origin.LIVE:
-            batch = self._awaiting_tokens.keep(batch, self._now)
+            batch, behind = self._awaiting_tokens.keep(batch, self._now)
+            self._announcing.note(behind, Origin.LATE)
         batch = self._within_limit(batch, origin)
         if len(batch):
             self._announcing.note(batch, origin)
@@ -356,42 +373,11 @@ class CacheCore:
             twice = heard_twice(batch, map(self._engine.known, known))
             self._given.extend(map(NamedTwice, twice))
 
-    def _take_unnumbered(self, batch: SampleBatch) -> Conversation[SampleBatch]:
-        """Take the samples that have no number of a source, and return the others."""
-        numbered, others = part_unnumbered(batch)
-        if not len(others):
-            return numbered
-        known = yield from answer_of(Standings(tuple(others)), StandingsFound)
-        judged = self._unnumbered.judge(others, known.standings)
-        self._store_unnumbered(judged)
-        if judged.doubtful:
-            self._compare_unnumbered(judged.doubtful)
-        return numbered
-
-    def _store_unnumbered(self, judged: Judged) -> None:
-        self._effects += judged.conflicts
-        new = self._within_limit(SampleBatch(judged.new), Origin.UNNUMBERED)
+    def _store_unnumbered(self, batch: SampleBatch) -> SampleBatch:
+        new = self._within_limit(batch, Origin.UNNUMBERED)
         if len(new):
-            self._unnumbered.took(new)
             self._engine_takes(BatchReceived(new, Origin.UNNUMBERED, self._now))
-
-    def _compare_unnumbered(self, samples: list[Sample]) -> None:
-        """Look up what is stored under these, while whatever follows goes on."""
-        room = max(0, self._options.engine.doubtful_samples_max - self._compared)
-        self.refused += len(samples[room:])
-        if chosen := tuple(samples[:room]):
-            self._compared += len(chosen)
-            self._talks.begin(self._look_up(chosen), partial(self._not_compared, len(chosen)))
-
-    def _look_up(self, samples: tuple[Sample, ...]) -> Conversation[None]:
-        looked = yield from answer_of(Lookup(samples), NumbersLooked)
-        self._compared -= len(samples)
-        self._store_unnumbered(self._unnumbered.compare(looked.found))
-
-    def _not_compared(self, count: int) -> None:
-        """The index says that they are stored; whether as they came is not known."""
-        self._compared -= count
-        self.refused += count
+        return new
 
     def _load(self, sources: Iterable[SourceId]) -> Conversation[None]:
         wanted = tuple(sources)
@@ -415,7 +401,7 @@ class CacheCore:
         live = origin in (Origin.LIVE, Origin.LATE, Origin.NATIVE)
         screened = batch if self._screen is None else self._screen(batch, origin)
         admitted = self._admission.admit(screened, self._current if live else None)
-        self.refused += len(batch) - len(admitted)
+        self._refused += len(batch) - len(admitted)
         self.streams_refused += len(screened) - len(admitted)
         return admitted
 
@@ -466,7 +452,7 @@ class CacheCore:
             self._busy_given = False
 
     def _take_from_others(self, event: Arrived) -> Conversation[None]:
-        numbered = yield from self._take_unnumbered(event.batch)
+        numbered = yield from self._unnumbered.take(event.batch)
         given = in_turn(numbered, (self._busy_live, *self._live))
         if len(given) < len(numbered):
             self.put_off += len(numbered) - len(given)
@@ -485,6 +471,7 @@ class CacheCore:
         self, event: Arrived, given: SampleBatch, every: Sequence[KnownSource]
     ) -> Conversation[None]:
         """Call what others gave as it goes here, and take what may come in now."""
+        event = replace(event, names=with_own_names(event.names, given))
         self._agreement.hear_names(event.names)
         for known in every:
             yield from self._calling.as_others(known, event)

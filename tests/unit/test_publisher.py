@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.run_name import RunName, run_of
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.selection import Cursor, Order, Selection, SnBounds, TimeBounds
-from durable_cache.model.sequence import frame
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.publisher import engine as engine_module
 from durable_cache.protocol.publisher.engine import PublisherEngine
 from durable_cache.protocol.publisher.events import (
@@ -26,6 +27,7 @@ from durable_cache.protocol.publisher.events import (
     EpochsKnown,
     EpochsUnknown,
     Finished,
+    Form,
     Full,
     Output,
     Put,
@@ -37,7 +39,7 @@ from durable_cache.protocol.publisher.events import (
     TokenDeclared,
     TokenFailed,
 )
-from durable_cache.protocol.wire import AbsenceReason, Ack, is_incarnation
+from durable_cache.protocol.wire import AbsenceReason, Ack, incarnation_after, is_incarnation
 
 SOURCE = SourceId("4f2a", 7)
 OTHER = SourceId("4f2a", 8)
@@ -48,6 +50,30 @@ MEMORY, PROCESS, DISK = 0, 1, 2
 
 def put_event(payload: bytes = b"x", key: str = "a/b", ntp64: int = 1) -> Put:
     return Put(key, Kind.PUT, payload, "zenoh/bytes", None, ntp64, "4f2a", 13, NOW)
+
+
+def test_what_it_puts_names_its_run_and_the_next_behind_a_wrap() -> None:
+    engine = started(next_sn=SOURCE_SN_MODULUS - 1)
+    form = Form("a/b", Kind.PUT, "zenoh/bytes", "", 13)
+    runs: list[RunName | None] = []
+    for _ in range(3):
+        send = engine.number(form, b"x", None, 1, NOW)
+        if send is None:
+            outputs = engine.handle(Put.of(form, b"x", None, 1, NOW))
+            declare(engine, outputs)
+            (send,) = [one for one in outputs if isinstance(one, Send)]
+        runs.append(run_of(send.sample))
+        assert send.form.timestamp_id == engine.timestamp_id
+        engine.handle(Sent())
+    names = ["00000001", incarnation_after("00000001")]
+    assert runs == [RunName(FRAME, names[0]), *2 * [RunName(FRAME + 1, names[1])]]
+
+
+def test_a_timestamp_that_the_program_gives_keeps_its_clock() -> None:
+    engine = started()
+    outputs = engine.handle(put_event())
+    (send,) = [one for one in outputs if isinstance(one, Send)]
+    assert send.sample.timestamp_id == "4f2a"
 
 
 def started(options: EngineOptions | None = None, next_sn: int = 0) -> PublisherEngine:

@@ -15,6 +15,7 @@ from durable_cache.endpoints.session import (
     open_session,
     raw_timestamp,
 )
+from durable_cache.model.run_name import RunName, run_of
 from durable_cache.model.sample import Sample
 
 
@@ -34,6 +35,7 @@ def test_what_a_publisher_keeps_is_what_left(session: Session) -> None:
         publisher.delete()
         kept = publisher.kept()
         assert publisher.kept() == kept
+    assert {run_of(one) for one in kept} == {RunName(publisher.epoch, publisher.incarnation)}
     left = Decoder(kept[0].timestamp_id, 64).decode([subscriber.recv() for _ in kept], 0)
     subscriber.undeclare()
     epoch = publisher.epoch

@@ -18,6 +18,7 @@ from durable_cache.errors import (
     StorageLocked,
     StorageUnavailable,
 )
+from durable_cache.model.run_name import RunName, run_of_id
 from durable_cache.model.sample import Kind, Sample, SampleBatch, SourceId
 from durable_cache.protocol.publisher.events import Standing
 from durable_cache.storage.journaled.journal import Journal
@@ -63,13 +64,16 @@ def test_what_was_put_is_there_as_it_was_in_order(tmp_path: Path) -> None:
     assert (again.source, again.epoch, again.incarnation, again.next_sn) == (ONE, 5, NAMES[ONE], 10)
 
 
-@pytest.mark.parametrize("clock", ["ab12", "cd34", ""], ids=["own-clock", "other-clock", "none"])
+@pytest.mark.parametrize(
+    "clock",
+    [RunName(1 << 30, "0000aaaa").timestamp_id, "cd34" * 8, ""],
+    ids=["of-the-run", "given", "none"],
+)
 @pytest.mark.parametrize("encoding", ["zenoh/bytes", "text/plain;utf-8"])
 def test_a_row_takes_little_more_than_key_and_payload_and_gives_every_field_back(
     tmp_path: Path, clock: str, encoding: str
 ) -> None:
     payload, source = bytes(256), SourceId("ab12" * 8, 7)
-    clock = clock and clock * 8
     put = Sample(
         *("a/b", source, 1 << 30, 1_000_000, payload, Kind.DELETE, encoding),
         *(None, 7 << 60, clock, True, 45, 1_700_000_000_000_000_000),
@@ -84,7 +88,7 @@ def test_a_row_takes_little_more_than_key_and_payload_and_gives_every_field_back
     with closing(sqlite3.connect(tmp_path / "spool.db")) as database:
         ((size,),) = database.execute("SELECT length(data) FROM entries").fetchall()
     own = len("a/b") + len(payload)
-    common = 0 if clock == source.zid else len(clock)
+    common = 0 if run_of_id(clock) else len(clock)
     assert size <= own + 50 + common + (0 if encoding == "zenoh/bytes" else len(encoding))
 
 

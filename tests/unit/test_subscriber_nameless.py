@@ -215,7 +215,7 @@ def test_of_a_run_that_began_while_the_newest_were_read_all_is_ours(
     reader.live(*ended)
     reader.page(ended, cut_after=ended[-1])
     reader.page(begun(FRESH, 2, 3))
-    assert reader.wanted[0] == (0, 1)
+    assert reader.wanted[0] == (0, None)
     reader.answer(*begun(FRESH, 1), absent=(absent(0, 0, AbsenceReason.OTHER_KEY, FRESH),))
     while reader.fetches:  # whether anything follows of the run before
         reader.answer()

@@ -186,3 +186,12 @@ def test_what_a_publisher_gives_without_a_name_goes_to_the_next_run_from_its_fir
             given = [sample(sn, fetch.epoch and FRESH, at=times[sn]) for sn in asked]
             reader.answer(*given, whole=tried > 2)
     assert reader.story == [*range(5, 23)]
+
+
+def test_what_follows_the_newest_by_number_is_asked_for_where_times_go_back() -> None:
+    """Number 26 was published last, with an earlier time than the newest three (seed 1886)."""
+    reader = Reader(history=True, newest=3)
+    reader.page([sample(22), sample(23), sample(25)])
+    assert reader.wanted == [(24, None)]
+    reader.answer(sample(24, at=0), sample(25), sample(26, at=0))
+    assert reader.story == [22, 23, 24, 25, 26]

@@ -17,6 +17,7 @@ from durable_cache.endpoints.session import (
 )
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.pipe.events import Claimed, ClaimFailed
 from durable_cache.protocol.pipe.tokens import (
@@ -63,6 +64,8 @@ class Claiming:
         """Show the run of a sample, by its epoch and incarnation, as carried."""
         source, called = sample.source, sample.epoch
         epoch, incarnation = run
+        own = run_of(sample)
+        incarnation = incarnation if own is None else own.incarnation
         named = bool(incarnation)
         if not named:
             if attempt < _UNNAMED_ATTEMPTS:

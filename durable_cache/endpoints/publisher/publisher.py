@@ -69,6 +69,7 @@ from durable_cache.errors import (
 from durable_cache.model.arguments import read_timeout
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.run_name import INCARNATION_DIGITS
 from durable_cache.model.sample import Kind, Sample, SourceId
 from durable_cache.model.timestamp import read_ntp64
 from durable_cache.protocol.disposals import UNREGISTERED
@@ -102,7 +103,6 @@ from durable_cache.protocol.publisher.events import (
 )
 from durable_cache.protocol.publisher.subjects import PublisherWindow
 from durable_cache.protocol.wire import (
-    INCARNATION_DIGITS,
     ack_key,
     decode_ack,
     publisher_token,
@@ -167,7 +167,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         )
         self._outlet = Outlet(session, self._publisher, self._encoding, options.destination)
         on = str(key_expr) if key_expr.is_key else ""
-        self._form = Form(on, _PUT, self._encoding, self._outlet.zid, qos.pack())
+        self._form = Form(on, _PUT, self._encoding, "", qos.pack())
         """Of a put that names nothing else; its key is empty where each put must name one."""
         self.source: SourceId = source_of(self._publisher)
         """The EntityGlobalId every sample carries."""
@@ -355,7 +355,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         """Publish as `put` and `delete` do, with a timestamp that another clock may have given."""
         attachment = None if attached is None else read_bytes(attached, "attachment")
         key = None if named is None else self._keys.read(named)
-        stamp_id = self._outlet.zid if given is None else raw_timestamp(given)[1]
+        stamp_id = "" if given is None else raw_timestamp(given)[1]
         form = Form(key or self._form.key, kind, encoding, stamp_id, self._form.qos)
         if not form.key:
             raise ConfigError(f"name the key: this publisher is on {self.key_expr}")
@@ -378,7 +378,8 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                 try:
                     self._is_putting = True
                     if self._jobs.qsize() <= room.jobs_max:
-                        stamp = self._outlet.new_stamp() if given is None else given
+                        outlet = self._outlet
+                        stamp = outlet.new_stamp() if given is None else given
                         now = Moment(time.monotonic_ns(), time.time_ns())
                         if self._wants:
                             with self._lock:
@@ -387,7 +388,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
                             sending = self._engine.number(form, payload, attachment, stamp, now)
                         if sending is not None:  # it needs nothing else (ADR 0200)
                             try:
-                                send(self._outlet, sending, key, stamp)
+                                send(outlet, sending, key, stamp)
                             except BaseException as error:
                                 self._not_sent(error)
                                 raise
@@ -437,6 +438,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
             for output in outputs:
                 if isinstance(output, Send):
                     sending = output
+                    stamp = stamp if put.timestamp_id else self._outlet.named(stamp)
                     send(self._outlet, output, key, stamp)
                 elif isinstance(output, Keep) and self._spool is not None:
                     self._spool.append(output.sample, output.incarnation)
@@ -494,6 +496,7 @@ class ReliablePublisher(Closing, Generic[ReceiptT_co]):
         try:
             if self._spool is not None:
                 self._spool.begin(self.source, epoch, incarnation)
+            self._outlet.name(self._engine.timestamp_id)
             token = declare_token(
                 self._session, publisher_token(domain, self.source, epoch, incarnation, on)
             )

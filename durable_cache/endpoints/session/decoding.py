@@ -209,8 +209,16 @@ def build_timestamp(ntp64: int, stamp_id: str) -> zenoh.Timestamp | None:
     nanoseconds = -(-fraction * 1_000_000_000 >> 32)
     if seconds >= _NTP_SECONDS_MAX or nanoseconds > 999_999_999 or not stamp_id:
         return None
+    identifier = build_timestamp_id(stamp_id)
+    if identifier is None:
+        return None
+    return zenoh.Timestamp(zenoh.NTP64(seconds, nanoseconds), identifier)
+
+
+def build_timestamp_id(stamp_id: str) -> zenoh.TimestampId | None:
+    """Return zenoh's form of an id in hex; None where it is none."""
     number = int(stamp_id, 16)
     identifier = number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little")
     if not 0 < len(identifier) <= 16 or number == 0:
         return None
-    return zenoh.Timestamp(zenoh.NTP64(seconds, nanoseconds), zenoh.TimestampId(identifier))
+    return zenoh.TimestampId(identifier)

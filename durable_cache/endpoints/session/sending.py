@@ -9,7 +9,7 @@ import zenoh
 from zenoh import Publisher, Session, SourceInfo
 
 from durable_cache.endpoints.session.arguments import CONGESTION, PRIORITY, Origins
-from durable_cache.endpoints.session.decoding import new_timestamp, raw_timestamp
+from durable_cache.endpoints.session.decoding import build_timestamp_id
 from durable_cache.model.sample import Kind, Qos
 from durable_cache.protocol.publisher.events import Send
 
@@ -20,14 +20,14 @@ class Outlet:
     """A publisher on its session; `encoding` is the one that it was declared with."""
 
     __slots__ = (
+        "_clock",
+        "_run",
         "delete",
         "encoding",
         "entity",
         "locality",
-        "new_stamp",
         "put",
         "session",
-        "zid",
     )
 
     def __init__(
@@ -39,9 +39,21 @@ class Outlet:
         self.encoding = encoding
         self.locality = destination.locality
         self.entity = publisher.id
-        self.new_stamp = session.new_timestamp
-        self.zid = raw_timestamp(new_timestamp(session))[1]
-        """The id of the session's clock, which all its stamps bear."""
+        self._clock = session.new_timestamp
+        self._run: zenoh.TimestampId | None = None
+
+    def name(self, timestamp_id: str) -> None:
+        """Let timestamps bear an id from now on."""
+        self._run = build_timestamp_id(timestamp_id)
+
+    def new_stamp(self) -> zenoh.Timestamp:
+        """Return a stamp of the session's hybrid logical clock."""
+        return self.named(self._clock())
+
+    def named(self, stamp: zenoh.Timestamp) -> zenoh.Timestamp:
+        """Return a stamp of the same time that bears our id."""
+        run = self._run
+        return stamp if run is None else zenoh.Timestamp(stamp.get_time_as_ntp64(), run)
 
 
 def send(outlet: Outlet, sent: Send, key: str | None, stamp: zenoh.Timestamp) -> None:

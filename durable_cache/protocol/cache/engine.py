@@ -23,11 +23,12 @@ from typing import assert_never
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment, earlier
 from durable_cache.model.ranges import RangeSet, SnRange
+from durable_cache.model.run_name import by_named_run
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, by_run
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.model.window import Verdict
 from durable_cache.protocol.cache.appending import Appending, Coming
+from durable_cache.protocol.cache.awaited import Awaited
 from durable_cache.protocol.cache.doubts import Doubts
 from durable_cache.protocol.cache.epochs import Epochs, found_under_any_name
 from durable_cache.protocol.cache.events import (
@@ -81,6 +82,7 @@ class CacheEngine:
         self.epochs = Epochs() if epochs is None else epochs
         self._sources: OrderedDict[SourceId, KnownSource] = OrderedDict()
         self._gaps = Gaps(self._options, self._shows_run)
+        self._awaited = Awaited(self._gaps, self._options)
         self._accepted: list[Sample] = []
         self._coming = Coming()
         self._given_up: tuple[Gap, ...] = ()
@@ -161,8 +163,9 @@ class CacheEngine:
             case EpochsAgreed() | EpochFreed() | NumberingNamed() | Removed():
                 self._learned(event)
                 return []
-            case HeartbeatReceived():
-                return self._heartbeat(event)
+            case HeartbeatReceived(source):
+                known = self._sources.get(source)
+                return [] if known is None else self._awaited.heard(known, event)
             case BatchRefused():
                 return self._refused(event.refused, event.now)
             case _:
@@ -200,9 +203,33 @@ class CacheEngine:
         return outputs
 
     def _live(self, known: KnownSource, samples: Sequence[Sample], now: Moment) -> list[Output]:
-        if known.doubt is not None:
-            self._doubts.hold_behind(known.doubt, samples)
+        outputs: list[Output] = []
+        for run, ours in by_named_run(samples):
+            named = None if run is None else known.of_incarnation(run.incarnation)
+            if known.doubt is not None:
+                self._doubts.hold_behind(known.doubt, ours)
+            elif named is None:
+                outputs += self._unnamed(known, ours, now)
+            else:
+                outputs += self._named(known, named, ours, now)
+        return outputs
+
+    def _named(
+        self, known: KnownSource, numbering: Numbering, samples: Sequence[Sample], now: Moment
+    ) -> list[Output]:
+        """Take live samples that say of which run they are: only a repeat is looked up."""
+        if numbering.are_next(samples):
+            numbering.take_next(samples, self._accepted)
             return []
+        outputs: list[Output] = []
+        for at, sample in enumerate(samples):
+            if sample.sn <= numbering.newest_held and numbering.doubtful(sample):
+                known.doubt = self._doubts.begin(known.source, numbering.epoch, samples[at:])
+                break
+            self._go_on(known.source, numbering, sample, now, outputs)
+        return outputs
+
+    def _unnamed(self, known: KnownSource, samples: Sequence[Sample], now: Moment) -> list[Output]:
         numbering = known.live
         # Following the first may show that it goes on a later run, too.
         late = known.began_soon and any(known.left_behind(sample) for sample in samples)
@@ -229,7 +256,6 @@ class CacheEngine:
                 self.counts.repeated(sample.source)
             return False
         numbering = known.follow(sample)
-        window = numbering.window
         if sample.sn <= numbering.newest_held:
             if numbering.wrapped(sample.sn):
                 self.counts.restarts += 1
@@ -239,22 +265,34 @@ class CacheEngine:
         elif numbering.follows_wrap(sample.sn):
             self.counts.beyond += 1  # of a run that nothing here is known of
             return False
-        elif window.verdict(sample.sn) is Verdict.BEYOND:
-            parked = numbering.parked
+        self._go_on(known.source, numbering, sample, now, outputs)
+        return False
+
+    def _go_on(
+        self,
+        source: SourceId,
+        numbering: Numbering,
+        sample: Sample,
+        now: Moment,
+        outputs: list[Output],
+    ) -> None:
+        """Take a number that is new; one far ahead waits until it is confirmed."""
+        window, parked = numbering.window, numbering.parked
+        if window.verdict(sample.sn) is Verdict.BEYOND:
             if parked is None or not 0 < sample.sn - parked.sn <= window.span:
                 self.counts.beyond += 1
                 numbering.parked = sample
-                outputs.append(self._gaps.single(known.source, numbering.epoch, sample.sn))
-                return False
+                outputs.append(self._gaps.single(source, numbering.epoch, sample.sn))
+                return
             numbering.parked = None
-            self._advance(known.source, numbering, parked, now)
-        self._advance(known.source, numbering, sample, now)
-        return False
+            self._advance(source, numbering, parked, now)
+        self._advance(source, numbering, sample, now)
 
     def _advance(self, source: SourceId, numbering: Numbering, sample: Sample, now: Moment) -> None:
         window = numbering.window
         if window.start is not None:
-            self._await(source, numbering, max(window.top + 1, window.start), sample.sn - 1, now)
+            first = max(window.top + 1, window.start)
+            self._awaited.numbers(source, numbering, first, sample.sn - 1, now)
         window.accept(sample.sn, sample.sn)
         numbering.take((sample,), self._accepted)
 
@@ -392,7 +430,7 @@ class CacheEngine:
                 numbering.rejected = max(numbering.rejected, last)
                 numbering.window.reject(first, last)
                 if not self._gaps.covers(numbering.window, first, last):  # it failed before
-                    self._await(source, numbering, first, last, now)
+                    self._awaited.numbers(source, numbering, first, last, now)
         pause_ns = round(self._options.append_retry_seconds * _SECOND_NS)
         self._give_up_from_ns = now.monotonic_ns + pause_ns
         return []
@@ -406,35 +444,8 @@ class CacheEngine:
             if known.doubt is not None:
                 known.doubt.refused.add(*run)
             else:
-                outputs += self._expect(known, run, now)
+                outputs += self._awaited.refused(known, run, now)
         return outputs
-
-    def _expect(self, known: KnownSource, run: SnRange, now: Moment) -> list[Output]:
-        """Await live numbers that were seen and could not be kept."""
-        numbering, (first, last) = known.live, run
-        window = numbering.window
-        verdict = window.verdict(last)
-        if verdict in (Verdict.DUPLICATE, Verdict.OLD):
-            return []
-        if verdict is Verdict.BEYOND or numbering.wrapped(last):
-            # One far number moves nothing, and without its time one behind a wrap begins nothing:
-            # does anybody know it?
-            return [self._gaps.single(known.source, numbering.epoch, last)]
-        window.begin(first)
-        start = max(window.start or 0, min(window.top + 1, first))
-        window.expect(last)
-        self._await(known.source, numbering, start, last, now)
-        return []
-
-    def _await(
-        self, source: SourceId, numbering: Numbering, first: int, last: int, now: Moment
-    ) -> None:
-        if last < first:
-            return
-        due_ns = now.monotonic_ns + round(self._options.recovery_delay_seconds * _SECOND_NS)
-        epoch, window, now_ns = numbering.epoch, numbering.window, now.monotonic_ns
-        overlaps = epoch != EPOCH_UNKNOWN and not (numbering.named or numbering.declared)
-        self._gaps.open(Gap(source, epoch, window, first, last, now_ns, due_ns, overlaps))
 
     def _tick(self, now: Moment) -> list[Output]:
         self._doubts.tick(now.monotonic_ns)
@@ -450,17 +461,19 @@ class CacheEngine:
         known.doubt = None
         outputs: list[Output] = []
         again: list[Sample] = []
-        under_way = self.under_way(doubt.source, known.live)
         for found in found_under_any_name(event.found, len(doubt.samples)):
             sample = found.sample
-            if again or known.live.outdates(found, under_way):
+            named = known.named_by(sample)
+            numbering = named or known.live
+            under_way = self.under_way(doubt.source, numbering)
+            if again or numbering.outdates(found, under_way):
                 again.append(sample)
-            elif known.live.restarted(sample, found.stored):
+            elif named is None and numbering.restarted(sample, found.stored):
                 self.counts.restarts += 1
                 known.restart(sample, now.unix_ns)
                 again.append(sample)
             else:
-                outputs += self._judge(known.live, found)
+                outputs += self._judge(numbering, found)
         again += doubt.behind
         if again:
             outputs += self._live(known, again, now)
@@ -469,7 +482,7 @@ class CacheEngine:
             next_doubt.refused.update(doubt.refused)
         else:
             for run in doubt.refused:
-                outputs += self._expect(known, run, now)
+                outputs += self._awaited.refused(known, run, now)
         return outputs
 
     def _judge(self, numbering: Numbering, found: Found) -> list[Output]:
@@ -500,7 +513,7 @@ class CacheEngine:
         known.load(event.numberings)
         for numbering in known.numberings.values():
             for run in numbering.window.awaited():
-                self._await(event.source, numbering, run.first, run.last, event.now)
+                self._awaited.numbers(event.source, numbering, run.first, run.last, event.now)
         return []
 
     def _declared(self, event: EpochDeclared) -> list[Output]:
@@ -535,7 +548,9 @@ class CacheEngine:
             first = numbering.window.start
             numbering.window.begin(0)
             if first:
-                self._await(source, numbering, 0, first - 1, event.now)
+                self._awaited.numbers(source, numbering, 0, first - 1, event.now)
+        if event.by_sample:  # its token comes, and what follows is asked for then
+            return outputs
         top = numbering.window.top
         return [*outputs, self._gaps.tail(source, numbering.epoch, top + 1)]
 
@@ -558,29 +573,6 @@ class CacheEngine:
         self._gaps.move(before, numbering.window, winner)
         if self._appending is not None:
             self._appending.rename(before, numbering)
-
-    def _heartbeat(self, event: HeartbeatReceived) -> list[Output]:
-        known = self._sources.get(event.source)
-        if known is None:
-            return []
-        if known.doubt is not None:  # of which run it is shows with what is looked up
-            known.doubt.refused.add(event.source_sn, event.source_sn)
-            return []
-        numbering = known.live
-        window = numbering.window
-        ahead = sn_distance(event.source_sn, max(0, window.top) % SOURCE_SN_MODULUS)
-        if window.start is None or ahead <= 0:
-            return []
-        first, last = window.top + 1, max(0, window.top) + ahead
-        if window.verdict(last) is Verdict.BEYOND:  # four forged bytes must not raise a window
-            return [self._gaps.single(event.source, numbering.epoch, event.source_sn)]
-        outputs: list[Output] = []
-        if last >= SOURCE_SN_MODULUS:  # it began again at 0: what it gives shows when
-            outputs.append(self._gaps.single(event.source, numbering.epoch, event.source_sn))
-            last = SOURCE_SN_MODULUS - 1
-        window.expect(last)
-        self._await(event.source, numbering, first, last, event.now)
-        return outputs
 
     def _shows_run(self, source: SourceId, first: int) -> int | None:
         known = self._sources.get(source)

@@ -196,6 +196,8 @@ class EpochDeclared:
     now: Moment
     incarnation: str = ""
     """Names this run of the numbering and no other; empty in tokens of older publishers."""
+    by_sample: bool = False
+    """A sample named the run, and no token did yet (ADR 0366)."""
 
 
 @dataclass(frozen=True, slots=True)

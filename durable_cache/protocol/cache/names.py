@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import run_of, run_of_id
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, sample_digest
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
@@ -70,21 +71,24 @@ def called_here(batch: SampleBatch, names: Sequence[Incarnation], known_of: Know
     A run that has no epoch here, and comes under that of another run, is left out: under its
     number another sample may be here already.
     """
-    epochs: dict[tuple[SourceId, int], int | None] = {}
-    sources = {sample.source for sample in batch} if names else set()
-    for source, epoch, name in names:
-        if source not in sources:
+    names_of = {(source, epoch): name for source, epoch, name in names}
+    keys = {(one.source, one.epoch, one.timestamp_id) for one in batch}
+    epochs: dict[tuple[SourceId, int, str], int | None] = {}
+    for source, epoch, timestamp_id in keys:
+        run = run_of_id(timestamp_id)
+        name = names_of.get((source, epoch), "") if run is None else run.incarnation
+        if not name:
             continue
         known = known_of(source)
         own = known.of_incarnation(name)
         taken = known.numberings.get(known.canonical(epoch, 0))
         if own is not None:
-            epochs[source, epoch] = own.epoch
+            epochs[source, epoch, timestamp_id] = own.epoch
         elif taken is not None and taken.is_of_another(name):
-            epochs[source, epoch] = None
-    if all(called == epoch for (_, epoch), called in epochs.items()):
+            epochs[source, epoch, timestamp_id] = None
+    if all(called == epoch for (_, epoch, _), called in epochs.items()):
         return batch
-    found = ((s, epochs.get((s.source, s.epoch), s.epoch)) for s in batch)
+    found = ((s, epochs.get((s.source, s.epoch, s.timestamp_id), s.epoch)) for s in batch)
     return SampleBatch(
         sample if epoch == sample.epoch else msgspec.structs.replace(sample, epoch=epoch)
         for sample, epoch in found
@@ -99,10 +103,17 @@ def of_live_runs(batch: SampleBatch, known_of: KnownOf) -> SampleBatch:
     """
     known = {source: known_of(source) for source in {sample.source for sample in batch}}
     return SampleBatch(
-        msgspec.structs.replace(sample, epoch=known[sample.source].epoch_of(sample))
+        msgspec.structs.replace(sample, epoch=epoch)
         for sample in batch
-        if known[sample.source].doubt is None and not known[sample.source].may_be_later(sample)
+        if (epoch := _epoch_of(sample, known[sample.source])) is not None
     )
+
+
+def _epoch_of(sample: Sample, known: KnownSource) -> int | None:
+    if run_of(sample) is not None:
+        named = known.named_by(sample)
+        return None if named is None else named.epoch
+    return None if known.doubt or known.may_be_later(sample) else known.epoch_of(sample)
 
 
 def is_unnamed(numbering: Numbering) -> bool:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import RunName, run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame_start_ns
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -275,6 +276,19 @@ class KnownSource:
         """Return the numbering that a token named so, if one did."""
         named = (n for n in self.numberings.values() if n.incarnation == incarnation)
         return next(named, None) if incarnation else None
+
+    def named_by(self, sample: Sample) -> Numbering | None:
+        """Return the numbering that a sample says it is of; None where it says none known."""
+        run = run_of(sample)
+        return None if run is None else self.of_incarnation(run.incarnation)
+
+    def may_begin(self, run: RunName) -> bool:
+        """Tell whether a run that a live sample names is later than all that is known (ADR 0366).
+
+        Else it came and went before, or its publisher's clock was set back: a token tells.
+        """
+        live = self.numberings.get(self.current)
+        return run.epoch > self.current or live is None or not (live.named or live.declared)
 
     def name(self, epoch: int, incarnation: str) -> None:
         """Take an epoch as that incarnation, unless either is known otherwise.

@@ -10,8 +10,9 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import NamedTuple
 
+from durable_cache.model.run_name import INCARNATION_DIGITS
 from durable_cache.model.sample import SourceId, is_zid
-from durable_cache.protocol.wire import INCARNATION_DIGITS, is_incarnation, own_key
+from durable_cache.protocol.wire import is_incarnation, own_key
 
 
 class CarriedToken(NamedTuple):

@@ -17,9 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+import msgspec
+
 from durable_cache.errors import LocalProtocolError
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.selection import Cursor, Selection
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame, next_epoch
@@ -100,6 +103,10 @@ class PublisherEngine:
         """The numbering that begins where no earlier one goes on."""
         self._former: list[Numbering] = []
         """Earlier numberings some of whose samples are not acknowledged yet."""
+        self.timestamp_id = ""
+        """What timestamps of its own bear: the name of the run (ADR 0366)."""
+        self._form: tuple[Form, Form] | None = None
+        """That of the last put, as it was given and with that name."""
         self._names: dict[int, str] = {}
         """The incarnation of each epoch whose samples its own cache may still offer."""
         self._declared = ""
@@ -383,6 +390,8 @@ class PublisherEngine:
     ) -> Send:
         numbering = self._numbering
         sn = numbering.next_sn
+        if not form.timestamp_id:
+            form = self._named(form)
         if self.subjects is not None:
             sequence, since = self.subjects.following(form.key, sn, now)
             attachment = attach(attachment, sequence, form.key, sn, since)
@@ -407,6 +416,12 @@ class PublisherEngine:
         self._under_way = send
         return send
 
+    def _named(self, form: Form) -> Form:
+        if self._form is None or self._form[0] is not form:
+            named = msgspec.structs.replace(form, timestamp_id=self.timestamp_id)
+            self._form = form, named
+        return self._form[1]
+
     def _wrap(self, now: Moment) -> None:
         """Begin a new numbering; what waits for acknowledgements of the old one goes on waiting."""
         old = self._numbering
@@ -418,6 +433,8 @@ class PublisherEngine:
         self.pacing.begin()
 
     def _name(self, numbering: Numbering) -> None:
+        self.timestamp_id = RunName(numbering.epoch, numbering.incarnation).timestamp_id
+        self._form = None
         self._names[numbering.epoch] = numbering.incarnation
         while len(self._names) > _NAMES_MAX:
             del self._names[min(self._names)]

@@ -134,6 +134,7 @@ class Form(msgspec.Struct, frozen=True, gc=False):
     kind: Kind
     encoding: str
     timestamp_id: str
+    """The clock of a timestamp that the program gives; empty: the name of the run (ADR 0366)."""
     qos: int
 
 

@@ -109,8 +109,9 @@ class AwaitingTokens:
                 del self._before[next(iter(self._before))]
 
     def shown(self, token: Declared, followed: Followed) -> Met:
-        """See a token before its source does, and return what waited for it."""
-        self._between.shows(token.source, token.incarnation)
+        """See that a run began before its source does, and return what waited for its token."""
+        if not token.by_sample:
+            self._between.shows(token.source, token.incarnation)
         self._before.pop(token.source, None)
         samples = [s for s in self._between.take(token.source) if isinstance(s, Sample)]
         newest = followed.numberings[-1] if samples and followed.numberings else None

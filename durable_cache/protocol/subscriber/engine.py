@@ -26,10 +26,9 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.losses import Losses
-from durable_cache.protocol.restarts import RESTART_NTP64, epoch_of_restart, precedes_wrap
 from durable_cache.protocol.subscriber.answerers import Answerers
 from durable_cache.protocol.subscriber.asking import asked_from, asked_to
-from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of, overlooked
+from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, age_of
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
@@ -51,6 +50,7 @@ from durable_cache.protocol.subscriber.events import (
 )
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.heartbeats import Heartbeats
 from durable_cache.protocol.subscriber.held import Held
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_others, of_run
@@ -60,7 +60,7 @@ from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.too_large import TooLarge, in_place, whole_answer
 from durable_cache.protocol.subscriber.unnumbered import Unnumbered
-from durable_cache.protocol.subscriber.which_run import numbering_of
+from durable_cache.protocol.subscriber.which_run import WhichRun
 
 
 class SubscriberEngine:
@@ -89,9 +89,13 @@ class SubscriberEngine:
         self._tails = Tails(self._options, self._sources, self._history, self._ask)
         reads = self._outputs, self._sources, self._history, self._tails, self._ask
         self._answerers = Answerers(self._options, self._ids, *reads)
+        told = self._awaiting, self._tails, self._outputs, self.losses
+        self._which_run = WhichRun(self._options, *told, partial(self._declared, waited=True))
+        parts = self._sources, self._history, self._answerers, self._awaiting
+        self._heartbeats = Heartbeats(self._options, *parts, self._ask, self._settle)
         self._crowd, self._answerers_known = Crowd(self._options), False
         self._began_ns = self._heard_ns = 0  # Unix time; samples came last then
-        self._duplicates = self.beyond = self.dropped = 0  # what is dropped is asked for
+        self._duplicates = self.beyond = self._dropped = 0  # what is dropped is asked for
         self._wake_known = False  # a next number does not change it
         self._wake_ns: int | None = None
 
@@ -117,7 +121,17 @@ class SubscriberEngine:
     @property
     def duplicates(self) -> int:
         """How many repeats were dropped; what an answer to our own question repeats is none."""
-        return self._duplicates + self._unnumbered.repeats + self._held.repeats
+        return (
+            self._duplicates
+            + self._which_run.duplicates
+            + self._unnumbered.repeats
+            + self._held.repeats
+        )
+
+    @property
+    def dropped(self) -> int:
+        """How many samples found no room; they are asked for."""
+        return self._dropped + self._which_run.dropped
 
     @property
     def gaps_open(self) -> int:
@@ -152,7 +166,7 @@ class SubscriberEngine:
             case TokenGone():
                 self._token_gone(event)
             case HeartbeatReceived():
-                self._heartbeat(event)
+                self._heartbeats.heard(event)
             case AnswererAppeared():
                 self._answerers_known = True
                 self._answerers.appeared(event)
@@ -205,7 +219,7 @@ class SubscriberEngine:
         steady, self._heard_ns = self._sources.steady, now.unix_ns
         for sample in samples:
             numbering = steady.get(sample.source)
-            if numbering is not None and sample.sn == numbering.next_sn:
+            if numbering is not None and numbering.is_next(sample):
                 ready.append(numbering.next_named(sample))
                 continue
             self._wake_known = False
@@ -226,7 +240,7 @@ class SubscriberEngine:
 
     def _crowd_in(self, sample: Sample) -> None:
         """Keep of a sample there is no room for how far its source has come."""
-        self.dropped += 1
+        self._dropped += 1
         self._crowd.add(sample)
         for source, first, last in self._crowd.take_beyond(reading=self.reads_history):
             self._outputs.report(source, EPOCH_UNKNOWN, first, last)
@@ -237,69 +251,14 @@ class SubscriberEngine:
             self._crowd_in(sample)
             return
         followed.used = followed.live = True
-        if not late and self._awaiting.keeps(followed, sample, now.monotonic_ns):
+        if (numbering := self._which_run.of(followed, sample, now, late=late)) is None:
             return
-        if not followed.numberings:
-            followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
-        if (token := overlooked(followed, now)) is not None:
-            self._declared(token, waited=True)
-        numbering = numbering_of(followed, sample, self._options)
-        if numbering is followed.ended:
-            self._too_late(numbering, sample)
-            return
-        numbering.used = True
-        if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
-            return  # of this run, the one before or the next: an answer names it
-        followed.let_go_left_over(numbering, sample, self._options, self._outputs)
-        if numbering.next_sn is None and self._tails.asks_before(numbering, sample):
-            pass  # an answer begins it
-        elif numbering.begins_with(sample, self._options):
-            numbering.begin(sample.sn)
-        elif precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
-            self._duplicates += 1  # it came before all that is ours
-            self.losses.repeated(sample.source)
-            return
-        elif numbering.doubts(sample):
-            if (restarted := self._restarted(followed, numbering, sample, now)) is None:
-                return
-            numbering = restarted
         self.subjects.pass_over(numbering, sample, ready=self._outputs.ready)
         if numbering.is_beyond(sample, self._options):
             self._park(numbering, sample)
         else:
             self._hold(numbering, sample)
         self._settle(followed, now)
-
-    def _too_late(self, ended: Numbering, sample: Sample) -> None:
-        """Count a repeat of what is at its end; report what was not known to belong to it."""
-        if not ended.report_late(sample, self._outputs):
-            self._duplicates += 1
-            self.losses.repeated(sample.source)
-
-    def _restarted(
-        self, followed: Followed, numbering: Numbering, sample: Sample, now: Moment
-    ) -> Numbering | None:
-        """Return the numbering that a number below the next one begins; None for a repeat."""
-        wraps = numbering.wraps_at(sample.sn, self._options.window_size_samples)
-        held = numbering.pending.get(sample.sn)
-        newest = numbering.newest_ntp64 if held is None else held.ntp64
-        later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64
-        if not (wraps or later):
-            self.losses.repeated(sample.source)
-            self._duplicates += 1
-            return None
-        if numbering.declared:
-            if followed.give_back(numbering, sample, self._options.pending_samples_max):
-                return numbering
-            self.dropped += not followed.keep_early(sample, self._options, now.monotonic_ns)
-            return None
-        if numbering is not followed.numberings[-1]:
-            return followed.numberings[-1]
-        epoch = epoch_of_restart(sample, now.unix_ns, numbering.epoch)
-        after = newest - RESTART_NTP64 if wraps else newest  # the times of its threads overlap
-        begun = Numbering(sample.source, epoch, "", None, 0, 0, newest, after)
-        followed.begin_anew(begun, sample, self._options, wraps=wraps)
-        return begun
 
     def _park(self, numbering: Numbering, sample: Sample) -> None:
         """Set aside a number far ahead until a second sample or an answer confirms it."""
@@ -320,7 +279,7 @@ class SubscriberEngine:
         if not asked and numbering.duplicates > repeats:
             self._duplicates += 1
             self.losses.repeated(sample.source)
-        self.dropped += numbering.dropped - dropped
+        self._dropped += numbering.dropped - dropped
 
     # What the state of a source leads to
 
@@ -393,6 +352,7 @@ class SubscriberEngine:
         if numbering.fetch is fetch:
             numbering.fetch = following
             followed.advance(numbering, self._outputs, now_ns)
+            followed.live |= numbering.next_sn != before
             if following is None:
                 more = cut is not None and numbering.next_sn != before
                 numbering.pause(self._options, now_ns, at_once=more)
@@ -448,13 +408,15 @@ class SubscriberEngine:
             self._crowd.declare(event)
             return
         stale &= not self._awaiting.is_open(followed)  # it is listed beside no other any more
-        self._tails.shown(source, now.monotonic_ns)
+        if not event.by_sample:
+            self._tails.shown(source, now.monotonic_ns)
         late, begun, unknown = self._awaiting.shown(event, followed)
         for sample in late:
             self._live(sample, now)
-        names, options = self.run_names, self._options
-        begins = followed.declare(event, names, options, fresh=fresh, maybe_stale=stale)
-        followed.saw_token(event, now.unix_ns)
+        options = self._options
+        begins = followed.declare(event, self.run_names, options, fresh=fresh, maybe_stale=stale)
+        if not event.by_sample:
+            followed.saw_token(event, now.unix_ns)
         if begins:
             self._tails.began(source, now.monotonic_ns)
             self._sources.steady.pop(source, None)
@@ -462,7 +424,7 @@ class SubscriberEngine:
                 self._history.ask_again(now.monotonic_ns)
             begun = self._awaiting.with_early(followed.take_early(options, now.monotonic_ns), begun)
             if unknown and self._options.recovery:  # an answer brings what is of this run
-                self.dropped += len(sns := [sample.sn for sample in unknown])
+                self._dropped += len(sns := [sample.sn for sample in unknown])
                 self._ask(followed.numberings[-1], min(sns), max(sns))
         for sample in begun:
             self._live(sample, now)
@@ -486,31 +448,6 @@ class SubscriberEngine:
         self._awaiting.gone(event, () if waited else self._crowd.came_of(event.source))
         self._tails.gone(event.source, event.now.monotonic_ns)
         self._sources.steady.pop(event.source, None)  # what comes next may be of another run
-
-    def _heartbeat(self, event: HeartbeatReceived) -> None:
-        if event.stored_as is not None:
-            self._answerers.stored(event.source, event.stored_as, event.source_sn, event.now)
-            return
-        recovery = self._options.recovery
-        if recovery and not self.reads_history:
-            self._sources.begin_with(event.source, event.first_sn)
-        if (followed := self._sources.known(event.source)) is None or not followed.numberings:
-            return
-        numbering = followed.numberings[-1]
-        self._history.hear_of(numbering, event.source_sn, event.now.monotonic_ns)
-        source_sn = event.source_sn if recovery else numbering.heard_before(event.source_sn)
-        if numbering.next_sn is None or (self.reads_history and not followed.live):
-            return
-        followed.live = True
-        if self._awaiting.keeps_number(followed, source_sn, event.now.monotonic_ns):
-            return
-        ahead, window = source_sn - numbering.reached, self._options.window_size_samples
-        overtaken = precedes_wrap(source_sn, numbering.reached, window)
-        if 0 < ahead <= window:
-            numbering.top = source_sn
-            self._settle(followed, event.now)
-        elif ahead > 0 and not overtaken and numbering.fetch is None and recovery:
-            self._ask(numbering, source_sn, source_sn)  # an answer confirms it
 
     # History
 
@@ -550,7 +487,7 @@ class SubscriberEngine:
                 self._settle(followed, now)
             else:
                 self._sources.rest(followed)
-        for one in self._held.take(self._sources, self._too_late, history.reading):
+        for one in self._held.take(self._sources, self._which_run.too_late, history.reading):
             if isinstance(one, Declared):
                 self._declared(one, waited=True)
             elif isinstance(one, TokenGone):

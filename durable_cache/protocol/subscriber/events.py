@@ -8,7 +8,7 @@ question's number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,7 +18,7 @@ from durable_cache.model.quantities import bytes_of, seconds_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.modes import Passed
 from durable_cache.protocol.standings import Standing
-from durable_cache.protocol.wire import Absence, Incarnation
+from durable_cache.protocol.wire import Absence, Incarnation, with_own_names
 
 _SECOND_NS = 1_000_000_000
 
@@ -119,6 +119,11 @@ class AnswerPart:
         """Return the incarnation of each (source, epoch) that is named."""
         return {(source, epoch): name for source, epoch, name in self.incarnations}
 
+    def with_own_names(self) -> AnswerPart:
+        """Return it with the names that its samples say themselves (ADR 0366)."""
+        names = with_own_names(self.incarnations, self.samples)
+        return self if len(names) == len(self.incarnations) else replace(self, incarnations=names)
+
     def called(self, key: tuple[SourceId, int], incarnation: str) -> tuple[SourceId, int] | None:
         """Return the (source, epoch) by which a run goes here; None where another one does."""
         source, _ = key
@@ -165,6 +170,8 @@ class Declared:
     now: Moment
     listed: bool = False
     """It was there before us: what it published until now is history, and not awaited."""
+    by_sample: bool = False
+    """A sample named the run, and no token did yet (ADR 0366)."""
 
 
 @dataclass(frozen=True, slots=True)

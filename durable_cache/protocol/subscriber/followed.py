@@ -6,7 +6,7 @@ known by its name, whatever each answerer calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -16,8 +16,10 @@ from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart, Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import (
+    NamedCopy,
     came_with_token,
     frame_beside,
+    given_by_name,
     is_left_over,
     is_of_a_later,
     is_of_an_earlier,
@@ -27,8 +29,6 @@ from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.run_names import RunNames
 from durable_cache.protocol.wire import incarnation_after
 
-_Given = tuple[str, str, int, int]
-"""The name of a run, and a sample's key, number and time."""
 _INCARNATIONS_MAX = 16
 """Incarnations of a source that are remembered, so that a token that comes again is known."""
 _NAMED_NS = 1 << 63
@@ -66,6 +66,10 @@ class Followed:
     def head(self) -> Numbering | None:
         return self.numberings[0] if self.numberings else None
 
+    def goes_on(self, incarnation: str) -> bool:
+        """Tell whether a run is delivered, or waits to be."""
+        return any(known.incarnation == incarnation for known in self.numberings)
+
     @property
     def waits(self) -> bool:
         """Whether something is held back or missing."""
@@ -75,9 +79,10 @@ class Followed:
     def highest_epoch(self) -> int:
         return max((n.epoch for n in self.numberings), default=EPOCH_UNKNOWN)
 
-    def goes_on(self, incarnation: str) -> bool:
-        """Tell whether a run is delivered, or waits to be."""
-        return any(known.incarnation == incarnation for known in self.numberings)
+    def named(self, incarnation: str) -> Numbering | None:
+        """Return the run that goes by a name, also where it has just ended."""
+        runs = (*self.numberings, *filter(None, (self.ended,)))
+        return next((run for run in runs if run.incarnation == incarnation), None)
 
     def is_past(self, epoch: int) -> bool:
         """Tell whether a later numbering is delivered already, so that nothing comes in order."""
@@ -479,14 +484,14 @@ class Followed:
         doubtful = [n for n in self.numberings if n.incarnation and (n.pending or n.parked)]
         if not self.early and not any(n.incarnation != x for n in doubtful for x in named.values()):
             return
-        given: set[_Given] = set()
+        given: set[NamedCopy] = set()
         for sample in part.samples:
             name = named.get(sample.epoch, "") if sample.source == self.source else ""
             if not name:
                 continue
             others = [n for n in doubtful if n.incarnation != name and n.holds(sample)]
             if others and not given:
-                given = _given_by_name(parts)
+                given = given_by_name(parts)
             copy = sample.key, sample.sn, sample.ntp64
             held = [n.let_go(sample) for n in others if (n.incarnation, *copy) not in given]
             if name in self.seen:
@@ -587,14 +592,3 @@ class Followed:
         if ended.incarnation and begun.incarnation:
             return begun.incarnation == incarnation_after(ended.incarnation)
         return ended.reached >= SOURCE_SN_MODULUS - options.window_size_samples
-
-
-def _given_by_name(parts: Iterable[AnswerPart]) -> set[_Given]:
-    """Return the samples that somebody gives by the name of their run, each with that name."""
-    return {
-        (name, one.key, one.sn, one.ntp64)
-        for part in parts
-        for names in (part.names(),)
-        for one in part.samples
-        if not one.stamped and (name := names.get((one.source, one.epoch)))
-    }

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import (
     EPOCH_UNKNOWN,
@@ -105,6 +106,8 @@ class Numbering:
     """The number and the time of the sample that showed it to begin, where no token did."""
     declared_ns: int = 0
     """When its token was seen, as Unix time."""
+    bears: str = ""
+    """The timestamp id of live samples that name it; empty: none did."""
     heartbeat_sn: int = -1
     """What the last heartbeat said, as far as that is asked for."""
     used: bool = True
@@ -284,6 +287,11 @@ class Numbering:
             return sample
         return _named(sample, epoch=self.called)
 
+    def is_next(self, sample: Sample) -> bool:
+        """Tell whether a live sample is the next of this run, as far as it says."""
+        ours = self.bears == sample.timestamp_id or not (self.bears or run_of(sample))
+        return ours and sample.sn == self.next_sn
+
     def next_named(self, sample: Sample) -> Sample:
         """Return the next sample as it is passed on; it is not too large, and nothing waits."""
         self.next_sn, self.used = sample.sn + 1, True
@@ -297,7 +305,7 @@ class Numbering:
         None, and nothing changes, unless all are its next ones in order, without attachments.
         """
         first, count = samples[0], len(samples)
-        if first.sn != self.next_sn or first.attachment is not None:
+        if not self.is_next(first) or first.attachment is not None:
             return None
         if count == 1:
             return (self.next_named(first),)
@@ -306,6 +314,8 @@ class Numbering:
         if [sample.source for sample in samples].count(self.source) != count:
             return None
         if [sample.attachment for sample in samples].count(None) != count:
+            return None
+        if [sample.timestamp_id for sample in samples].count(first.timestamp_id) != count:
             return None
         called = self.called = self.epoch if self.called is None else self.called
         self.next_sn, self.used = first.sn + count, True
@@ -320,8 +330,11 @@ class Numbering:
     def report_late(self, sample: Sample, outputs: Outputs) -> bool:
         """Report what was not known to belong to it, now at its end; False for a repeat.
 
-        Those before the sample may still come: they are known by its time then.
+        Those before the sample may still come: they are known by its time then. Where nothing of
+        it came before, they are not ours.
         """
+        if self.next_sn is None:
+            self.begin(sample.sn)
         following = self.next_sn or 0
         if sample.sn < following:
             return False
@@ -487,7 +500,8 @@ class Numbering:
         """
         if sample.source != self.source:
             return False
-        name = names.get((sample.source, sample.epoch), "")
+        run = run_of(sample)
+        name = names.get((sample.source, sample.epoch), "") if run is None else run.incarnation
         if name and self.incarnation:
             return name == self.incarnation
         if sample.epoch and sample.epoch == self.epoch and self.is_named:

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from durable_cache.model.run_name import names, run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import WRAP_GAP, frame_start_ns
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -104,7 +105,8 @@ class Held:
         self._waiting.append(sample)
         came = self._came.setdefault(sample.source, _Came())
         came.samples.append(sample)
-        came.under.setdefault(came.run, []).append(sample)
+        own = run_of(sample)
+        came.under.setdefault(came.run if own is None else own.incarnation, []).append(sample)
 
     def follows_crowd(self, source: SourceId, crowd: Crowd, sources: Sources) -> bool:
         """Keep what the crowd has of a source before a token does; tells whether anything waits.
@@ -185,7 +187,7 @@ class Held:
             if isinstance(one, Declared):
                 if one.source == source and one.incarnation == incarnation:
                     return False
-            elif not isinstance(one, Sample) or one.source != source:
+            elif not isinstance(one, Sample) or one.source != source or names(one, incarnation):
                 continue
             elif (one.sn, one.ntp64) not in known and not any(run.has_read(one) for run in read):
                 return True
@@ -405,7 +407,7 @@ class Held:
         for at, one in enumerate(waiting):
             known = sources.known(one.source) if isinstance(one, Sample) else None
             ended = None if known is None else known.ended
-            if not isinstance(one, Sample) or known is None or ended is None:
+            if not isinstance(one, Sample) or known is None or ended is None or run_of(one):
                 kept.append(one)
                 continue
             token = tokens.get(one.source)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SHOWN_BY_MAX = 256
 """Numbers asked for with a hole, so that one of them shows the run."""
+NamedCopy = tuple[str, str, int, int]
+"""The name of a run, and a sample's key, number and time."""
 _NOT_BEGUN = (SOURCE_SN_MODULUS, 0)
 """Of a run of which nothing was passed on."""
 
@@ -274,3 +276,14 @@ def _beside_held(numbering: Numbering, part: AnswerPart) -> Iterator[tuple[Sampl
     for sample in part.samples if pending else ():
         if sample.source == numbering.source and (held := pending.get(sample.sn)) is not None:
             yield sample, held
+
+
+def given_by_name(parts: Iterable[AnswerPart]) -> set[NamedCopy]:
+    """Return the samples that somebody gives by the name of their run, each with that name."""
+    return {
+        (name, one.key, one.sn, one.ntp64)
+        for part in parts
+        for names in (part.names(),)
+        for one in part.samples
+        if not one.stamped and (name := names.get((one.source, one.epoch)))
+    }

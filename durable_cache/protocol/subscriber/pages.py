@@ -118,6 +118,15 @@ class Group:
         if last < _LAST_SN:
             self.missing.add(last + 1, _LAST_SN)
 
+    def seek_rest(self) -> None:
+        """Miss what follows the last sample of the newest, too, as far as anybody says (ADR 0367).
+
+        Where times go back the last number is not among those of the latest times.
+        """
+        self.end, self.to_end = max(map(_SN, self.samples)), True
+        if self.end < _LAST_SN:
+            self.missing.add(self.end + 1, _LAST_SN)
+
     def hand_over(
         self, key: Key, begun: Reading, live: list[Sample], outputs: Outputs, *, ours: bool
     ) -> None:
@@ -215,6 +224,8 @@ def seek_ends(
         source, epoch = key
         if is_unnumbered(source) or not group.samples or group.reading.late:
             continue
+        if group.missing:  # it is asked for anyway
+            group.seek_rest()
         before = source, max((at for at in readings.of(source) if at < epoch), default=0)
         reading = readings.get(before)
         if before == key or reading is None or reading.end_sought or reading.late:

@@ -45,7 +45,7 @@ def whole_answer(answer: Answer) -> Answer:
         replace(part, samples=[*part.samples, *_marked(part.oversized)], oversized=())
         for part in answer.parts
     )
-    return replace(answer, parts=tuple(map(by_last_name, parts)))
+    return replace(answer, parts=tuple(by_last_name(part.with_own_names()) for part in parts))
 
 
 def _marked(samples: Iterable[Sample]) -> list[TooLarge]:

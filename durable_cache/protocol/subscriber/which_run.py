@@ -1,12 +1,160 @@
-"""Which run of its source a live sample is of, as far as its number and its time tell."""
+"""Which run of its source a live sample is of: the one that it names (ADR 0366).
+
+A sample without a name is of a foreign publisher, of one of ours whose program chose its time, or
+was stamped anew on its way. Then its number and its time tell, as far as they do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from durable_cache.model.clock import Moment
+from durable_cache.model.run_name import RunName, run_of
 from durable_cache.model.sample import Sample
-from durable_cache.protocol.restarts import RESTART_NTP64
-from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.protocol.losses import Losses
+from durable_cache.protocol.restarts import RESTART_NTP64, epoch_of_restart, precedes_wrap
+from durable_cache.protocol.subscriber.awaiting_tokens import AwaitingTokens, overlooked
+from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.tails import Tails
+from durable_cache.protocol.subscriber.too_large import TooLarge
+
+
+class WhichRun:
+    """Tells of which run a live sample is, and begins that where it is its first.
+
+    `declare` takes what a sample says of a run that is not known.
+    """
+
+    def __init__(
+        self,
+        options: DeliveryOptions,
+        awaiting: AwaitingTokens,
+        tails: Tails,
+        outputs: Outputs,
+        losses: Losses,
+        declare: Callable[[Declared], None],
+    ) -> None:
+        self._options, self._awaiting, self._tails = options, awaiting, tails
+        self._outputs, self._losses, self._declare = outputs, losses, declare
+        self.duplicates = 0
+        """Repeats, which are passed on no more."""
+        self.dropped = 0
+        """Samples that found no room to wait for a token; they are asked for."""
+
+    def of(
+        self, followed: Followed, sample: Sample, now: Moment, *, late: bool
+    ) -> Numbering | None:
+        """Return the run of a sample, to be held there; None: it waits, repeats or is too late.
+
+        `late`: it waited for a token in vain.
+        """
+        run = run_of(sample)
+        if run is None:
+            return self._unnamed(followed, sample, now, late=late)
+        return self._named(followed, run, sample, now)
+
+    def _unnamed(
+        self, followed: Followed, sample: Sample, now: Moment, *, late: bool
+    ) -> Numbering | None:
+        """Return the run that a sample is taken to be of, which does not say."""
+        if not late and self._awaiting.keeps(followed, sample, now.monotonic_ns):
+            return None
+        if not followed.numberings:
+            followed.numberings.append(Numbering(sample.source, EPOCH_UNKNOWN))
+        self._look_over(followed, now)
+        numbering = numbering_of(followed, sample, self._options)
+        if numbering is followed.ended:
+            self.too_late(numbering, sample)
+            return None
+        numbering.used = True
+        if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
+            return None  # of this run, the one before or the next: an answer names it
+        followed.let_go_left_over(numbering, sample, self._options, self._outputs)
+        if self._begins(numbering, sample):
+            return numbering
+        if precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
+            self._repeats(sample)  # it came before all that is ours
+            return None
+        if numbering.doubts(sample):
+            return self._restarted(followed, numbering, sample, now)
+        return numbering
+
+    def _named(
+        self, followed: Followed, run: RunName, sample: Sample, now: Moment
+    ) -> Numbering | None:
+        """Return the run that a sample says it is of, which it may begin."""
+        self._look_over(followed, now)
+        numbering = followed.named(run.incarnation)
+        if numbering is None and run.incarnation in followed.seen:
+            self._repeats(sample)
+            return None
+        if numbering is None:
+            if followed.numberings and run.epoch <= followed.highest_epoch:
+                # It came and went before, or its publisher's clock was set back: a token tells.
+                self.dropped += not followed.keep_early(sample, self._options, now.monotonic_ns)
+                return None
+            # Perhaps it was there before us.
+            token = Declared(sample.source, *run, now, listed=True, by_sample=True)
+            self._declare(token)
+            numbering = followed.numberings[-1]
+        if numbering is followed.ended:
+            self.too_late(numbering, sample)
+            return None
+        numbering.used, numbering.bears = True, sample.timestamp_id
+        if not self._begins(numbering, sample) and numbering.has_come(sample.sn):
+            self._repeats(sample)
+            return None
+        return numbering
+
+    def _begins(self, numbering: Numbering, sample: Sample) -> bool:
+        """Tell whether a sample begins its run, or an answer does, which is asked for."""
+        if numbering.next_sn is None and self._tails.asks_before(numbering, sample):
+            return True
+        begins = numbering.begins_with(sample, self._options)
+        if begins:
+            numbering.begin(sample.sn)
+        return begins
+
+    def _look_over(self, followed: Followed, now: Moment) -> None:
+        if (token := overlooked(followed, now)) is not None:
+            self._declare(token)
+
+    def too_late(self, ended: Numbering, sample: Sample) -> None:
+        """Count a repeat of what is at its end; report what was not known to belong to it."""
+        if not ended.report_late(sample, self._outputs):
+            self._repeats(sample)
+
+    def _repeats(self, sample: Sample) -> None:
+        self.duplicates += 1
+        self._losses.repeated(sample.source)
+
+    def _restarted(
+        self, followed: Followed, numbering: Numbering, sample: Sample, now: Moment
+    ) -> Numbering | None:
+        """Return the numbering that a number below the next one begins; None for a repeat."""
+        wraps = numbering.wraps_at(sample.sn, self._options.window_size_samples)
+        held = numbering.pending.get(sample.sn)
+        newest = numbering.newest_ntp64 if held is None else held.ntp64
+        later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64
+        if not (wraps or later):
+            self._repeats(sample)
+            return None
+        if numbering.declared:
+            if followed.give_back(numbering, sample, self._options.pending_samples_max):
+                return numbering
+            self.dropped += not followed.keep_early(sample, self._options, now.monotonic_ns)
+            return None
+        if numbering is not followed.numberings[-1]:
+            return followed.numberings[-1]
+        epoch = epoch_of_restart(sample, now.unix_ns, numbering.epoch)
+        after = newest - RESTART_NTP64 if wraps else newest  # the times of its threads overlap
+        begun = Numbering(sample.source, epoch, "", None, 0, 0, newest, after)
+        followed.begin_anew(begun, sample, self._options, wraps=wraps)
+        return begun
 
 
 def numbering_of(followed: Followed, sample: Sample, options: DeliveryOptions) -> Numbering:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.subscriber.events import Declared, TokenGone
@@ -56,10 +57,14 @@ def part(
     for at, one in enumerate(waiting):
         source = one.source
         run = shown.get(source, "")
+        own = run_of(one) if isinstance(one, Sample) else None
         if not isinstance(one, Sample):
             shown[source] = run = shown_after(run, one, begun=begun(source, one.incarnation))
-        known = sources.known(source) if at < behind.get(source, -1) else None
+        elif own is not None:
+            run = own.incarnation
+        known = sources.known(source) if own or at < behind.get(source, -1) else None
         over = known is not None and run and not known.goes_on(run)
+        over = over and (own is None or (known is not None and run in known.seen))
         if known is None or not over or isinstance(one, TokenGone):
             kept.append(one)
         elif isinstance(one, Sample):

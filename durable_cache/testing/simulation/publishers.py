@@ -326,17 +326,10 @@ class OwnPublisher(SimPublisher):
         if not self._ready:
             return None  # the program waits until its publisher is declared
         kind, payload = self._value()
-        put = Put(
-            key,
-            kind,
-            payload,
-            "zenoh/bytes",
-            self.truth.mark(),
-            self._timestamp(),
-            "1",
-            QOS_DEFAULT,
-            self._moment,
-        )
+        mark, ntp64 = self.truth.mark(), self._timestamp()
+        clock = "1" if ntp64 < self._newest_ntp64 else ""  # the program gave it
+        rest = mark, ntp64, clock, QOS_DEFAULT, self._moment
+        put = Put(key, kind, payload, "zenoh/bytes", *rest)
         for output in self._tell(put):
             if isinstance(output, Full):
                 self.world.occur("too many unacknowledged")

@@ -191,7 +191,7 @@ class SimSpooler(Node):
             "zenoh/bytes",
             self._truth.mark(),
             self._ntp64,
-            "1",
+            "",
             QOS_DEFAULT,
             self._now,
         )

@@ -1,0 +1,148 @@
+"""A live sample that names its run is filed under it, whatever came before or comes after it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import RunName
+from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
+from durable_cache.protocol.wire import Incarnation
+from durable_cache.runtime.core import CoreOptions
+from durable_cache.runtime.effects import Arrived
+from tests.unit.driven import DrivenCache
+from tests.unit.test_core import EPOCH, ONE, answer_fetches, of_run, run_of, token
+
+RUNS = [RunName(EPOCH, "0000000a"), RunName(EPOCH + 1, "0000000b"), RunName(EPOCH + 2, "0000000c")]
+
+
+def named(first: int, last: int, run: int = 0, *, seconds: float = 0.0) -> list[Sample]:
+    """Samples of `ONE` that say that they are of a run."""
+    samples = run_of(ONE, first, last, run=run, seconds=seconds)
+    name = RUNS[run].timestamp_id
+    return [msgspec.structs.replace(one, timestamp_id=name) for one in samples]
+
+
+def test_a_sample_begins_its_run_before_its_token_comes() -> None:
+    """By number and time it is the next of the run before."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 4))
+    cache.take(named(5, 5, run=1))
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 4)])}
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(5, 5)])}
+    assert [ack.incarnation for ack in cache.acks] == ["0000000a", "0000000b"]
+    token(cache, ONE, *RUNS[1])
+    answer_fetches(cache)
+    cache.wait(200)
+    missed = [(miss.epoch, miss.first, miss.last) for miss in cache.misses]
+    assert missed == [(EPOCH + 1, 0, 4)], "its token says that it began here, at number 0"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_late_sample_is_of_the_run_it_names(at_once: bool) -> None:
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 3))
+    token(cache, ONE, *RUNS[1])
+    late, begun = named(4, 5), named(0, 2, run=1)
+    for batch in ([*begun, *late],) if at_once else (begun, late):
+        cache.take(batch)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 5)])}
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 2)])}
+
+
+def test_it_waits_for_no_token_and_for_no_look_up_of_another_run() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 3))
+    cache.give(TokenGone(ONE, RUNS[0].incarnation, cache.now))
+    cache.take(named(4, 4))
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 4)])}
+    assert not cache.core.doubtful
+
+
+def test_a_repeat_is_looked_up_and_begins_nothing() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 4))
+    cache.take(named(2, 2))
+    other = msgspec.structs.replace(named(3, 3, seconds=60)[0], payload=b"0 other")
+    cache.take([other])
+    assert cache.core.counts.duplicates == 1
+    assert cache.core.counts.conflicts == 1
+    assert cache.core.counts.restarts == 0
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 4)])}
+
+
+def test_a_run_that_is_not_later_begins_with_its_token_alone() -> None:
+    """Its publisher's clock was set back: the token says that it is there now."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 4, run=1))
+    cache.take(named(0, 2))
+    assert of_run(cache, ONE, 0) == {}
+    assert cache.core.doubtful == 3
+    token(cache, ONE, *RUNS[0])
+    assert of_run(cache, ONE, 0) == {EPOCH + 2: RangeSet([(0, 2)])}
+    assert not cache.core.doubtful
+
+
+def test_without_a_token_it_counts_as_what_others_gave() -> None:
+    """It came and went before this cache listened, and the network held its sample up."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 4, run=1))
+    cache.take(named(7, 8))
+    cache.wait(5)
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(7, 8)])}
+    cache.take(named(5, 5, run=1))
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 5)])}
+    assert not cache.core.doubtful
+
+
+def test_those_that_wait_for_a_token_are_bounded() -> None:
+    options = CoreOptions(engine=EngineOptions(doubtful_samples_max=2))
+    cache = DrivenCache(options=options)
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 4, run=1))
+    cache.take(named(0, 4))
+    assert cache.core.doubtful == 2
+    assert cache.core.put_off == 3
+
+
+def test_what_others_give_is_of_the_run_that_it_names() -> None:
+    """The giver calls it as another run is called here: the later name stands for both."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 1))
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 1, run=1))
+    given = [msgspec.structs.replace(one, epoch=EPOCH + 1) for one in named(2, 3)]
+    cache.give(Arrived(SampleBatch(given), Origin.RECOVERED, cache.now))
+    assert of_run(cache, ONE, 0) == {EPOCH + 1: RangeSet([(0, 3)])}
+    assert of_run(cache, ONE, 1) == {EPOCH + 2: RangeSet([(0, 1)])}
+    given = [msgspec.structs.replace(one, epoch=EPOCH + 2) for one in named(5, 5)]
+    names = (Incarnation(ONE, EPOCH + 2, RUNS[1].incarnation),)
+    cache.give(Arrived(SampleBatch(given), Origin.RECOVERED, cache.now, names))
+    assert of_run(cache, ONE, 0) == {EPOCH + 1: RangeSet([(0, 3), (5, 5)])}
+    own = SampleBatch(named(4, 4))
+    cache.give(Arrived(own, Origin.NATIVE, cache.now))
+    assert of_run(cache, ONE, 0) == {EPOCH + 1: RangeSet([(0, 5)])}
+
+
+def test_what_waited_between_two_tokens_is_not_of_the_run_that_a_sample_names_next() -> None:
+    """The program gave one of them its time (seed 1999)."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 3))
+    cache.give(TokenGone(ONE, RUNS[0].incarnation, cache.now))
+    cache.take(run_of(ONE, 4, 4))
+    assert cache.core.doubtful == 1
+    cache.take(named(0, 1, run=1, seconds=20))
+    token(cache, ONE, *RUNS[1])
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 3)])}
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 1)])}
+    assert cache.core.put_off == 1, "it is asked for: nothing says of which run it is"

@@ -1,0 +1,133 @@
+"""A live sample that names its run is given as one of it, whatever its number and time are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durable_cache.model.run_name import RunName
+from durable_cache.model.sample import Sample
+from durable_cache.protocol.subscriber.events import AnswerPart, Declared, TokenGone
+from durable_cache.protocol.wire import Incarnation
+from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, sample
+
+FIRST, SECOND, LOWER = (
+    RunName(FRESH, "0000000a"),
+    RunName(FRESH + 1, "0000000b"),
+    RunName(EPOCH, "0000000c"),
+)
+
+
+def named(run: RunName, *sns: int, at: float | None = None, epoch: int = 0) -> list[Sample]:
+    """Samples that say that they are of a run."""
+    samples = (sample(sn, epoch, at=None if at is None else at + sn / 1000) for sn in sns)
+    return [msgspec.structs.replace(one, timestamp_id=run.timestamp_id) for one in samples]
+
+
+def follows(*sns: int) -> Reader:
+    reader = Reader()
+    reader.declared(*FIRST)
+    reader.live(*named(FIRST, *sns))
+    return reader
+
+
+def test_a_number_that_comes_next_and_names_another_run_is_of_that() -> None:
+    reader = follows(0, 1, 2)
+    reader.live(*named(SECOND, 3, at=20))
+    assert reader.story == [0, 1, 2]
+    assert reader.wanted == [(3, None)], "the end of the run before"
+    reader.answer()
+    assert reader.wanted == [(0, 3)], "all of the next is ours"
+    reader.answer(*named(SECOND, 0, 1, 2, at=20, epoch=FRESH + 1))
+    assert reader.story == [0, 1, 2, 0, 1, 2, 3]
+    assert [one.epoch for one in reader.delivered_samples] == [FRESH] * 3 + [FRESH + 1] * 4
+
+
+def test_a_late_sample_is_of_the_run_it_names() -> None:
+    reader = follows(0, 1)
+    reader.declared(*SECOND)
+    reader.live(*named(SECOND, 0, at=20), *named(FIRST, 2))
+    assert reader.story == [0, 1, 2]
+    reader.answer()
+    assert reader.story == [0, 1, 2, 0]
+
+
+def test_what_comes_of_a_run_at_its_end_is_reported_or_a_repeat() -> None:
+    reader = follows(0, 1)
+    reader.declared(*SECOND)
+    reader.live(*named(SECOND, 0, at=20))
+    reader.answer()
+    reader.live(*named(FIRST, 1), *named(FIRST, 2), *named(SECOND, 1, at=20))
+    assert reader.story == [0, 1, 0, (2, 2), 1]
+    assert reader.engine.duplicates == 1
+
+
+def test_no_sample_waits_for_a_token() -> None:
+    reader = follows(0)
+    reader.handle(TokenGone(SOURCE, FIRST.incarnation, reader.now))
+    reader.live(*named(FIRST, 1))
+    assert reader.story == [0, 1]
+
+
+def test_a_sample_with_another_time_begins_nothing() -> None:
+    reader = follows(0, 1, 2)
+    reader.live(*named(FIRST, 1, at=60), *named(FIRST, 3, at=-60))
+    assert reader.story == [0, 1, 2, 3]
+    assert reader.engine.duplicates == 1
+
+
+def test_a_run_that_is_not_later_begins_with_its_token_alone() -> None:
+    """It came and went before, unless its publisher's clock was set back."""
+    reader = follows(0, 1)
+    reader.wait(5)
+    reader.live(*named(LOWER, 0))
+    assert reader.story == [0, 1]
+    assert not reader.fetches
+    reader.declared(*LOWER)
+    reader.answer()
+    assert reader.story == [0, 1, 0]
+    assert [one.epoch for one in reader.delivered_samples] == [FRESH, FRESH, FRESH + 1]
+
+
+def test_who_joins_in_a_run_is_given_what_comes_from_then_on() -> None:
+    reader = Reader()
+    reader.live(*named(FIRST, 7, 8))
+    reader.handle(Declared(SOURCE, *FIRST, reader.now, listed=True))
+    reader.live(*named(FIRST, 9))
+    assert reader.story == [7, 8, 9]
+    assert not reader.fetches
+
+
+def test_what_an_answer_gives_is_of_the_run_that_it_names() -> None:
+    """Who answers calls both runs by one epoch, and names neither, or the other."""
+    reader = follows(0, 1)
+    reader.live(*named(FIRST, 4))
+    assert reader.wanted == [(2, 3)]
+    other = named(LOWER, 2, epoch=FRESH)
+    reader.answer_of(AnswerPart(other), AnswerPart(named(FIRST, 2, 3, epoch=FRESH)))
+    reader.live(*named(FIRST, 6))
+    other_name = (Incarnation(SOURCE, FRESH, LOWER.incarnation),)
+    reader.answer(*named(FIRST, 5, epoch=FRESH), names=other_name)
+    assert reader.story == [0, 1, 2, 3, 4, 5, 6]
+    assert {one.timestamp_id for one in reader.delivered_samples} == {FIRST.timestamp_id}
+
+
+def test_while_history_is_read_a_sample_is_of_the_run_it_names() -> None:
+    names = (Incarnation(SOURCE, *FIRST),)
+    reader = Reader(history=True)
+    reader.handle(Declared(SOURCE, *FIRST, reader.now, listed=True))
+    reader.live(*named(SECOND, 2, at=20), *named(FIRST, 2))
+    reader.page(named(FIRST, 0, 1, epoch=FRESH), names=names)
+    assert reader.story == [0, 1, 2]
+    reader.answer()
+    reader.answer(*named(SECOND, 0, 1, at=20, epoch=FRESH + 1))
+    assert reader.story == [0, 1, 2, 0, 1, 2]
+
+
+def test_too_late_of_a_run_of_which_nothing_came_is_reported_by_itself() -> None:
+    """It ended as its subscriber began (seed 171453)."""
+    reader = Reader()
+    reader.handle(Declared(SOURCE, *FIRST, reader.now, listed=True))
+    reader.declared(*SECOND)
+    reader.live(*named(SECOND, 0, at=20))
+    reader.live(*named(FIRST, 99))
+    assert reader.story == [0, (99, 99)]
