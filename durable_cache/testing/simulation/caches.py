@@ -83,9 +83,9 @@ class SimCache(Listener):
         self._below: set[Publication] = set()  # on a medium, and below a purge
         self._losses = 0
         self.purged: list[Floor] = []
+        """What an operator was told is gone for good."""
         self.told_purges: list[Floor] = []
         """What other caches purged; without an epoch it is of the run that they call so."""
-        """What an operator was told is gone for good."""
         self._named_runs: set[str] = set()
         """The incarnations whose tokens it saw."""
         self.cache_ids: set[str] = set()
@@ -136,7 +136,7 @@ class SimCache(Listener):
             return
         self.process = process
         self.cache_ids.add(process.cache_id)
-        self._survey()
+        self.removed |= process.went_by_retention(self._survey())
         self._heard = HeardRuns()
         for publication in (*self.removed, *self.held_ns):
             self._heard.add(publication)
@@ -174,8 +174,8 @@ class SimCache(Listener):
             medium.crash_in = None
         self.network.withdraw(self.name)
 
-    def _survey(self) -> None:
-        """Look at the media: what is held now, and was not purged?"""
+    def _survey(self) -> set[Publication]:
+        """Look at the media: what is held now, and was not purged? Returns what is no more."""
         found, self._below = set[Publication](), set()
         samples = [s for held in self.backend.state.streams.values() for s in held.values()]
         for entry in self._process.journal.waiting():
@@ -191,11 +191,12 @@ class SimCache(Listener):
                 note_name(self.named, sample, publication.numbering)
             else:
                 self._below.add(publication)
-        losses = self.journal.losses + self.backend.losses  # the index holds none
-        if losses != self._losses:
-            self._losses = losses
-            self.gone |= self.held_ns.keys() - found
+        went = self.held_ns.keys() - found
+        if (losses := self.journal.losses + self.backend.losses) != self._losses:
+            self._losses = losses  # the index holds none
+            self.gone |= went
         self.held_ns = {one: self.held_ns.get(one, self.world.now_ns) for one in found}
+        return went
 
     def committed(self, samples: Iterable[Sample]) -> None:
         """Hear from the composition that samples are durable."""
@@ -566,10 +567,7 @@ class SimCache(Listener):
         return publication in self.removed or not self.plan.retention.unlimited
 
     def hides(self, publication: Publication) -> bool:
-        """Tell whether readers may not see a publication that is held.
-
-        It was purged as far as that was possible, or newer ones of its key take its place.
-        """
+        """Tell whether readers may not see one that is held: it was purged, or newer ones count."""
         numbering, key, sn = publication.numbering, publication.sample.key, publication.sample.sn
         if publication in self.removed or any(
             one is numbering and of_key == key and sn < floor for one, of_key, floor in self.floors

@@ -7,7 +7,7 @@ is done at once, the rest a little later, and every answer comes back as an even
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
@@ -61,6 +61,7 @@ from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.testing.simulation.aligning import SimAligning
 from durable_cache.testing.simulation.media import SimBackend, SimIndex, SimJournal
 from durable_cache.testing.simulation.publishers import Heartbeat, Listener, PublisherToken
+from durable_cache.testing.simulation.truth import Publication
 
 if TYPE_CHECKING:
     from durable_cache.testing.simulation.caches import SimCache
@@ -74,6 +75,7 @@ _OCCURS = {
 _FRESH_FRAMES = 3
 """As the shell of the real thing has it."""
 _HAND_SECONDS = 0.01
+_STREAMS_MAX = 1000
 """How long the pool takes for what is not urgent, at most; slow media add to it."""
 
 
@@ -312,6 +314,16 @@ class Composition:
         if floors and self.aligning is not None:
             self.aligning.trimmed(floors)
         return bool(floors)
+
+    def went_by_retention(self, gone: Iterable[Publication]) -> set[Publication]:
+        """Return what the index says that retention removed, before it failed at the next step."""
+        infos = {one: self.index.infos_of_source(one.sample.source, _STREAMS_MAX) for one in gone}
+        return {
+            one
+            for one, of_source in infos.items()
+            for info in of_source or ()
+            if info.stream.key == one.sample.key and one.sample.sn < info.floor
+        }
 
     def purge(self, floors: Sequence[Floor]) -> bool:
         """Remove what is below the floors for good; tells whether that was said to be done."""
