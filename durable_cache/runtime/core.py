@@ -335,11 +335,12 @@ class CacheCore:
                 self.put_off += left_out
                 if waited:
                     self._live.extendleft(reversed(waited))
-                elif self._engine.known(source).doubt is None:
+                elif not self._engine.holds_up_tokens(source):
                     yield from self._declare(event)
                     self._live.extendleft(self._named_runs.shown(event))
                 else:  # of which run the samples before it are is not known yet
                     self._behind_tokens.begin(event)
+                    self._named_runs.expect(event)
             case HeartbeatReceived(source):
                 yield from self._load((source,))
                 if not self._awaiting_tokens.keeps_number(event, self._now):

@@ -19,6 +19,8 @@ from durable_cache.protocol.cache.engine import CacheEngine
 from durable_cache.protocol.cache.events import EngineOptions, EpochDeclared, Origin
 from durable_cache.runtime.effects import Arrived
 
+_ITS_TOKEN_IS_HERE_NS = 1 << 63
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -72,7 +74,14 @@ class NamedRuns:
 
     def wake_ns(self) -> int | None:
         """Return when the first waits no longer, or None."""
-        return min((waiting.until_ns for waiting in self._waiting.values()), default=None)
+        until = (waiting.until_ns for waiting in self._waiting.values())
+        return min((ns for ns in until if ns != _ITS_TOKEN_IS_HERE_NS), default=None)
+
+    def expect(self, token: EpochDeclared) -> None:
+        """Let wait, however long, what waits for a token that is here and waits itself."""
+        for (source, run), waiting in self._waiting.items():
+            if (source, run.incarnation) == (token.source, token.incarnation):
+                waiting.until_ns = _ITS_TOKEN_IS_HERE_NS
 
     def shown(self, token: EpochDeclared) -> Iterator[Arrived]:
         """Yield what waited for a token; its run is known."""

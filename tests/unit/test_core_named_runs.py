@@ -12,6 +12,8 @@ from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Arrived
+from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import DrivenCache
 from tests.unit.test_core import EPOCH, ONE, answer_fetches, of_run, run_of, token
 
@@ -146,3 +148,48 @@ def test_what_waited_between_two_tokens_is_not_of_the_run_that_a_sample_names_ne
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 3)])}
     assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 1)])}
     assert cache.core.put_off == 1, "it is asked for: nothing says of which run it is"
+
+
+def test_a_name_that_index_and_journal_lost_is_read_from_samples() -> None:
+    """The next run declares the same time frame (seed 176999)."""
+    backend = MemoryStorage()
+    before = DrivenCache(JournaledStorage(backend, None))
+    token(before, ONE, *RUNS[0])
+    before.take([*run_of(ONE, 0, 0), *named(1, 4)])
+    store = JournaledStorage(backend, None)
+    store.index.rebuild(backend)
+    assert store.index.incarnations([ONE]) == [Incarnation(ONE, *RUNS[0])]
+    cache = DrivenCache(store)
+    token(cache, ONE, EPOCH, "0000000f", fresh=False)
+    assert not cache.acks
+    cache.take(named(5, 5))
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 5)])}
+    assert [(ack.epoch, ack.incarnation) for ack in cache.acks] == [(EPOCH, RUNS[0].incarnation)]
+
+
+def test_a_token_waits_for_no_look_up_of_samples_that_name_their_run() -> None:
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 4))
+    cache.reads = False
+    cache.take(named(2, 2))
+    token(cache, ONE, *RUNS[1])
+    assert Incarnation(ONE, *RUNS[1]) in cache.store.index.incarnations([ONE])
+    cache.take(named(0, 1, run=1))
+    cache.answer_all()
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 1)])}
+    assert cache.core.counts.duplicates == 1
+
+
+def test_what_waits_for_a_token_that_waits_itself_is_not_given_up() -> None:
+    """Its publisher's clock was set back while the backend could not be read (seed 181350)."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 4, run=1))
+    cache.reads = False
+    cache.take(run_of(ONE, 2, 2, run=1))
+    cache.take(named(0, 2))
+    token(cache, ONE, *RUNS[0])
+    cache.wait(5)
+    cache.answer_all()
+    assert of_run(cache, ONE, 0) == {EPOCH + 2: RangeSet([(0, 2)])}

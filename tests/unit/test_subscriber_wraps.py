@@ -57,3 +57,19 @@ def test_what_overtook_the_token_of_the_run_behind_a_wrap_is_of_that_run(
         reader.wait(2)
     assert reader.delivered == [LAST - 2, LAST - 1, LAST, 0, 1, 2]
     assert reader.missed == []
+
+
+def test_what_caches_lack_before_a_wrap_is_asked_for_while_history_is_read() -> None:
+    """Of a run that ends at the wrap the last number is known (seed 173239)."""
+    following = incarnation_after(NAME)
+    names = (Incarnation(SOURCE, EPOCH, NAME), Incarnation(SOURCE, FRESH, following))
+    reader = Reader(history=True)
+    before = [sample(sn, EPOCH, at=1) for sn in (LAST - 3, LAST - 2)]
+    reader.page([*before, sample(0, FRESH, at=2), sample(1, FRESH, at=3)], names=names)
+    assert reader.wanted == [(LAST - 1, LAST)]
+    reader.answer(sample(LAST - 1, EPOCH, at=1), names=names)
+    reader.wait(60)
+    while reader.fetches:
+        reader.answer(names=names)
+        reader.wait(60)
+    assert reader.story == [LAST - 3, LAST - 2, LAST - 1, (LAST, LAST), 0, 1]

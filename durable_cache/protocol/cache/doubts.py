@@ -15,6 +15,7 @@ from itertools import count
 import msgspec
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.cache.events import EngineOptions
 
@@ -40,6 +41,11 @@ class Doubt:
     def held(self) -> int:
         """How many samples wait."""
         return len(self.samples) + len(self.behind)
+
+    @property
+    def holds_up_tokens(self) -> bool:
+        """Whether of which run something is depends on what is looked up: it does not say so."""
+        return not all(map(run_of, (*self.samples, *self.behind)))
 
 
 class Doubts:

@@ -105,6 +105,11 @@ class CacheEngine:
         """The sources whose live samples wait for a look-up."""
         return {doubt.source for doubt in self._doubts}
 
+    def holds_up_tokens(self, source: SourceId) -> bool:
+        """Tell whether a source's token is to wait until a look-up of its samples is answered."""
+        doubt = self.known(source).doubt
+        return doubt is not None and doubt.holds_up_tokens
+
     @property
     def doubtful(self) -> int:
         """How many live samples wait for a look-up; at most `doubtful_samples_max`."""

@@ -343,7 +343,8 @@ class History:
         if len({source for source, _ in groups}) < len(groups) or len(taken) < len(groups):
             self._in_order = None  # of two runs of a source the later may bear earlier times
         if self._options.recovery:
-            if self._newest and seek_ends(self._page, self._readings, self._sources, self.names):
+            known = self._readings, self._sources, self.names
+            if seek_ends(self._page, *known, newest=self._newest > 0):
                 self._in_order = None
             self._explain(now_ns)
         else:

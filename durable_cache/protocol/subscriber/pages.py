@@ -216,15 +216,24 @@ class Group:
 
 
 def seek_ends(
-    page: dict[Key, Group], readings: RunTable[Reading], sources: Sources, names: RunNames
+    page: dict[Key, Group],
+    readings: RunTable[Reading],
+    sources: Sources,
+    names: RunNames,
+    *,
+    newest: bool,
 ) -> bool:
-    """Let runs that others follow on the page be given to their ends; tells whether one is."""
+    """Let runs that others follow on the page be given to their ends; tells whether one is.
+
+    `newest`: it holds the newest of each key alone. Else only the end before a wrap is known to be
+    missing: what caches lack of the others, whoever reads all that they have never hears of.
+    """
     sought = False
     for key, group in sorted(page.items(), key=_FIRST):
         source, epoch = key
         if is_unnumbered(source) or not group.samples or group.reading.late:
             continue
-        if group.missing:  # it is asked for anyway
+        if newest and group.missing:  # it is asked for anyway
             group.seek_rest()
         before = source, max((at for at in readings.of(source) if at < epoch), default=0)
         reading = readings.get(before)
@@ -232,6 +241,9 @@ def seek_ends(
             continue
         ended = page.get(before)
         name, followed = names.of(before), sources.stands(source)
+        wraps = bool(name) and names.of(key) == incarnation_after(name)
+        if not (newest or wraps):
+            continue
         nothing_came = ended is None and reading.next_sn == reading.first_sn
         went_on = followed if reading.handed_over and followed and followed.live else None
         if nothing_came or (went_on is not None and sources.get(source) is not None):
@@ -241,7 +253,6 @@ def seek_ends(
                 reading.take_over(Reading.of_ended(run))  # it rests, and was given further
         if ended is None:
             ended = page[before] = Group(reading, [], RangeSet())
-        wraps = bool(name) and names.of(key) == incarnation_after(name)
         ended.seek_end(key, min(map(_NTP64, group.samples)), wraps=wraps)
         group.follows = before, ended
         sought = True

@@ -38,6 +38,8 @@ from durable_cache.storage.journaled.index_rows import (
     GET_STREAMS,
     HAS_ZID,
     LOSE_NAMES,
+    LOST_NAMES,
+    NAME_RUN,
     WITH_HOLES,
     NumberingKey,
     NumberingRuns,
@@ -71,6 +73,7 @@ from durable_cache.storage.journaled.journal import sqlite_error
 from durable_cache.storage.journaled.marks import marks_of, read_marks, write_marks
 from durable_cache.storage.journaled.purge_times import note_purges
 from durable_cache.storage.journaled.purges import Keeper
+from durable_cache.storage.journaled.run_names import names_in
 
 _NAMELESS = (("agreements", "loser"), ("aliases", "stored"), ("purge_times", "epoch"))
 _REBUILD_STREAMS = 1_000
@@ -461,7 +464,8 @@ class StreamIndex:
         """Read what is held from the backend in place of what was; what was removed stays removed.
 
         Floors, purges, the numbers that only they removed, aliases and agreements are kept: what is
-        claimed afterwards can be read or was removed on purpose. A backend knows no names of runs.
+        claimed afterwards can be read or was removed on purpose. A backend knows the names of runs
+        as far as its samples say them.
         """
         with self.transaction() as database:
             numberings = self._removed(database)
@@ -495,6 +499,9 @@ class StreamIndex:
                 runs.skipped.add(skip.first, skip.last)
             put_numberings(database, numberings)
             database.execute(LOSE_NAMES)
+            lost = [(SourceId(*at[:2]), int(at[2])) for at in database.execute(LOST_NAMES)]
+            for (*source,), epoch, name in names_in(storage, lost):
+                database.execute(NAME_RUN, (*source, epoch, name))
             self.generation = secrets.token_hex(8)
             set_meta(database, "generation", self.generation)
             self.streams = int(database.execute("SELECT count(*) FROM streams").fetchone()[0])

@@ -90,6 +90,10 @@ GROUP BY zid, eid ORDER BY max(json_array_length(held) > 1 OR held_since > 0) DE
 LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
 SELECT zid, eid, epoch, '' FROM numberings WHERE epoch > 0"""
 """An empty name: a token may have called the run something that is not known any more."""
+LOST_NAMES = "SELECT zid, eid, epoch FROM incarnations WHERE incarnation = ''"
+NAME_RUN = """UPDATE incarnations SET incarnation = ?4 WHERE zid = ?1 AND eid = ?2 AND epoch = ?3
+AND NOT EXISTS (SELECT * FROM incarnations WHERE zid = ?1 AND eid = ?2 AND incarnation = ?4)"""
+"""No two epochs of a source are one run."""
 _PUT_STREAMS = """INSERT INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
   value ->> 7, value ->> 8, value ->> 9 FROM json_each(?) WHERE true

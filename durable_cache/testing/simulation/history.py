@@ -42,6 +42,7 @@ _LITTLE_ROOM_SECONDS = 350.0
 """A cache with little room takes that many samples of each comparison, which come 35 s apart: what
 it lacks must be there after ten of them."""
 _QUIET_SECONDS = 20.0
+_AGAIN_SECONDS = 240.0
 _SPILL = 0.3
 _BACK_SECONDS = 60.0
 _ENGINE = EngineOptions(
@@ -234,10 +235,17 @@ class History:
             self.world.run(_SKEWED_SECONDS)
         if any(cache.plan.given_samples_max == _LITTLE_ROOM for cache in self.caches):
             self.world.run(_LITTLE_ROOM_SECONDS)
+        questions = self._questions_while_quiet()
+        if questions:  # what nobody had is asked for again after one minute, and after three
+            self.world.run(_AGAIN_SECONDS)
+            questions = self._questions_while_quiet()
+        self._check(questions)
+        return self.world.wrong
+
+    def _questions_while_quiet(self) -> int:
         before = self.network.questions
         self.world.run(_QUIET_SECONDS)
-        self._check(self.network.questions - before)
-        return self.world.wrong
+        return self.network.questions - before
 
     def _publish(self) -> None:
         self.random.choice(self.publishers).put(self.random.randint(1, 3))

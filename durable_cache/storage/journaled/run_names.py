@@ -1,0 +1,31 @@
+"""What runs are called, as their samples say where index and journal forgot it (ADR 0368).
+
+No backend has the names of runs, but samples of ours bear them. So a name that was lost is read
+from the first samples of its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from durable_cache.model.run_name import run_of
+from durable_cache.model.sample import SourceId
+from durable_cache.model.selection import Selection
+from durable_cache.protocol.wire import Incarnation
+from durable_cache.storage.contract import Storage
+
+_RUNS_MAX = 1_000
+"""So many reads of a backend a start may take; the names of further runs stay lost (ADR 0211)."""
+_SAMPLES = 16
+"""Of those that a program gave a time, none says its run."""
+
+
+def names_in(storage: Storage, runs: Iterable[tuple[SourceId, int]]) -> Iterator[Incarnation]:
+    """Yield what the stored samples of runs call them, where they do; raises StorageError."""
+    for source, epoch in islice(runs, _RUNS_MAX):
+        page = storage.read(Selection(zid=source.zid, eid=source.eid, epoch=epoch), _SAMPLES)
+        named = (run_of(sample) for sample in page.samples)
+        run = next((run for run in named if run is not None), None)
+        if run is not None:
+            yield Incarnation(source, epoch, run.incarnation)
