@@ -112,3 +112,19 @@ def test_what_was_given_before_its_token_came_is_not_missed_when_its_run_is_over
     reader.page([*before, sample(0, FRESH - 40, at=20.0)], names=names)
     assert reader.story == [0, 1, 0]
     assert not reader.missed
+
+
+def test_a_run_that_ended_is_not_given_behind_the_last_that_showed_its_token() -> None:
+    """Its publisher began once more with its clock set back, and put nothing (seed 155198)."""
+    reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
+    reader.declared(EPOCH, "bbbbbbbb")
+    name = (Incarnation(SOURCE, EPOCH, "bbbbbbbb"),)
+    reader.page([sample(0, EPOCH, at=9)], names=name, whole=False)
+    reader.wait(1)
+    reader.handle(TokenGone(SOURCE, "bbbbbbbb", reader.now))
+    reader.declared(EPOCH, "cccccccc")
+    reader.wait(15)
+    before = [sample(sn, FRESH, at=1 + sn) for sn in range(3)]
+    while reader.asked:
+        reader.page(before, names=(Incarnation(SOURCE, FRESH, "aaaaaaaa"),))
+    assert reader.story == [0, (0, 2)]

@@ -310,7 +310,7 @@ class Held:
         samples: Sequence[Sample],
         read: Callable[[SourceId, str], Reading | None],
     ) -> bool:
-        """Tell whether a run on a page ended before one that was given, whose token is there.
+        """Tell whether a run on a page ended before one that was given, whose token was here.
 
         One run of a source shows a token at a time. Whoever did not hear of that one may call the
         one before by a later epoch, where its publisher's clock was set back (ADR 0222). `read`
@@ -326,6 +326,9 @@ class Held:
         reading = read(source, shown)
         began = None if reading is None else reading.began
         began = next((run.began for run in runs if run.incarnation == shown and run.began), began)
+        if began is None and followed is not None:  # nothing came of it: of the one before, perhaps
+            given = [run for run in (followed.ended, *runs) if run is not None and run.declared]
+            began = next((run.began for run in reversed(given) if run.began), None)
         return began is not None and any(
             one.ntp64 < began[1] and not one.stamped for one in samples
         )

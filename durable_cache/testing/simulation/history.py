@@ -228,8 +228,7 @@ class History:
         self._heal()
         self.world.run(_SETTLE_SECONDS)
         for publisher in self.publishers:
-            for key in publisher.plan.keys:
-                publisher.put(2, key)
+            publisher.reveal()
         self.world.run(_REVEAL_SECONDS)
         if len({node.skew_ns for node in (*self.caches, *self.publishers)}) > 1:
             self.world.run(_SKEWED_SECONDS)

@@ -70,7 +70,7 @@ class PublisherToken:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a foreign publisher says of its last number."""
+    """What a publisher says of its last number."""
 
     source: SourceId
     sn: int
@@ -165,6 +165,18 @@ class SimPublisher(Node):
     def _take(self, key: str) -> Sample | None:
         """Number a sample and keep it; None where it is not taken."""
         raise NotImplementedError
+
+    def reveal(self) -> None:
+        """Let everybody know its last numbers: publish something more under each key."""
+        for key in self.plan.keys:
+            self.put(2, key)
+
+    def _say_last(self, sn: int) -> None:
+        assert self.numbering is not None
+        beat = Heartbeat(self.source, sn, self.numbering)
+        for node in list(self.network.nodes.values()):
+            if isinstance(node, Listener) and node.key_expr.intersects(self.key_expr):
+                self.network.tell(self.name, node.name, _beating(node, beat))
 
     def answer(self, question: Question) -> Iterator[bytes]:
         """Answer from the publisher's own cache."""
@@ -291,6 +303,12 @@ class OwnPublisher(SimPublisher):
                 case _:
                     assert_never(output)
 
+    def reveal(self) -> None:
+        """As above, or as where all that waits for receipts was resent and is held."""
+        super().reveal()
+        if self.running and not self._engine.has_room and self._engine.next_sn:
+            self._say_last(self._engine.next_sn - 1)
+
     def _ask_epochs(self) -> None:
         """Ask which epochs of this source caches know; number 0 stands for a whole numbering."""
         question = Question(self.key_expr, self.source, 0, 0)
@@ -414,11 +432,7 @@ class ForeignPublisher(SimPublisher):
             return
         self._said = last
         self.world.occur("heartbeat")
-        assert self.numbering is not None
-        beat = Heartbeat(self.source, last, self.numbering)
-        for node in list(self.network.nodes.values()):
-            if isinstance(node, Listener) and node.key_expr.intersects(self.key_expr):
-                self.network.tell(self.name, node.name, _beating(node, beat))
+        self._say_last(last)
 
     def _take(self, key: str) -> Sample | None:
         if self._sn >= SOURCE_SN_MODULUS:
