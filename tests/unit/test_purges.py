@@ -129,3 +129,14 @@ def test_what_was_there_of_other_keys_is_not_counted_as_purged(tmp_path: Path) -
     known = Purges(journal).lost_by(lambda _: {ONE: StreamInfo(ONE, RangeSet(), purged=8)})
     assert known == {}
     journal.close()
+
+
+def test_a_purge_that_the_journal_forgot_and_the_index_knows_counts_for_what_waits() -> None:
+    """The journal's disk lied: the purge was its last write (seed 158367)."""
+    purges = Purges()
+    purges.begin([Floor(TWO, 2)], 3)
+    purges.remember([Floor(ONE, 6), Floor(TWO, 1)], 4)
+    everything = [*range(10)]
+    assert left(purges, 4) == {"a/1": [6, 7, 8, 9], "a/2": everything}
+    assert left(purges, 3) == {"a/1": [6, 7, 8, 9], "a/2": everything[2:]}
+    assert left(purges, 5) == {"a/1": everything, "a/2": everything}

@@ -133,6 +133,16 @@ class Purges:
         self._unrecorded += unrecorded
         self._last_entry = max(self._last_entry, entry_id)
 
+    def remember(self, floors: Iterable[Floor], entry_id: int) -> None:
+        """Note purges that the index knows and the journal forgot, for its disk lied (ADR 0370).
+
+        What entries up to `entry_id` hold below, they held before: the door refuses it since.
+        """
+        known = {stream: purge.sn for stream, purge in self._kept().items()}
+        lost = [floor for floor in floors if floor.sn > known.get(floor.stream, 0)]
+        if lost:
+            self.begin(lost, entry_id)
+
     def watch(self, floors: Iterable[Floor]) -> None:
         """Leave what is below out of what is committed from now on, whenever it passed the door."""
         for stream, sn in floors:

@@ -180,6 +180,8 @@ class JournaledStorage:
         if journal is not None:
             drained = self.index.drained()
             journal.trim(drained)
+            if self.backlog.last_id > drained:
+                self._purges.remember(self.index.purges(), self.backlog.last_id)
             for entry in journal.replay():
                 if entry.entry_id > drained:
                     waiting = self._purges.without(entry)
@@ -226,10 +228,8 @@ class JournaledStorage:
             _log.warning(finding)
 
     def admit(self, batch: SampleBatch) -> SampleBatch:
-        """Return a batch without what can never be stored, before anybody is told that it is safe.
-
-        That is what the backend has no place for, which is reported, and wildcard updates beyond
-        their bound.
+        """Return a batch without what can never be stored, before anybody is told that it is safe:
+        what the backend has no place for, which is reported, and wildcard updates beyond a bound.
         """
         refused = self.backend.check(batch)
         if refused:
