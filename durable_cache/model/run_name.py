@@ -7,12 +7,12 @@ publishers write the name there, so that a sample says of which run it is wherev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 
 INCARNATION_DIGITS = 8
 """32 random bits: among the few runs of one source within an epoch, two alike are no event."""
@@ -20,6 +20,9 @@ _MARK = "d0c5e9b7a1f3642d"
 """Begins every such id: 64 bits that no other clock has, but once in 2^64."""
 _DIGITS = 32
 _SOURCE, _TIMESTAMP_ID = attrgetter("source"), attrgetter("timestamp_id")
+_HEX = frozenset("0123456789abcdef")
+_EPOCH_MAX = (1 << 29) - 1
+"""What a packed sequence has room for."""
 _EPOCH_DIGITS = _DIGITS - len(_MARK) - INCARNATION_DIGITS
 
 
@@ -38,14 +41,13 @@ class RunName(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def run_of_id(timestamp_id: str) -> RunName | None:
-    """Return the run that a timestamp's id names; None where it names none."""
+    """Return the run that a timestamp's id names; None where it names none that can be."""
     if len(timestamp_id) != _DIGITS or not timestamp_id.startswith(_MARK):
         return None
-    epoch, incarnation = (
-        timestamp_id[len(_MARK) : -INCARNATION_DIGITS],
-        timestamp_id[-INCARNATION_DIGITS:],
-    )
-    return RunName(int(epoch, 16), incarnation)
+    if not _HEX.issuperset(timestamp_id):
+        return None
+    epoch = int(timestamp_id[len(_MARK) : -INCARNATION_DIGITS], 16)
+    return RunName(epoch, timestamp_id[-INCARNATION_DIGITS:]) if 0 < epoch <= _EPOCH_MAX else None
 
 
 def run_of(sample: Sample) -> RunName | None:
@@ -72,9 +74,10 @@ def by_named_run(
     return [*parts.items()]
 
 
-def runs_of(samples: Iterable[Sample]) -> set[tuple[SourceId, RunName]]:
+def runs_of(batch: SampleBatch) -> set[tuple[SourceId, RunName]]:
     """Return the runs that samples name, each with its source."""
-    samples = [*samples]
-    pairs = set(zip(map(_SOURCE, samples), map(_TIMESTAMP_ID, samples), strict=True))
-    named = ((source, run_of_id(timestamp_id)) for source, timestamp_id in pairs)
-    return {(source, run) for source, run in named if run is not None}
+    named = {one: run for one in set(map(_TIMESTAMP_ID, batch)) if (run := run_of_id(one))}
+    if not named:
+        return set()
+    pairs = set(zip(map(_SOURCE, batch), map(_TIMESTAMP_ID, batch), strict=True))
+    return {(source, named[one]) for source, one in pairs if one in named}

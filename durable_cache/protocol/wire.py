@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -42,6 +43,7 @@ INCARNATIONS_MAX = 1000
 SN_LIMIT = (1 << 35) - 1
 PACKED_BYTES_MAX = 1 << 30
 SAMPLES_MAX = 1 << 20
+_CALLED = attrgetter("source", "epoch", "timestamp_id")
 _OWN = KeyExpression("@durable/**")
 _POSITIONS = KeyExpression("@durable/v1/*/consumers/**")
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -153,7 +155,7 @@ def with_own_names(
 
 def own_names(samples: Iterable[Sample]) -> set[Incarnation]:
     """Return which runs the epochs of these samples are, as they say themselves (ADR 0366)."""
-    named = ((one.source, one.epoch, run_of_id(one.timestamp_id)) for one in samples)
+    named = ((source, epoch, run_of_id(at)) for source, epoch, at in set(map(_CALLED, samples)))
     return {Incarnation(source, epoch, run.incarnation) for source, epoch, run in named if run}
 
 

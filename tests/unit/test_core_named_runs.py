@@ -5,13 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from durable_cache.errors import StorageUnavailable
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SampleBatch
+from durable_cache.model.selection import Cursor, Selection
 from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Arrived
+from durable_cache.storage.contract import Page
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
 from tests.unit.driven import DrivenCache
@@ -193,3 +196,21 @@ def test_what_waits_for_a_token_that_waits_itself_is_not_given_up() -> None:
     cache.wait(5)
     cache.answer_all()
     assert of_run(cache, ONE, 0) == {EPOCH + 2: RangeSet([(0, 2)])}
+
+
+def test_a_backend_that_cannot_be_read_as_it_starts_leaves_a_name_unknown() -> None:
+    class Away(MemoryStorage):
+        def read(self, selection: Selection, limit: int, cursor: Cursor | None = None) -> Page:
+            raise StorageUnavailable("away")
+
+    backend = Away()
+    before = DrivenCache(JournaledStorage(backend, None))
+    token(before, ONE, *RUNS[0])
+    before.take(named(0, 4))
+    store = JournaledStorage(backend, None)
+    store.index.rebuild(backend)
+    assert store.index.incarnations([ONE]) == []
+    cache = DrivenCache(store)
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 1, run=1))
+    assert [(ack.epoch, ack.runs) for ack in cache.acks] == [(EPOCH + 1, ((0, 1),))]

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.model.run_name import RunName, by_named_run, run_of_id, runs_of
-from durable_cache.model.sample import Sample, SourceId, is_zid
+from durable_cache.model.sample import Sample, SampleBatch, SourceId, is_zid
 
 SOURCE = SourceId("4f2a", 7)
 FIRST, SECOND = RunName(209_547_579, "0000000a"), RunName(209_547_580, "ffffffff")
-epochs = st.integers(min_value=0, max_value=(1 << 29) - 1)
+epochs = st.integers(min_value=1, max_value=(1 << 29) - 1)
 incarnations = st.integers(min_value=0, max_value=(1 << 32) - 1).map("{:08x}".format)
 
 
@@ -27,8 +27,16 @@ def test_an_id_names_the_run_that_it_was_made_of(epoch: int, incarnation: str) -
     assert len(run.timestamp_id) == 32
 
 
-@pytest.mark.parametrize("other", ["", "1", SOURCE.zid, "ab12" * 8, FIRST.timestamp_id[:-1]])
-def test_the_id_of_another_clock_names_none(other: str) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("", "1", SOURCE.zid, "ab12" * 8, FIRST.timestamp_id[:-1]),
+        RunName(0, "0000000a").timestamp_id,
+        RunName(1 << 29, "0000000a").timestamp_id,
+        FIRST.timestamp_id[:-1] + "_",
+    ],
+)
+def test_the_id_of_another_clock_or_of_no_run_names_none(other: str) -> None:
     assert run_of_id(other) is None
 
 
@@ -42,4 +50,4 @@ def test_samples_are_parted_by_the_run_they_name_in_their_order() -> None:
         (None, [3]),
     ]
     assert by_named_run(samples[:1]) == [(FIRST, samples[:1])]
-    assert runs_of(samples) == {(SOURCE, FIRST), (SOURCE, SECOND)}
+    assert runs_of(SampleBatch(samples)) == {(SOURCE, FIRST), (SOURCE, SECOND)}

@@ -6,6 +6,7 @@ from the first samples of its run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -15,6 +16,7 @@ from durable_cache.model.selection import Selection
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.contract import Storage
 
+_log = logging.getLogger(__name__)
 _RUNS_MAX = 1_000
 """So many reads of a backend a start may take; the names of further runs stay lost (ADR 0211)."""
 _SAMPLES = 16
@@ -22,9 +24,16 @@ _SAMPLES = 16
 
 
 def names_in(storage: Storage, runs: Iterable[tuple[SourceId, int]]) -> Iterator[Incarnation]:
-    """Yield what the stored samples of runs call them, where they do; raises StorageError."""
+    """Yield what the stored samples of runs call them, where they do.
+
+    Up to a read that fails, which is logged: a start does without the names of the others.
+    """
     for source, epoch in islice(runs, _RUNS_MAX):
-        page = storage.read(Selection(zid=source.zid, eid=source.eid, epoch=epoch), _SAMPLES)
+        try:
+            page = storage.read(Selection(zid=source.zid, eid=source.eid, epoch=epoch), _SAMPLES)
+        except Exception as error:  # whatever a plug-in raises
+            _log.warning("the names of runs stay unknown: %s", error)
+            return
         named = (run_of(sample) for sample in page.samples)
         run = next((run for run in named if run is not None), None)
         if run is not None:
