@@ -9,8 +9,8 @@ from durable_cache.protocol.subscriber.events import (
     DeliveryOptions,
     FetchFailed,
 )
-from tests.unit.subscriber_reader import FRESH, Reader, sample
-from tests.unit.test_subscriber_tails import NAME, appeared, reader_of
+from tests.unit.subscriber_reader import FRESH, OTHER, SOURCE, Reader, sample
+from tests.unit.test_subscriber_tails import NAME, appeared, gone, reader_of
 from tests.unit.test_subscriber_told import over, told
 
 
@@ -60,3 +60,16 @@ def test_who_read_history_for_long_first_asks_again_as_well() -> None:
     assert reader.wanted == [(1, 1000)]
     reader.answer(sample(1, FRESH))
     assert reader.story == [0, 1]
+
+
+def test_the_end_of_a_source_that_rests_is_asked_for_once_there_is_room() -> None:
+    """All that were followed waited for something as it was due (seed 156226)."""
+    reader = reader_of(options=DeliveryOptions(sources_max=1, gap_timeout_seconds=30))
+    gone(reader)
+    reader.live(sample(0, source=OTHER), sample(3, source=OTHER))
+    reader.wait(3)
+    assert {fetch.source for fetch in reader.fetches} == {OTHER}, "there is no room"
+    reader.answer(sample(1, source=OTHER), sample(2, source=OTHER))
+    reader.wait(20)
+    asked = [fetch for fetch in reader.fetches if fetch.source == SOURCE]
+    assert [(fetch.first, fetch.last) for fetch in asked] == [(1, 1000)]
