@@ -68,7 +68,7 @@ KINDS: Mapping[str, str] = {
     "sample doubled": "network",
     "sample late": "network",
     "sample lost": "network",
-    "sample of an earlier run lost": "pinned foreign",
+    "sample of an earlier run late": "pinned",
     "slow consumer drops": "slow consumer",
     "start failed": "medium",
     "subscriber joins": "join",

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import QOS_DEFAULT, Kind, Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.model.timestamp import ntp64_from_ns
@@ -197,8 +198,10 @@ class SimPublisher(Node):
         def arrive() -> None:
             if node.follows(sample.source, run):
                 node.arrived(sample)
-            else:
-                self.world.occur("sample of an earlier run lost")
+                return
+            self.world.occur("sample of an earlier run late")
+            if run_of(sample) is not None:
+                node.arrived(sample)
 
         self.network.carry(self.name, node.name, arrive)
 
@@ -488,8 +491,9 @@ class Listener(Node):
     def follows(self, source: SourceId, run: int) -> bool:
         """Tell whether no later run of a source was heard of yet.
 
-        Links keep the order of one publisher's samples across its restarts: a number of an earlier
-        run that came after the first of a later one could not be told from the later one's.
+        Where its samples do not name their run, links keep their order across its restarts: a
+        number of an earlier run that came after the first of a later one could not be told from the
+        later one's.
         """
         latest = self._runs.get(source, 0)
         self._runs[source] = max(latest, run)
