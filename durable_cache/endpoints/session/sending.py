@@ -5,6 +5,8 @@ What is the same for all of them is read once: each word with Zenoh costs as muc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import zenoh
 from zenoh import Publisher, Session, SourceInfo
 
@@ -20,12 +22,12 @@ class Outlet:
     """A publisher on its session; `encoding` is the one that it was declared with."""
 
     __slots__ = (
-        "_clock",
         "_run",
         "delete",
         "encoding",
         "entity",
         "locality",
+        "new_stamp",
         "put",
         "session",
     )
@@ -39,16 +41,16 @@ class Outlet:
         self.encoding = encoding
         self.locality = destination.locality
         self.entity = publisher.id
-        self._clock = session.new_timestamp
         self._run: zenoh.TimestampId | None = None
+        self.new_stamp: Callable[[], zenoh.Timestamp] = session.new_timestamp
+        """Returns a stamp of the session's hybrid logical clock."""
 
     def name(self, timestamp_id: str) -> None:
         """Let timestamps bear an id from now on."""
-        self._run = build_timestamp_id(timestamp_id)
-
-    def new_stamp(self) -> zenoh.Timestamp:
-        """Return a stamp of the session's hybrid logical clock."""
-        return self.named(self._clock())
+        run = self._run = build_timestamp_id(timestamp_id)
+        if run is not None:
+            clock, make = self.session.new_timestamp, zenoh.Timestamp
+            self.new_stamp = lambda: make(clock().get_time_as_ntp64(), run)
 
     def named(self, stamp: zenoh.Timestamp) -> zenoh.Timestamp:
         """Return a stamp of the same time that bears our id."""
