@@ -75,8 +75,9 @@ _OCCURS = {
 _FRESH_FRAMES = 3
 """As the shell of the real thing has it."""
 _HAND_SECONDS = 0.01
-_STREAMS_MAX = 1000
 """How long the pool takes for what is not urgent, at most; slow media add to it."""
+_STREAMS_MAX = 1000
+"""A simulated source has far fewer streams."""
 
 
 class Composition:

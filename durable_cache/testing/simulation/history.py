@@ -43,6 +43,7 @@ _LITTLE_ROOM_SECONDS = 350.0
 it lacks must be there after ten of them."""
 _QUIET_SECONDS = 20.0
 _AGAIN_SECONDS = 240.0
+"""Longer than caches wait before they ask for the last time for what nobody had (ADR 0364)."""
 _SPILL = 0.3
 _BACK_SECONDS = 60.0
 _ENGINE = EngineOptions(
