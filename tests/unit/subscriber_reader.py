@@ -42,6 +42,12 @@ def sample(
     return Sample(key, source, epoch, sn, b"%d" % sn, ntp64=ntp64)
 
 
+def moment_at(seconds: float) -> Moment:
+    """So long after the subscriber began."""
+    past_ns = round(seconds * SECOND)
+    return Moment(past_ns, BEGAN_NS + past_ns)
+
+
 class Reader:
     """Notes what a subscriber would see, and keeps the questions for the test to answer."""
 
@@ -66,8 +72,7 @@ class Reader:
 
     @property
     def now(self) -> Moment:
-        past_ns = round(self.seconds * SECOND)
-        return Moment(past_ns, BEGAN_NS + past_ns)
+        return moment_at(self.seconds)
 
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -108,7 +108,7 @@ def cache_comes_back(reader: Reader, *, strange: bool = False) -> None:
     """Have the only cache go and come back: what was published meanwhile is asked for."""
     reader.handle(AnswerersGone(reader.now))
     reader.seconds += 1
-    reader.handle(AnswererAppeared(reader.now, strange=strange, gone_ns=None))
+    reader.handle(AnswererAppeared(reader.now, strange=strange, gone=None))
     assert reader.asked
 
 

@@ -26,6 +26,7 @@ from tests.unit.subscriber_reader import (
     SECOND,
     SOURCE,
     Reader,
+    moment_at,
     sample,
 )
 
@@ -48,8 +49,9 @@ class Late(Reader):
         super().take(outputs)
 
     def appeared(self, *, strange: bool = True, gone_at: float | None = None) -> None:
-        gone_ns = None if gone_at is None else BEGAN_NS + round(gone_at * SECOND)
-        self.handle(AnswererAppeared(self.now, strange, gone_ns))
+        self.handle(
+            AnswererAppeared(self.now, strange, None if gone_at is None else moment_at(gone_at))
+        )
 
     def told(self, ntp64: int) -> None:
         self.handle(BeginningTold(self.probes.pop(0).question_id, ntp64, self.now))
@@ -170,6 +172,18 @@ def test_nothing_is_read_that_is_older_than_the_cut() -> None:
     (asked,) = reader.asked
     assert asked.since_ns is not None
     assert 10 < (BEGAN_NS + 40 * SECOND - asked.since_ns) / SECOND < 20
+
+
+def test_a_cache_that_was_away_when_history_was_read_is_asked_for_all_it_holds() -> None:
+    """It was seen before, and took no part (seed 146463)."""
+    reader = Late()
+    reader.handle(AnswererAppeared(reader.now, False, moment_at(-30.0)))
+    reader.told(FROM_THE_BEGINNING)
+    (asked,) = reader.asked
+    assert asked.since_ns == 0
+    reader.page([sample(sn, EPOCH) for sn in range(6)], names=NAMED)
+    reader.wait(1)
+    assert (SOURCE, 3) in [(fetch.source, fetch.first) for fetch in reader.fetches]
 
 
 def test_the_earliest_cut_counts_and_a_cache_that_was_never_seen_most() -> None:

@@ -16,7 +16,7 @@ from durable_cache.protocol.subscriber.events import (
     TimePassed,
 )
 from durable_cache.protocol.wire import Absence, AbsenceReason, Incarnation
-from tests.unit.subscriber_reader import BEGAN_NS, FRESH, SECOND, SOURCE, Reader, sample
+from tests.unit.subscriber_reader import FRESH, SOURCE, Reader, moment_at, sample
 
 FIRST, SECOND_RUN = FRESH, FRESH + 1
 NAMES = (Incarnation(SOURCE, FIRST, "0000000a"), Incarnation(SOURCE, SECOND_RUN, "0000000b"))
@@ -49,8 +49,7 @@ class Restarted(Reader):
 
     def appears(self, *, gone_at: float = 30.0, strange: bool = False) -> None:
         self.fetches.clear()
-        gone_ns = None if strange else BEGAN_NS + round(gone_at * SECOND)
-        self.handle(AnswererAppeared(self.now, strange, gone_ns))
+        self.handle(AnswererAppeared(self.now, strange, None if strange else moment_at(gone_at)))
         self.seconds += WAIT_SECONDS
         self.handle(TimePassed(self.now))
 
@@ -67,7 +66,7 @@ def test_the_next_run_goes_on_and_nobody_knows_what_is_missing_while_all_caches_
     reader.nobody_knows()
     assert reader.unsure == [0]
     reader = Restarted()
-    reader.handle(AnswererAppeared(reader.now, False, BEGAN_NS + 30 * SECOND))
+    reader.handle(AnswererAppeared(reader.now, False, moment_at(30.0)))
     reader.take_first_answer()
     reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
     assert reader.delivered == [0, 1, 2, 3, 0]
@@ -97,7 +96,7 @@ def test_what_a_cache_has_that_appears_before_the_run_has_ended_is_delivered_in_
     reader.wait(1)
     reader.take_first_answer()
     assert reader.of_the_first == [(3, 3)]
-    reader.handle(AnswererAppeared(reader.now, False, BEGAN_NS + 30 * SECOND))
+    reader.handle(AnswererAppeared(reader.now, False, moment_at(30.0)))
     reader.take_first_answer()
     reader.answer(names=NAMES)
     reader.wait(2)
@@ -143,7 +142,7 @@ def test_what_overtook_its_token_on_the_way_to_one_cache_is_not_of_the_run_befor
 def test_who_failed_until_the_next_run_went_on_is_asked_on() -> None:
     """A cache whose backend cannot be read for ten seconds has more of it (seed 108160)."""
     reader = Restarted()
-    reader.handle(AnswererAppeared(reader.now, False, BEGAN_NS + 30 * SECOND))
+    reader.handle(AnswererAppeared(reader.now, False, moment_at(30.0)))
     for _ in range(100):
         reader.take_first_answer()
         if reader.fetches and reader.delivered == [0, 1, 2]:

@@ -24,6 +24,7 @@ from tests.unit.subscriber_reader import (
     SOURCE,
     Reader,
     absent,
+    moment_at,
     sample,
 )
 
@@ -380,7 +381,7 @@ def test_a_number_that_is_next_is_of_the_run_whose_token_waits_for_history() -> 
     names = (Incarnation(SOURCE, FRESH, NAME),)
     reader.declared(FRESH, NAME)
     reader.page([])
-    reader.handle(AnswererAppeared(reader.now, gone_ns=BEGAN_NS))  # its tail is asked for
+    reader.handle(AnswererAppeared(reader.now, gone=moment_at(0.0)))  # its tail is asked for
     reader.wait(1)
     while reader.fetches:
         reader.answer(names=names)
@@ -451,7 +452,7 @@ def test_what_caches_removed_meanwhile_of_a_run_that_is_read_after_a_cut_is_miss
 
 def back(reader: Reader) -> None:
     """See a cache again whose token was away."""
-    reader.handle(AnswererAppeared(reader.now, gone_ns=BEGAN_NS))
+    reader.handle(AnswererAppeared(reader.now, gone=moment_at(0.0)))
 
 
 def test_a_run_that_is_seen_and_not_heard_is_asked_for_when_a_cache_is_in_reach_again() -> None:

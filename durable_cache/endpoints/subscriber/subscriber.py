@@ -61,6 +61,7 @@ from durable_cache.model.arguments import (
     check_number,
     read_timeout,
 )
+from durable_cache.model.clock import Moment
 from durable_cache.model.delivery import DeliveryMode
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, SourceId
@@ -218,7 +219,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._publishers_max = options.delivery.sources_max
         self._known_caches: set[str] = set()
         """The tokens of the caches in reach."""
-        self._met_caches: dict[str, int | None] = {}
+        self._met_caches: dict[str, Moment | None] = {}
         """When the token of each went, in Unix nanoseconds; None where it is there."""
         self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
         self._subscriber = declare_subscriber(
@@ -467,25 +468,24 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 continue
             if alive and key not in self._known_caches:
                 self._known_caches.add(key)
-                strange, gone_ns = self._meet(key)
-                yield AnswererAppeared(moment_now(), strange, gone_ns)
+                strange, gone = self._meet(key)
+                yield AnswererAppeared(moment_now(), strange, gone)
             elif not alive and key in self._known_caches:
                 self._known_caches.remove(key)
-                self._met_caches[key] = time.time_ns()
+                self._met_caches[key] = moment_now()
                 if not self._known_caches:
                     yield AnswerersGone(moment_now())
         for beat in take_heartbeats(self._heartbeats) if looks_around else ():
             source, last, first, stored_as = beat
             yield HeartbeatReceived(source, last, moment_now(), first, stored_as)
 
-    def _meet(self, key: str) -> tuple[bool, int | None]:
+    def _meet(self, key: str) -> tuple[bool, Moment | None]:
         """Tell whether the token of a cache was never seen, as far as is known, or when it went."""
-        strange = key not in self._met_caches
-        gone_ns = self._met_caches.pop(key, None)
+        strange, gone = key not in self._met_caches, self._met_caches.pop(key, None)
         self._met_caches[key] = None
         while len(self._met_caches) > _CACHES_MET_MAX:
             del self._met_caches[next(iter(self._met_caches))]
-        return strange, gone_ns
+        return strange, gone
 
     def _publishers_now(self) -> Iterator[Event]:
         """Yield which publishers show their token now, for an engine that begins anew."""

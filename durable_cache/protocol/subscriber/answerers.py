@@ -13,6 +13,8 @@ with the cut (ADR 0185).
 Of runs that ended while a cache was away it asks for what that cache has (ADR 0348). While all are
 away nobody in reach knows where a run ended.
 
+A cache that was away when history was read is asked as one that was never seen (ADR 0371).
+
 It asks at once, and again `token_wait_seconds` later, for a router behind a link that healed knows
 the token of a cache before it knows how to ask it.
 """
@@ -20,6 +22,7 @@ the token of a cache before it knows how to ask it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import SourceId
@@ -70,13 +73,15 @@ class Answerers:
         """When to ask: at most two times."""
         self._question: int | None = None
         self._strange = False
-        """One of those that appeared was never seen before."""
+        """One of those that appeared took no part when history was read."""
         self._cut_ns: int | None = None
         """Unix time of the earliest cut behind which one of the others was."""
 
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask what nobody answered before; of one that was out of reach, what it alone holds."""
-        now_ns, was_away = event.now.monotonic_ns, event.strange or event.gone_ns is not None
+        if event.gone is not None and event.gone.monotonic_ns <= self._history.read_ns:
+            event = replace(event, strange=True)  # history was read without it
+        now_ns, was_away = event.now.monotonic_ns, event.strange or event.gone is not None
         self._away = False
         self._tails.answerer_appeared(now_ns, was_away=was_away)
         self.ends.appeared(event)
@@ -114,8 +119,8 @@ class Answerers:
     def _note_cut(self, event: AnswererAppeared) -> None:
         """Remember how far back what it alone holds may go."""
         self._strange |= event.strange
-        if event.gone_ns is not None:
-            cut_ns = max(0, event.gone_ns - UNNOTICED_NS)
+        if event.gone is not None:
+            cut_ns = max(0, event.gone.unix_ns - UNNOTICED_NS)
             self._cut_ns = cut_ns if self._cut_ns is None else min(cut_ns, self._cut_ns)
 
     def wake_times(self) -> list[int]:

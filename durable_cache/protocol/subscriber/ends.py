@@ -90,9 +90,9 @@ class Ends:
 
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask for what ended while a cache was away, as soon as routers know how to ask it."""
-        now_ns, gone_ns = event.now.monotonic_ns, event.gone_ns
+        now_ns, gone = event.now.monotonic_ns, event.gone
         for key, end in self._ends.items():
-            was_away = gone_ns is not None and end.ended_ns >= gone_ns - UNNOTICED_NS
+            was_away = gone is not None and end.ended_ns >= gone.unix_ns - UNNOTICED_NS
             if end.owed or event.strange or was_away:
                 wait_ns = round(self._options.token_wait_seconds * _SECOND_NS)
                 self._ask_at(key, end, now_ns + wait_ns)

@@ -190,8 +190,8 @@ class AnswererAppeared:
     now: Moment
     strange: bool = False
     """It was never seen before: nothing that it alone holds was in reach so far."""
-    gone_ns: int | None = None
-    """Unix time at which its token had gone, where it had: the cache ended, or was cut off."""
+    gone: Moment | None = None
+    """When its token had gone, where it had: the cache ended, or was cut off."""
 
 
 @dataclass(frozen=True, slots=True)

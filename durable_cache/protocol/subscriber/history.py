@@ -108,6 +108,7 @@ class History:
         self.complete = self._done = not wanted
         """All that is wanted was read whole, once; so was what was asked for last."""
         self.began_ns = 1 << 62  # when its owner came, as Unix time
+        self.read_ns = -1  # when all was read whole last, as monotonic time
         self._since_ns: int | None = None
         self._ours_ns: int | None = None
         """Of runs that were not followed, what caches removed is a loss from then on; None: it is
@@ -593,4 +594,6 @@ class History:
         self.active = False
         self._done = not self._lacking
         self.complete |= self._done
+        if self._done and self._since_ns is None:
+            self.read_ns = now_ns
         self._due_ns = now_ns + _LATER_NS if self.in_reach and self._lacking else None

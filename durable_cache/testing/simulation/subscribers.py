@@ -101,7 +101,7 @@ class SimSubscriber(Listener):
         self._wake_ns: int | None = None
         self._in_reach: set[Token] = set()
         """The tokens of caches."""
-        self._met: dict[str, int | None] = {}
+        self._met: dict[str, Moment | None] = {}
         """The caches that were in reach at some time."""
         self._too_large: dict[tuple[SourceId, int], RangeSet] = {}
         """Numbers of which an answer said that they are too large, as they were asked for."""
@@ -165,14 +165,14 @@ class SimSubscriber(Listener):
             if alive:
                 self._in_reach.add(token)
                 strange = token.owner not in self._met
-                gone_ns = self._met.get(token.owner)
+                gone = self._met.get(token.owner)
                 self._met[token.owner] = None
-                self._say(_Said.CACHES, lambda: AnswererAppeared(self._now, strange, gone_ns))
+                self._say(_Said.CACHES, lambda: AnswererAppeared(self._now, strange, gone))
             elif self._in_reach == {token}:
                 self._say(_Said.CACHES, lambda: AnswerersGone(self._now))
             if not alive:
                 self._in_reach.discard(token)
-                self._met[token.owner] = self._now.unix_ns
+                self._met[token.owner] = self._now
         elif isinstance(value, PublisherToken) and value.key_expr.intersects(self.key_expr):
             if alive:
                 self.follows(value.source, value.run)
