@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durable_cache.errors import StorageUnavailable
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Skip, SourceId, Stream
@@ -19,10 +20,11 @@ from durable_cache.protocol.wire import ABSENCES_MAX, AbsenceReason
 from durable_cache.storage.contract import Floor, Retention
 from durable_cache.storage.journaled.absences import HeldStream, absences
 from durable_cache.storage.journaled.index import StreamIndex
-from durable_cache.storage.journaled.storage import JournaledStorage
+from durable_cache.storage.journaled.storage import JournaledStorage, JournalOptions
 from durable_cache.storage.plugins import open_storage
 
 SOURCE = SourceId("ab", 1)
+OTHERS = SourceId("cd", 1)
 OTHER, TRIMMED, SKIPPED = AbsenceReason
 
 
@@ -110,6 +112,28 @@ def test_other_keys_numbers_are_said_on_their_way_and_in_the_backend(tmp_path: P
     assert told(store, asked("b")) == [(3, 0, 5, OTHER)]
     assert told(store, asked(first=2, last=4)) == [(3, 2, 2, OTHER), (3, 4, 4, OTHER)]
     assert told(store, asked(first=6, last=9)) == []
+    store.close()
+
+
+def test_what_was_purged_on_its_way_is_no_other_keys_where_the_index_takes_nothing(
+    tmp_path: Path,
+) -> None:
+    """Its numbers are known, no stream has them, and the index has no floor (seed 4159)."""
+    few = JournalOptions(tail_bytes_max=1)
+    url = {"url": f"sqlite:///{tmp_path}/one.db"}
+    store = JournaledStorage(open_storage("sql", "one", url), tmp_path / "state", options=few)
+    store.commit(batch("a/1", 0))
+    assert store.drain_all(10)
+    for sn in (1, 2, 3):
+        store.commit(batch("a/1", sn))
+    assert told(store, asked("a/2")) == [(3, 0, 3, OTHER)]
+    with store.index._lock:
+        assert store.index._db is not None
+        store.index._db.execute("PRAGMA query_only = 1")
+    with pytest.raises(StorageUnavailable):
+        store.purge([Floor(Stream("a/1", SOURCE, 3), 3), Floor(Stream("a/1", OTHERS, 3), 4)])
+    assert told(store, asked("a/1")) == [(3, 1, 2, TRIMMED)]
+    assert {reason for _, _, _, reason in told(store, asked("**"))} == {TRIMMED}
     store.close()
 
 

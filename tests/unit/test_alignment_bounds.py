@@ -93,3 +93,17 @@ def test_who_has_what_a_peer_ahead_announced_last_does_not_compare_what_was_befo
     newest = Root("peer", "1", view.name, 14, same, view.tree.root.content, 0, 0, True)
     peer.announced(newest, 0, AlignerOptions())
     assert not any(peer.unequal(lane, 11) for lane in Lane)
+
+
+def test_a_peer_whose_clock_was_set_back_is_heard_at_once() -> None:
+    """Its ledger counts anew from a slot that is over; it took minutes or hours (seed 164551)."""
+    peer, view = behind()
+    same = view.tree.root.knowledge.to_bytes(16, "little")
+    equal = Root("peer", "1", view.name, 1000, same, view.tree.root.content, 0, 0, True)
+    peer.announced(equal, 0, AlignerOptions())
+    peer.announced(root(view.name, slot=999), 0, AlignerOptions())
+    assert not peer.unequal(Lane.KNOWLEDGE, 1000), "the other overtook it on the way"
+    peer.announced(root(view.name, slot=700), 0, AlignerOptions())
+    assert peer.unequal(Lane.KNOWLEDGE, 1000)
+    peer.announced(root(view.name, slot=701), 0, AlignerOptions())
+    assert [announced.root.slot for announced in peer.roots[view.name]] == [701]

@@ -83,6 +83,36 @@ def test_what_is_here_under_another_name_shows_which_run_a_name_means_there() ->
     assert acknowledged(cache, ONE) == RangeSet([(0, 3)])
 
 
+def test_two_numbers_show_that_two_names_here_are_one_run_and_then_more_are_asked_for() -> None:
+    """There may be room for few of what others give (seed 23175)."""
+    cache, name = that_heard(earlier(6, 9))
+    given(cache, earlier(0, 5), name - 2)  # one may be the rest of the other: nobody answers
+    cache.effects.clear()
+    cache.wait(60)
+    given(cache, earlier(0, 2), name)
+    (inquiry,) = cache.inquiries()
+    assert (inquiry.first, inquiry.last) == (5, 6)
+    cache.effects.clear()
+    cache.wait(60)
+    given(cache, earlier(0, 2), name)
+    (inquiry,) = cache.inquiries()
+    assert (inquiry.first, inquiry.last) == (0, 6)
+    given(cache, earlier(5, 6), name)
+    cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, EARLIER) == {name: RangeSet([(0, 9)])}
+
+
+def test_so_they_do_where_what_is_pulled_lies_above() -> None:
+    cache, name = that_heard(earlier(0, 3))
+    given(cache, earlier(6, 9), name + 2)
+    cache.effects.clear()
+    cache.wait(60)
+    given(cache, earlier(7, 8), name)
+    (inquiry,) = cache.inquiries()
+    assert (inquiry.first, inquiry.last) == (3, 6)
+
+
 def test_a_name_that_a_run_left_is_free_for_the_run_that_others_call_so() -> None:
     """Though what the first run had was purged, so that only its time tells them apart."""
     cache, name = that_moved_its_run()

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from durable_cache.errors import StorageUnavailable
-from durable_cache.model.ranges import RangeSet
+from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
-from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
+from durable_cache.protocol.cache.events import BatchRefused, EngineOptions, Origin, TokenGone
 from durable_cache.protocol.wire import Incarnation
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Arrived
@@ -67,6 +67,26 @@ def test_it_waits_for_no_token_and_for_no_look_up_of_another_run() -> None:
     cache.take(named(4, 4))
     assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(0, 4)])}
     assert not cache.core.doubtful
+
+
+def test_what_was_refused_behind_a_look_up_is_of_the_run_before_a_token() -> None:
+    """The token waits for no look-up of what names its run (seed 7157)."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 4))
+    cache.reads = False
+    cache.take(named(4, 4))
+    cache.give(BatchRefused(((ONE, SnRange(30, 31)),), cache.now))
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 2, run=1))
+    cache.reads = True
+    cache.answer_all()
+    assert of_run(cache, ONE, 1) == {EPOCH + 1: RangeSet([(0, 2)])}
+    answer_fetches(cache)
+    cache.wait(200)
+    missed = RangeSet((miss.first, miss.last) for miss in cache.misses if miss.epoch == EPOCH)
+    assert missed == RangeSet([(5, 31)])
+    assert not [miss for miss in cache.misses if miss.epoch != EPOCH]
 
 
 def test_a_repeat_is_looked_up_and_begins_nothing() -> None:

@@ -218,15 +218,21 @@ def test_a_cache_that_was_never_seen_is_asked_also_where_all_others_were_away() 
     assert reader.story == [0, 1, 2, 0, 1]
 
 
-def test_what_was_removed_of_a_run_that_began_before_us_is_no_loss() -> None:
+@pytest.mark.parametrize("since", [True, False], ids=["after", "before"])
+def test_what_was_removed_of_a_run_that_began_before_us_is_a_loss_where_we_were_there(
+    since: bool,
+) -> None:
+    """The link to its publisher was cut (seed 34422)."""
     reader = Late()
     reader.appeared()
     reader.told(FROM_THE_BEGINNING)
     names = (Incarnation(OTHER, EPOCH, NAME),)
-    reader.page([sample(sn, EPOCH, at=sn, source=OTHER) for sn in (7, 9)], names=names)
+    began = 0 if since else -20
+    page = [sample(sn, EPOCH, at=began + sn, source=OTHER) for sn in (7, 9)]
+    reader.page(page, names=names)
     assert reader.wanted == [(8, 8)], "it may be held somewhere else"
     reader.answer(absent=(Absence(OTHER, EPOCH, 8, 8, AbsenceReason.TRIMMED),), names=names)
-    assert reader.story[3:] == [7, 9]
+    assert reader.story[3:] == ([7, (8, 8), 9] if since else [7, 9])
 
 
 @pytest.mark.parametrize(

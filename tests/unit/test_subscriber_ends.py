@@ -262,3 +262,60 @@ def test_nothing_is_asked_where_nothing_is_recovered() -> None:
     reader = Restarted(DeliveryOptions(recovery=False))
     reader.appears()
     assert reader.fetches == []
+
+
+def test_the_end_of_a_run_is_looked_for_though_a_hole_before_it_took_all_its_time() -> None:
+    """The next run began when the gap was open for long (seed 3859)."""
+    timeout_seconds = DeliveryOptions().gap_timeout_seconds
+    reader = Reader()
+    reader.declared(FIRST, "0000000a")
+    reader.live(*(sample(sn) for sn in (0, 1, 2, 4)))
+    reader.seconds = timeout_seconds - 1
+    reader.declared(SECOND_RUN, "0000000b")
+    reader.live(sample(0, at=30.0))
+    reader.answer(names=NAMES, whole=False)
+    reader.seconds = timeout_seconds
+    reader.handle(TimePassed(reader.now))
+    assert [(miss.first, miss.last) for miss in reader.missed] == [(3, 3)]
+    assert reader.delivered == [0, 1, 2, 4]
+    assert reader.wanted == [(5, None)]
+    reader.answer(sample(5), names=NAMES)
+    assert reader.delivered == [0, 1, 2, 4, 5, 0]
+
+
+def test_an_end_that_nobody_tells_is_given_up_in_its_time() -> None:
+    timeout_seconds = DeliveryOptions().gap_timeout_seconds
+    reader = Reader()
+    reader.declared(FIRST, "0000000a")
+    reader.live(*(sample(sn) for sn in (0, 1, 2, 4)))
+    reader.seconds = 1.0
+    reader.declared(SECOND_RUN, "0000000b")
+    reader.live(sample(0, at=30.0))
+    for _ in range(500):
+        if reader.delivered[-1] == 0 or reader.seconds > 4 * timeout_seconds:
+            break
+        if reader.fetches:
+            reader.answer(names=NAMES, whole=False)
+        else:
+            reader.wait(1.0)
+    assert reader.delivered == [0, 1, 2, 4, 0]
+    assert timeout_seconds < reader.seconds < 3 * timeout_seconds
+
+
+def test_a_cache_that_appears_is_asked_for_the_end_of_a_run_that_history_went_past() -> None:
+    """Nobody followed it live, and what that cache has of it comes too late (seed 28289)."""
+    reader = Reader(history=True)
+    reader.declared(SECOND_RUN, "0000000b")
+    first = [sample(sn, FIRST) for sn in range(3)]
+    second = [sample(sn, SECOND_RUN, at=30.0) for sn in range(2)]
+    reader.page([*first, *second], names=NAMES)
+    while reader.fetches:
+        reader.answer(names=NAMES)
+    assert reader.delivered == [0, 1, 2, 0, 1]
+    reader.seconds = 60.0
+    reader.handle(AnswererAppeared(reader.now, strange=True))
+    reader.wait(WAIT_SECONDS)
+    assert [fetch.first for fetch in reader.fetches if fetch.epoch == FIRST] == [3]
+    reader.fetches = [fetch for fetch in reader.fetches if fetch.epoch == FIRST]
+    reader.answer(sample(3, FIRST), names=NAMES)
+    assert [(miss.epoch, miss.first, miss.last) for miss in reader.missed] == [(FIRST, 3, 3)]

@@ -100,3 +100,17 @@ def test_a_run_between_two_of_one_frame_is_neither() -> None:
     assert reader.story[8:] == [(2, 5)]
     reader.live(sample(4, at=9))
     assert reader.story[9:] == [4]
+
+
+def test_the_rest_of_a_run_holds_nothing_of_before_the_wrap() -> None:
+    """A publisher's own cache has both without a name, and is asked for all from one on (11850)."""
+    reader = Reader(history=True, newest=3)
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([sample(sn, at=60.0) for sn in (64, 65, 66)])
+    reader.page([sample(sn, at=61.0) for sn in (68, 69, 70)])
+    assert reader.wanted == [(67, None)]
+    before = [sample(sn, at=10.0) for sn in (LAST - 1, LAST)]
+    reader.answer(*(sample(sn, at=61.0) for sn in range(67, 72)), *before)
+    reader.wait(1)
+    assert reader.delivered == [*range(64, 72)]
+    assert not reader.missed

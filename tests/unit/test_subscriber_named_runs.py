@@ -131,3 +131,34 @@ def test_too_late_of_a_run_of_which_nothing_came_is_reported_by_itself() -> None
     reader.live(*named(SECOND, 0, at=20))
     reader.live(*named(FIRST, 99))
     assert reader.story == [0, (99, 99)]
+
+
+def came_as_a_run_began() -> Reader:
+    """Two tokens are there when it comes, by which neither began in its sight; the first goes."""
+    reader = Reader(history=True)
+    later = RunName(EPOCH + 3, "0000000d")
+    reader.live(*named(later, 0, at=20), *named(LOWER, 8, at=10))
+    reader.declared(*LOWER)
+    reader.declared(*later)
+    reader.handle(TokenGone(SOURCE, LOWER.incarnation, reader.now))
+    reader.live(*named(LOWER, 7, at=10), *named(later, 1, at=20))
+    return reader
+
+
+def test_what_waits_of_a_run_whose_token_went_beside_the_next_goes_first() -> None:
+    """It was taken for one that began behind that, at number 0 (seed 3696)."""
+    reader = came_as_a_run_began()
+    reader.page([])
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == [7, 8, 0, 1]
+
+
+def test_where_history_brought_the_next_one_it_is_reported() -> None:
+    reader = came_as_a_run_began()
+    names = (Incarnation(SOURCE, EPOCH + 3, "0000000d"),)
+    later = RunName(EPOCH + 3, "0000000d")
+    reader.page(named(later, 0, 1, 2, at=20, epoch=EPOCH + 3), names=names)
+    assert reader.story == [0, 1, 2, (7, 8)]
+    reader.live(*named(later, 3, at=20))
+    assert reader.story[4:] == [3]

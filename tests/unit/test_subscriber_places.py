@@ -211,6 +211,24 @@ def test_what_found_no_room_is_nothing_of_a_run_that_history_brought_behind_it()
     assert not reader.engine.gaps_open
 
 
+def test_nor_of_a_run_whose_token_alone_came_behind_it() -> None:
+    """A repeat of the run before was taken for a number of the next (seed 22281)."""
+    options = DeliveryOptions(pending_samples_max=1, sources_max=1)
+    reader = Reader(options, history=True)
+    reader.live(sample(0, source=OTHER))
+    reader.live(sample(1, at=20), sample(2, at=21))
+    reader.live(sample(3, source=SourceId("ef", 1)))
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"),)
+    reader.page([sample(sn, EPOCH, at=19 + sn) for sn in range(3)], names=names)
+    while reader.seconds < 100:
+        while reader.fetches:
+            reader.answer(names=names)
+        reader.wait(20)
+    assert of_each(reader, [SOURCE]) == [[0, 1, 2]]
+    assert not [one for one in reader.missed if one.source == SOURCE]
+
+
 def test_what_waited_for_room_when_a_token_went_is_not_of_the_next_run() -> None:
     """It waited for the next token and was given as of that run, or was lost (seed 9004)."""
     reader = Reader(DeliveryOptions(sources_max=1))

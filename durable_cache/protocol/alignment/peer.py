@@ -181,8 +181,12 @@ class Peer:
         since_ns, since_slot = now_ns, root.slot
         if said:
             before = said[-1]
-            if before.root.slot > root.slot:
+            if before.root.slot - root.slot > options.ring_max:
+                said.clear()  # its clock was set back, and its ledger began to count anew
+            elif before.root.slot > root.slot:
                 return
+        if said:
+            before = said[-1]
             if before.root.knowledge == root.knowledge:
                 since_ns = before.since_ns
                 if before.root.content == root.content:

@@ -298,25 +298,37 @@ class Agreement:
                 if proven:
                     self._differ(pair)
             elif same or own:
-                sought = other.window.held
-                if not proven:
-                    sought = yield from self._with_proof(known, epoch, sought)
-                self._inquire(pair, sought, in_common=same is True and proven)
+                if proven:
+                    self._inquire(pair, other.window.held, in_common=same is True)
+                else:
+                    yield from self._seek_proof(known, pair, epoch, other.window.held)
             elif (yield from adjoin(known, epoch, other.epoch, samples)):
                 self._inquire(pair, together(known, pair[1:], samples), in_common=False)
             else:  # what retention removed here lies between, or before
                 self.inquiries.overlap(pair)
 
-    def _with_proof(self, known: KnownSource, epoch: int, held: RangeSet) -> Conversation[RangeSet]:
-        """Return numbers of a run, and the nearest of those that are here by an epoch.
+    def _seek_proof(
+        self, known: KnownSource, pair: Pair, epoch: int, held: RangeSet
+    ) -> Conversation[None]:
+        """Ask for numbers of a run, and for the nearest of those that are here by an epoch.
 
-        Who gives both by that epoch means one run by it, and the same one as this cache.
+        Who gives both by that epoch means one run by it, and the same one as this cache. At first
+        as few as there are, for there may be room for few (ADR 0380).
         """
-        sought, first = held.copy(), held.first or 0
-        above = Numbers(known.source, epoch, first, _SN_END, 1)
-        for sample in (yield from answer_of(above, NumbersFound)).samples:
-            sought.add(sample.sn, sample.sn)
-        return sought
+        first, sns = held.first or 0, self.inquiries.to_prove(pair)
+        above = yield from answer_of(Numbers(pair[0], epoch, first, _SN_END, 1), NumbersFound)
+        ours = known.numberings[epoch].window.held.clip(0, first).last
+        sought = held.copy()
+        if above.samples:
+            meets = above.samples[0].sn
+            last = held.clip(0, meets).last or 0
+            sought = held.clip(max(0, last - sns + 1), last)
+            sought.add(meets, meets)
+        elif ours is not None:
+            sought = held.clip(first, first + sns - 1)
+            sought.add(ours, ours)
+        if self._inquire(pair, sought, in_common=False):
+            self.inquiries.proves(pair, sns)
 
     def _twins(
         self, known: KnownSource, ours: Numbering, samples: list[Sample]
@@ -535,11 +547,12 @@ class Agreement:
         _put(self._waited_for, source, True)
         self._hold_back(source, _NAMED_SECONDS)
 
-    def _inquire(self, pair: Pair, held: RangeSet, *, in_common: bool) -> None:
+    def _inquire(self, pair: Pair, held: RangeSet, *, in_common: bool) -> bool:
         """Ask others for what is here under the other name; what is without waits for the end."""
         asked_anew = self.inquiries.ask(pair, held, self._now, in_common=in_common)
         if asked_anew and EPOCH_UNKNOWN in pair:
             self._hold_back(pair[0], HELD_BACK_SECONDS)
+        return asked_anew
 
     def _same_here(self, known: KnownSource, one: int, two: int) -> Conversation[bool | None]:
         """Tell whether what is here already under both is the same; None: nothing is."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from durable_cache.model.clock import Moment
-from durable_cache.model.ranges import SnRange
+from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, sn_distance
 from durable_cache.model.window import Verdict
+from durable_cache.protocol.cache.doubts import Doubt
 from durable_cache.protocol.cache.events import EngineOptions, HeartbeatReceived, Output
 from durable_cache.protocol.cache.gaps import Gap, Gaps
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
@@ -36,6 +37,14 @@ class Awaited:
         window.expect(last)
         self.numbers(known.source, numbering, start, last, now)
         return []
+
+    def doubted(self, known: KnownSource, doubt: Doubt, now: Moment) -> list[Output]:
+        """Await what found no room behind a look-up as of the run that is live now.
+
+        One that begins before it is answered is not theirs: so it is done before, too (ADR 0375).
+        """
+        refused, doubt.refused = doubt.refused, RangeSet()
+        return [output for run in refused for output in self.refused(known, run, now)]
 
     def numbers(
         self, source: SourceId, numbering: Numbering, first: int, last: int, now: Moment

@@ -486,8 +486,7 @@ class CacheEngine:
         if next_doubt is not None:
             next_doubt.refused.update(doubt.refused)
         else:
-            for run in doubt.refused:
-                outputs += self._awaited.refused(known, run, now)
+            outputs += self._awaited.doubted(known, doubt, now)
         return outputs
 
     def _judge(self, numbering: Numbering, found: Found) -> list[Output]:
@@ -547,6 +546,8 @@ class CacheEngine:
             fresh = fresh or epoch != event.epoch
         if numbering.epoch < known.current and not known.only_others_named_live:
             return outputs
+        if known.doubt is not None and known.live is not numbering:
+            outputs += self._awaited.doubted(known, known.doubt, event.now)
         known.current = numbering.epoch
         numbering.declared = True
         if fresh:

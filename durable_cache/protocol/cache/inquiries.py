@@ -47,6 +47,8 @@ class Asked:
     """Nothing of what others gave since was put off: what did not come, nobody has."""
     overlap: bool = False
     """What others gave shows that neither is the rest of the other."""
+    proof_sns: int = 0
+    """How many numbers of one, next to the other, were asked for last to prove them to be one."""
     again: int = _ASKED_AGAIN_MAX
     """How often it is asked once more where an answer failed."""
 
@@ -87,13 +89,24 @@ class Inquiries:
         inquiry = Inquiry(next(self._ids), pair[0], first, last)
         pause = HELD_BACK_SECONDS if before is None else 2 * before.pause
         pause = min(pause, _PAUSE_SECONDS_MAX)
-        self._of[pair] = Asked(inquiry, now_seconds + pause, in_common, pause)
+        self._of[pair] = asked = Asked(inquiry, now_seconds + pause, in_common, pause)
+        asked.proof_sns = 0 if before is None else before.proof_sns
         self._under_way[inquiry.inquiry_id] = pair
         for memory in (self._of, self._under_way):
             while len(memory) > _REMEMBERED_MAX:
                 memory.popitem(last=False)
         self._new.append(inquiry)
         return True
+
+    def to_prove(self, pair: Pair) -> int:
+        """Return for how many numbers to ask to prove a pair to be one: for more each time."""
+        asked = self._of.get(pair)
+        return min(10 * asked.proof_sns, COMPARED_MAX) or 1 if asked is not None else 1
+
+    def proves(self, pair: Pair, sns: int) -> None:
+        """Note for how many numbers is asked to prove a pair to be one."""
+        if pair in self._of:
+            self._of[pair].proof_sns = sns
 
     def about(self, inquiry_id: int) -> SourceId | None:
         """Return which source an inquiry is about; None where it was forgotten."""

@@ -56,6 +56,7 @@ from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_others, of_run
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Crowd, Sources
+from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.too_large import TooLarge, in_place, whole_answer
@@ -477,16 +478,7 @@ class SubscriberEngine:
         if history.active:
             return
         for (source, epoch), reading in history.take_readings():
-            followed = self._sources.follow(source) or self._sources.look(source)
-            if reading.late and followed.is_past(epoch):
-                continue
-            name = history.names.of((source, epoch))
-            numbering = followed.resume(epoch, name, history.names.called)
-            numbering.go_on_behind(reading, epoch, followed.ended)
-            if source in self._sources.followed:
-                self._settle(followed, now)
-            else:
-                self._sources.rest(followed)
+            self._go_on_behind(source, epoch, reading, now)
         for one in self._held.take(self._sources, self._which_run.too_late, history.reading):
             if isinstance(one, Declared):
                 self._declared(one, waited=True)
@@ -496,6 +488,21 @@ class SubscriberEngine:
                 self._take(one, now)
         for followed in self._crowd.passed_by(self._sources, self._outputs):
             self._settle(followed, now)
+
+    def _go_on_behind(self, source: SourceId, epoch: int, reading: Reading, now: Moment) -> None:
+        """Follow a run that history read, from where it stands; the one before has ended."""
+        followed = self._sources.follow(source) or self._sources.look(source)
+        if reading.late and followed.is_past(epoch):
+            return
+        names, before = self._history.names, followed.ended
+        numbering = followed.resume(epoch, names.of((source, epoch)), names.called)
+        numbering.go_on_behind(reading, epoch, followed.ended)
+        if followed.ended is not None and followed.ended is not before:
+            self._answerers.ended(followed.ended, now)
+        if source in self._sources.followed:
+            self._settle(followed, now)
+        else:
+            self._sources.rest(followed)
 
     # Time and bounds
 

@@ -475,13 +475,13 @@ class Numbering:
         self.advance(outputs, now_ns)
 
     def give_up_first(self, outputs: Outputs, now_ns: int) -> None:
-        """Report the lowest hole, and those asked for with it; deliver what follows."""
+        """Report the lowest hole, and those asked for with it; the end has its time (ADR 0376)."""
         last = self.asked_to
         if self.dropped_from is not None:
             last = min(last, self.dropped_from - 1)
         self.dropped_from = None
-        self.end_given_up |= self.ending and not self.end_known
-        self.end_known = self.ending
+        if self.ending and not self.end_known and (self.next_sn or 0) > self.top:
+            self.end_given_up = self.end_known = True
         self.due_ns = now_ns
         self.give_up(outputs, max(last, self.next_sn or 0), now_ns)
 

@@ -534,9 +534,7 @@ class History:
     def _fill(self, key: Key, group: Group, answer: Answer) -> None:
         name = self.names.of(key)
         others: set[Key] = set() if name else self._twins.names(key) | {group.given_as or key}
-        of_us = self._ours_ns is None or group.reading.began is not None
-        of_us |= group.began_since(self.began_ns)
-        if group.fill(answer, Called(key, name, others), self.began_ns if of_us else None):
+        if group.fill(answer, Called(key, name, others), self.began_ns):
             self._in_order = None
 
     def _deliver(self, now_ns: int) -> None:

@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from durable_cache.model.newest import newest_per_key
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, WRAP_GAP
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import RESTART_NTP64
@@ -93,21 +93,14 @@ class Group:
             return self.until_ntp64 - 1
         return newest + RESTART_NTP64
 
-    def began_since(self, came_ns: int) -> bool:
-        """Tell whether the first number of all is here, published since we came, a Unix time."""
-        first = min(self.samples, key=_SN, default=None)
-        return first is not None and first.sn == 0 and first.ntp64 >= ntp64_from_ns(came_ns)
+    def is_ours(self, sn: int, came_ns: int) -> bool:
+        """Tell whether a number that somebody removed was published since we came, a Unix time.
 
-    def is_ours(self, sn: int, began_ns: int | None) -> bool:
-        """Tell whether a number that somebody removed was published since we came.
-
-        So it was where an earlier number was; `began_ns` is when we came, as Unix time, or None
-        where nothing was given of a run that a cache brings that was out of reach (ADR 0187).
+        So it was where an earlier number was.
         """
         before = max((one for one in self.samples if one.sn < sn), key=_SN, default=None)
         newest_ntp64 = self.reading.newest_ntp64 if before is None else before.ntp64
-        since = began_ns is not None and newest_ntp64 >= ntp64_from_ns(began_ns)
-        return self.reading.resumed or since
+        return self.reading.resumed or newest_ntp64 >= ntp64_from_ns(came_ns)
 
     def seek_end(self, next_run: Key, until_ntp64: int, *, wraps: bool) -> None:
         """Miss what follows the last sample: up to the wrap, else as far as anybody says."""
@@ -147,10 +140,10 @@ class Group:
         if end < _LAST_SN:
             self.missing.remove(end + 1, _LAST_SN)
 
-    def fill(self, answer: Answer, run: Called, came_ns: int | None) -> bool:
+    def fill(self, answer: Answer, run: Called, came_ns: int) -> bool:
         """Take what was said about its missing numbers; tells whether samples were.
 
-        `came_ns` is when we came, as for `is_ours`: what caches removed since then is a loss.
+        `came_ns` is when we came, as Unix time: what caches removed since then is a loss.
         """
         self.whole &= answer.whole
         heard = self.whole and answer.cut_after is None
@@ -162,7 +155,8 @@ class Group:
             called = run.by(part)
             for sample in part.samples:
                 known = (sample.source, sample.epoch) in called
-                if not known or sample.sn not in self.missing:
+                wraps = sample.sn - self.reading.next_sn > WRAP_GAP  # it is of before (ADR 0378)
+                if not known or wraps or sample.sn not in self.missing:
                     continue
                 # A publisher's own cache names no run: what is later is of the one it has now.
                 if not sample.epoch and not sample.stamped and sample.ntp64 > latest_ntp64:
@@ -176,6 +170,7 @@ class Group:
                 if absence.reason is AbsenceReason.TRIMMED:
                     is_loss = self.is_ours(absence.first, came_ns)
                 known = (absence.source, absence.epoch) in called
+                known = known and absence.first - self.reading.next_sn <= WRAP_GAP
                 explains = heard or absence.reason is AbsenceReason.OTHER_KEY
                 if not known or not explains:
                     continue  # another may have what one removed or gave up

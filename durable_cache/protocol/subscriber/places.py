@@ -408,6 +408,8 @@ class Crowd:
         rests: bool,
     ) -> None:
         span, ended = self._options.window_size_samples, followed.ended
+        if any(run.has_passed_on(sample) for run in followed.numberings[:-1]):
+            return  # of a run whose successor's token waited beside it
         if newest.began_after(sample):
             if ended is not None and ended.could_go_on_to(sample, span):
                 ended.report_late(sample, outputs)

@@ -4,7 +4,9 @@ Caches name the runs of a foreign source themselves, and agree on one name a whi
 Until then one sample may come under two epochs. It was published once: the same key, number and
 time show that its runs are one, unless another number has two. They go by the epoch of the one that
 a token names: a cache that saw that token late may have some of its run under another epoch. Else
-they go by the epoch under which something was delivered already, else by the later one.
+they go by the epoch under which something was delivered already, else by the later one. So do a
+named run and one without a name of which samples were published so shortly one after another that
+no restart fits between (ADR 0374).
 
 Nor does 0 say that two answerers mean one run: one may have been down when the other heard the
 run before. A number with two times shows that; the later run goes by the name that it has in the
@@ -16,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import msgspec
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
+from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame
 from durable_cache.model.timestamp import ntp64_to_ns
+from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart
 from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.run_names import RunNames
@@ -140,6 +143,49 @@ def _is_one(run: _Run, other: _Run) -> bool:
     return bool(same) and all(same)
 
 
+def _is_near(run: _Run, other: _Run) -> bool:
+    """Tell whether no restart fits between two that have no number in common, nor a wrap (0374)."""
+    if run.keys() & other or max(*run, *other) - min(*run, *other) > WRAP_GAP:
+        return False
+    times = sorted(
+        [(at, True) for _, at in run.values()] + [(at, False) for _, at in other.values()]
+    )
+    return any(
+        ours != theirs and until - since <= RESTART_NTP64
+        for (since, ours), (until, theirs) in pairwise(times)
+    )
+
+
+def _goes_on(run: _Run, other: _Run) -> bool:
+    """Tell whether two that have no number in common go on in each other by numbers and times.
+
+    Of a number of one the next is the other's, and wherever they meet the higher number is not the
+    earlier one (ADR 0379).
+    """
+    if run.keys() & other:
+        return False
+    both = sorted(
+        [(sn, at, True) for sn, (_, at) in run.items()]
+        + [(sn, at, False) for sn, (_, at) in other.items()]
+    )
+    meet = [(one, two) for one, two in pairwise(both) if one[2] != two[2]]
+    in_order = all(one[1] <= two[1] + RESTART_NTP64 for one, two in meet)
+    return in_order and any(one[0] + 1 == two[0] for one, two in meet)
+
+
+def _by_different(given_as: Iterable[set[int]], two: set[int]) -> bool:
+    """Tell whether two runs are called so by answerers of which none tells them apart."""
+    both = [epochs & two for epochs in given_as]
+    return set().union(*both) == two and two not in both
+
+
+def _look_alike(run: _Run, other: _Run, named: int) -> bool:
+    """Tell whether two are one which have no number in common; tokens name so many of them."""
+    if named > 1:
+        return False
+    return _is_near(run, other) if named else _goes_on(run, other)
+
+
 def _called(part: AnswerPart, source: SourceId, was: int, epoch: int) -> AnswerPart:
     def name(samples: Iterable[Sample]) -> list[Sample]:
         return [
@@ -193,18 +239,27 @@ class Twins:
         if not doubtful:
             return
         published: dict[SourceId, dict[int, _Run]] = {}
+        given_as: dict[SourceId, list[set[int]]] = {source: [] for source in doubtful}
+        """By which epochs each answerer calls the runs of a source."""
         for part in parts:
+            by: dict[SourceId, set[int]] = {source: set() for source in doubtful}
             samples = [sample for sample in part.samples if sample.source in doubtful]
             for sample in names.renamed(part, samples, self.stand):
                 if sample.ntp64 and not sample.stamped:
                     runs = published.setdefault(sample.source, {})
                     runs.setdefault(sample.epoch, {})[sample.sn] = sample.key, sample.ntp64
+                    by[sample.source].add(sample.epoch)
+            for source, epochs in by.items() if part is not given else ():
+                given_as[source].append(epochs)
         for source, runs in published.items():
             for one, two in combinations([*runs], 2):
-                if _is_one(
-                    runs[one], runs[two]
-                ):  # a number with two times is of two runs, of which one errs
+                # A number with two times is of two runs, of which one errs.
+                if _is_one(runs[one], runs[two]):
                     self._unite(source, one, two, names)
+                elif _by_different(given_as[source], {one, two}):
+                    by_tokens = sum(1 for epoch in (one, two) if names.of((source, epoch)))
+                    if _look_alike(runs[one], runs[two], by_tokens):
+                        self._unite(source, one, two, names)
 
     def _unite(self, source: SourceId, one: int, two: int, names: RunNames) -> None:
         """Let two epochs of a source be one, unless each is that of a run with a name."""

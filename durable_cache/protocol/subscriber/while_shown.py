@@ -7,7 +7,7 @@ it may look like the next of the run that was brought, where a publisher's clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
@@ -44,6 +44,12 @@ def part(
     run began while we looked. A run that did so, and was brought, comes after all whose tokens came
     before its own.
     """
+    for gone, stays in [*_gone_beside_the_next(waiting)]:
+        known = sources.known(gone.source)
+        if known is None or not {gone.incarnation, stays.incarnation} & known.seen.keys():
+            waiting = sorted(waiting, key=lambda one: not _is_of(one, gone))
+        elif gone.incarnation not in known.seen:
+            known.remember(gone.incarnation, gone.epoch)  # what is of it comes too late
     behind: dict[SourceId, int] = {}
     """Where the last token of each waits whose run began, and was brought."""
     for at, one in enumerate(waiting):
@@ -74,6 +80,30 @@ def part(
         else:  # nothing came of it that is not over: it does not begin behind its successor
             known.remember(one.incarnation, one.epoch)
     return kept, left
+
+
+def _gone_beside_the_next(waiting: Sequence[Waiting]) -> Iterator[tuple[Declared, Declared]]:
+    """Yield tokens that went while that of the next run stayed, each with that.
+
+    We came as one began behind the other, as at a wrap: whether it did so in our sight its epoch
+    does not say, but which one stayed does (ADR 0377).
+    """
+    shown: dict[SourceId, dict[str, Declared]] = {}
+    for one in waiting:
+        tokens = shown.setdefault(one.source, {})
+        if isinstance(one, Declared):
+            tokens[one.incarnation] = one
+        elif isinstance(one, TokenGone) and one.incarnation in tokens:
+            over = tokens.pop(one.incarnation)
+            yield from ((over, stays) for stays in tokens.values() if over.epoch < stays.epoch)
+
+
+def _is_of(one: Waiting, token: Declared) -> bool:
+    """Tell whether something says that it is of the run of a token."""
+    if one.source != token.source or isinstance(one, TokenGone):
+        return False
+    own = run_of(one) if isinstance(one, Sample) else one
+    return own is not None and own.incarnation == token.incarnation
 
 
 def leave(

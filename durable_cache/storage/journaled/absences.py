@@ -51,6 +51,8 @@ def united(streams: Sequence[HeldStream]) -> list[HeldStream]:
         known = found.setdefault(held.stream, held)
         if known is not held:
             known.held.update(held.held)
+            floor = max(known.floor, held.floor)
+            found[held.stream] = known._replace(floor=floor)
     return [*found.values()]
 
 

@@ -19,6 +19,7 @@ import msgspec
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, StreamSummary
 from durable_cache.storage.contract import Floor
+from durable_cache.storage.journaled.absences import HeldStream
 from durable_cache.storage.journaled.index_rows import StreamInfo
 from durable_cache.storage.journaled.journal import Entry
 
@@ -176,6 +177,10 @@ class Purges:
         """Return the floors of purges that the index is to be told of."""
         untold = ((stream, self._purges.get(stream)) for stream in [*self._untold])
         return [Floor(stream, purge.sn) for stream, purge in untold if purge is not None]
+
+    def untold_streams(self) -> list[HeldStream]:
+        """Return the same as what tells which numbers are absent: an index may take nothing."""
+        return [HeldStream(stream, RangeSet(), sn) for stream, sn in self.untold()]
 
     def unrecorded(self) -> SampleBatch:
         """Return what of them was purged before the backend had it."""

@@ -464,13 +464,13 @@ class JournaledStorage:
             return ()
         every = Selection(EVERY_KEY, *source, sns=selection.sns)
         recent = [HeldStream(*pair) for pair in self.backlog.runs(every).items()]
+        recent += [f for f in self._purges.untold_streams() if f.stream.source == source]
         # The newest of each key are told by all that is there of it.
         sns = selection.sns if samples_max is None else SnBounds(selection.sns.first, None)
         infos = self.index.infos_of_source(source, _STREAMS_COMPARED_MAX, sns)
         if infos is None and selection.key_expr.is_key:
             key = str(selection.key_expr)
-            asked_for = [Stream(key, source, state.epoch) for state in states]
-            infos = [*self.index.infos(asked_for).values()]
+            infos = [*self.index.infos([Stream(key, source, s.epoch) for s in states]).values()]
         streams = None
         if infos is not None:
             stored = [HeldStream(i.stream, i.held, max(i.floor, i.purged)) for i in infos]

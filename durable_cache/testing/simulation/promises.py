@@ -257,11 +257,13 @@ class SubscriberPromise:
         return None if epoch and called and epoch not in called else newest
 
     def _is_behind(self, numbering: Numbering, sn: int) -> bool:
-        """Tell whether what followed was given: history that came late comes in no order then."""
+        """Tell whether what followed was given: history that came late comes in no order then.
+
+        What it went past to a later run was judged when it did so.
+        """
         newest, begun = self._newest.get(numbering.source), self._begun.get(numbering)
-        if begun is None:
-            return newest is not None and newest.at > numbering.at
-        return sn < begun
+        passed_by = newest is not None and newest.at > numbering.at
+        return passed_by or (begun is not None and sn < begun)
 
     def _called(self, source: SourceId, epoch: int) -> Numbering | None:
         """Return the run that it calls by an epoch.

@@ -1,0 +1,76 @@
+"""A run without a name is the named one where no restart fits between what was published of both.
+
+A cache that saw no token of a run whose samples do not name it has some of it without a name; the
+program gives timestamps that go back a little (ADR 0374).
+"""
+
+from __future__ import annotations
+
+from durable_cache.model.sample import Sample
+from durable_cache.protocol.subscriber.events import AnswerPart, Declared
+from durable_cache.protocol.wire import Incarnation
+from tests.unit.subscriber_reader import FRESH, SOURCE, Reader, sample
+
+NAMES = (Incarnation(SOURCE, FRESH, "0000000a"),)
+LAST = (1 << 32) - 1
+
+
+def read(nameless: list[Sample], named: list[Sample]) -> Reader:
+    """Return a reader that was given a page: what two caches have of a source."""
+    reader = Reader(history=True)
+    reader.seconds = 3.0
+    reader.handle(Declared(SOURCE, FRESH, NAMES[0].incarnation, reader.now))
+    reader.page_of(AnswerPart(nameless), AnswerPart(named, incarnations=NAMES))
+    return reader
+
+
+def test_what_was_published_within_a_tenth_of_a_second_is_of_one_run() -> None:
+    reader = read([sample(2, at=1.95)], [sample(0, FRESH, at=2.0)])
+    assert reader.delivered == []
+    assert reader.wanted == [(1, 1)]
+    reader.answer(sample(1, FRESH, at=2.0), names=NAMES)
+    assert reader.delivered == [0, 1, 2]
+
+
+def test_what_was_published_longer_before_is_of_the_run_before() -> None:
+    reader = read([sample(2, at=1.85)], [sample(0, FRESH, at=2.0)])
+    assert reader.delivered == [2, 0]
+
+
+def test_a_number_with_two_times_is_of_two_runs() -> None:
+    nameless = [sample(0, at=1.9), sample(1, at=1.95)]
+    reader = read(nameless, [sample(0, FRESH, at=2.0)])
+    assert reader.delivered == [0, 1, 0]
+
+
+def test_what_lies_before_a_wrap_is_of_the_run_before() -> None:
+    reader = read([sample(LAST, at=1.95)], [sample(0, FRESH, at=2.0)])
+    assert reader.delivered == [LAST, 0]
+
+
+def test_two_names_of_a_foreign_run_that_go_on_in_each_other_are_one() -> None:
+    """One cache calls it by the time of its first sample, the other lost all before (seed 6961)."""
+    reader = Reader(history=True, newest=3)
+    reader.page([sample(sn, FRESH, at=50 + sn) for sn in (7, 8, 9)], [sample(10, at=60)])
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == [8, 9, 10]
+    assert len({one.epoch for one in reader.delivered_samples}) == 1
+
+
+def test_they_are_two_where_one_answerer_calls_them_so() -> None:
+    reader = Reader(history=True)
+    reader.page(
+        [*(sample(sn, FRESH, at=50 + sn) for sn in (7, 8, 9)), sample(10, FRESH + 1, at=60)]
+    )
+    while reader.fetches:
+        reader.answer()
+    assert len({one.epoch for one in reader.delivered_samples}) == 2
+
+
+def test_and_where_the_higher_number_is_the_earlier_one() -> None:
+    reader = Reader(history=True)
+    reader.page([sample(sn, FRESH, at=80 + sn) for sn in (7, 8, 9)], [sample(10, at=60)])
+    while reader.fetches:
+        reader.answer()
+    assert reader.delivered == [10, 7, 8, 9]
