@@ -7,6 +7,7 @@ import msgspec
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, Stream
+from durable_cache.model.selection import Selection
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.agreement import Agreement
@@ -92,6 +93,12 @@ class Cache:
         self.shell.give(BatchReceived(batch, Origin.ALIGNED, at(1)))
         self.store.commit(batch)
         return len(batch)
+
+
+def of_run(cache: Cache, epoch: int) -> RangeSet:
+    """Return which numbers are stored under an epoch."""
+    pages = cache.store.pages(Selection(), 100)
+    return RangeSet.of(one.sn for page in pages for one in page if one.epoch == epoch)
 
 
 def named(cache: Cache, epoch: int, *sns: int) -> None:
@@ -205,6 +212,21 @@ def test_they_are_not_where_what_they_give_without_an_epoch_has_one_here() -> No
     cache.live(*(timed(sn, SOURCE_SN_MODULUS - 3 + sn) for sn in range(3)))
     begun = [timed(10 + sn, sn) for sn in range(3)]
     assert cache.given(*(msgspec.structs.replace(one, epoch=LATE) for one in begun)) == 3
+    before = len(cache.asked)
+    cache.now = 100
+    assert cache.given(*begun) == 3
+    assert len(cache.asked) == before
+    assert of_run(cache, LATE) == RangeSet([(0, 2)])
+    assert of_run(cache, EPOCH_UNKNOWN).last == SOURCE_SN_MODULUS - 1
+
+
+def test_they_are_not_where_what_they_give_is_here_under_two_epochs() -> None:
+    cache = Cache()
+    cache.live(*(timed(sn, SOURCE_SN_MODULUS - 3 + sn) for sn in range(3)))
+    begun = [timed(10 + sn, sn) for sn in range(4)]
+    for epoch, given in ((EARLY, begun[:2]), (LATE, begun[2:])):
+        named = (msgspec.structs.replace(one, epoch=epoch) for one in given)
+        assert cache.given(*named) == 2
     before = len(cache.asked)
     cache.now = 100
     assert cache.given(*begun) == 0
@@ -444,11 +466,23 @@ def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_
     named(cache, LATE, 3, 4, 5)
     older = samples(2, 3, 4, payload=b"older")
     assert cache.given(*older) == 3
-    assert cache.given(*samples(5, 6)) == 0
+    assert cache.given(*samples(5), sample(6, ntp64=11 << 31)) == 0, "which may be of two runs"
     assert cache.given(*samples(7)) == 0
     cache.now += 400
-    assert cache.given(*samples(5, 6, 7)) == 2
+    assert cache.given(*samples(5), sample(6, ntp64=11 << 31), *samples(7)) == 2
     assert cache.agreed == []
+
+
+def test_what_comes_without_an_epoch_beside_a_number_of_a_run_is_of_that_if_all_of_it_fits() -> (
+    None
+):
+    """It waited for its name for longer than a gap is waited for (seed 33303)."""
+    cache = Cache()
+    named(cache, LATE, 3, 4, 5)
+    assert cache.given(*samples(2, 3, 4, payload=b"older")) == 3
+    assert cache.given(*samples(5, 6)) == 2
+    assert of_run(cache, LATE) == RangeSet([(3, 6)])
+    assert of_run(cache, EPOCH_UNKNOWN) == RangeSet([(2, 4)])
 
 
 def test_what_comes_with_a_number_of_the_run_without_an_epoch_does_not_wait() -> None:
@@ -457,7 +491,7 @@ def test_what_comes_with_a_number_of_the_run_without_an_epoch_does_not_wait() ->
     named(cache, LATE, 3, 4, 5)
     older = samples(2, 3, 4, 8, payload=b"older")
     assert cache.given(*older[:3]) == 3
-    assert cache.given(*samples(5, 6)) == 0
+    assert cache.given(*samples(5), sample(6, ntp64=11 << 31)) == 0
     assert cache.given(older[3]) == 0
     assert cache.given(*older[2:]) == 2
     assert cache.given(*samples(7)) == 0

@@ -10,8 +10,9 @@ from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.selection import Cursor, Selection
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import BatchRefused, EngineOptions, Origin, TokenGone
-from durable_cache.protocol.wire import Incarnation
+from durable_cache.protocol.wire import Incarnation, incarnation_after
 from durable_cache.runtime.core import CoreOptions
 from durable_cache.runtime.effects import Arrived
 from durable_cache.storage.contract import Page
@@ -87,6 +88,36 @@ def test_what_was_refused_behind_a_look_up_is_of_the_run_before_a_token() -> Non
     missed = RangeSet((miss.first, miss.last) for miss in cache.misses if miss.epoch == EPOCH)
     assert missed == RangeSet([(5, 31)])
     assert not [miss for miss in cache.misses if miss.epoch != EPOCH]
+
+
+def test_a_token_of_the_run_before_a_wrap_goes_before_the_run_behind_it() -> None:
+    """A sample that names that one was faster; it was a clock set back (seed 37455)."""
+    cache = DrivenCache()
+    wrapped = RunName(EPOCH + 9, incarnation_after(RUNS[0].incarnation))
+    behind = [
+        msgspec.structs.replace(one, timestamp_id=wrapped.timestamp_id)
+        for one in named(0, 2, run=1)
+    ]
+    cache.take(behind[:2])
+    token(cache, ONE, *RUNS[0])
+    cache.take([*named(50, 51), behind[2]])
+    assert of_run(cache, ONE, 0) == {EPOCH: RangeSet([(50, 51)])}
+    assert of_run(cache, ONE, 1) == {EPOCH + 9: RangeSet([(0, 2)])}
+
+
+def test_what_was_refused_of_before_a_wrap_is_of_the_run_before() -> None:
+    """It was awaited of the run behind the wrap, and reported there (seed 36452)."""
+    cache, last = DrivenCache(), SOURCE_SN_MODULUS - 1
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(last - 9, last - 5))
+    token(cache, ONE, EPOCH + 9, incarnation_after(RUNS[0].incarnation))
+    cache.give(BatchRefused(((ONE, SnRange(last - 2, last)),), cache.now))
+    while cache.core.gaps_open:
+        cache.wait(1)
+        answer_fetches(cache)
+    assert {miss.epoch for miss in cache.misses} == {EPOCH}
+    missed = RangeSet((miss.first, miss.last) for miss in cache.misses)
+    assert missed.clip(last - 9, last) == RangeSet([(last - 4, last)])
 
 
 def test_a_repeat_is_looked_up_and_begins_nothing() -> None:

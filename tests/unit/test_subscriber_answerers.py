@@ -236,12 +236,14 @@ def test_what_was_removed_of_a_run_that_began_before_us_is_a_loss_where_we_were_
 
 
 @pytest.mark.parametrize(
-    ("at", "story"), [(0.5, [0, (1, 1), 2]), (-0.5, [0, 2])], ids=["after", "before"]
+    ("at", "story"),
+    [(0.5, [0, (1, 1), 2]), (-0.5, [0, (1, 1), 2]), (-2.5, [0, 2])],
+    ids=["after", "perhaps", "before"],
 )
-def test_the_first_number_of_all_tells_whether_a_run_of_our_frame_began_after_us(
+def test_what_was_removed_is_missed_where_it_may_have_been_published_since_we_came(
     at: float, story: list[int | tuple[int, int]]
 ) -> None:
-    """What caches removed of it is missed then (seed 79436)."""
+    """What lies behind it tells (seeds 38490, 79436)."""
     reader = Late()
     reader.appeared()
     reader.told(FROM_THE_BEGINNING)

@@ -6,10 +6,18 @@ import msgspec
 
 from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample
-from durable_cache.protocol.subscriber.events import AnswerPart, Declared, TokenGone
-from durable_cache.protocol.wire import Incarnation
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerPart,
+    AskBeginning,
+    BeginningTold,
+    Declared,
+    TokenGone,
+)
+from durable_cache.protocol.wire import Incarnation, incarnation_after
 from tests.unit.subscriber_reader import EPOCH, FRESH, SOURCE, Reader, sample
 
+LAST = (1 << 32) - 1
 FIRST, SECOND, LOWER = (
     RunName(FRESH, "0000000a"),
     RunName(FRESH + 1, "0000000b"),
@@ -162,3 +170,69 @@ def test_where_history_brought_the_next_one_it_is_reported() -> None:
     assert reader.story == [0, 1, 2, (7, 8)]
     reader.live(*named(later, 3, at=20))
     assert reader.story[4:] == [3]
+
+
+WRAPPED = RunName(EPOCH + 9, incarnation_after(LOWER.incarnation))
+"""What the run of `LOWER` went on as when its numbers wrapped."""
+
+
+def test_a_run_whose_token_comes_behind_that_of_the_one_it_wrapped_into_goes_first() -> None:
+    reader = Reader()
+    reader.declared(*WRAPPED)
+    reader.declared(*LOWER)
+    reader.live(*named(LOWER, LAST, at=10), *named(WRAPPED, 0, 1, at=11))
+    assert reader.story == [LAST, 0, 1]
+    assert not reader.fetches
+
+
+def test_what_comes_of_it_when_the_other_was_given_is_reported() -> None:
+    """It was taken for a run that began behind the other, at number 0 (seeds 3696, 37455)."""
+    reader = Reader()
+    reader.live(*named(WRAPPED, 0, 1, at=11))
+    reader.live(*named(LOWER, LAST, at=10))
+    reader.declared(*LOWER)
+    assert reader.story == [0, 1, (LAST, LAST)]
+    reader.live(*named(WRAPPED, 2, at=11))
+    assert reader.story[3:] == [2]
+    assert not reader.engine.gaps_open
+
+
+def test_a_run_whose_token_went_before_that_of_the_one_history_brought_does_not_follow_it() -> None:
+    """Its publisher's clock was set back, and a cache brings the first run later (seed 46508)."""
+    reader = Reader(history=True)
+    reader.declared(*FIRST)
+    reader.handle(TokenGone(SOURCE, FIRST.incarnation, reader.now))
+    reader.live(*named(LOWER, 0, at=10))
+    reader.declared(*LOWER)
+    names = Incarnation(SOURCE, LOWER.epoch, LOWER.incarnation)
+    reader.page(named(LOWER, 0, 1, at=10, epoch=LOWER.epoch), names=(names,))
+    assert reader.story == [0, 1]
+    outputs = reader.engine.handle(AnswererAppeared(reader.now, strange=True))
+    (probe,) = (one for one in outputs if isinstance(one, AskBeginning))
+    reader.handle(BeginningTold(probe.question_id, 0, reader.now))
+    first = Incarnation(SOURCE, *FIRST)
+    reader.page_of(AnswerPart(named(FIRST, 0, 1, 2, epoch=FRESH), (), (first, names)))
+    for _ in range(9):
+        reader.wait(1)
+        while reader.fetches:
+            of_first = reader.fetches[0].epoch == FRESH
+            given = named(FIRST, 0, 1, 2, epoch=FRESH) if of_first else []
+            reader.answer(*given, names=(first, names))
+    assert reader.story == [0, 1, (0, 2)]
+    reader.live(*named(LOWER, 2, at=10))
+    assert reader.story == [0, 1, (0, 2), 2]
+
+
+def test_what_names_its_run_is_no_rest_of_the_one_before_whatever_times_say() -> None:
+    """The clock was set back across the restart, and its times went on by a tick (seed 46082)."""
+    reader = follows(0, 1, 2)
+    reader.declared(*SECOND)
+    late = [msgspec.structs.replace(one, ntp64=sample(2).ntp64 + 1) for one in named(SECOND, 1, 3)]
+    reader.live(*late, *named(FIRST, 2))
+    reader.answer()
+    for _ in range(20):
+        reader.wait(5)
+        while reader.fetches:
+            reader.answer()
+    assert reader.story == [0, 1, 2, (0, 0), 1, (2, 2), 3]
+    assert {one.epoch for one in reader.missed} == {SECOND.epoch}

@@ -454,6 +454,8 @@ class Agreement:
             same = False if apart else (yield from self._of_one_run(source, known, samples))
             if same is False and not elsewhere and (epoch := by_time(known, fitting, samples)):
                 return under(epoch, samples)
+            if len(elsewhere) == 1 and elsewhere[0] in fitting:
+                return under(elsewhere[0].epoch, samples)
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.
                 if not elsewhere:

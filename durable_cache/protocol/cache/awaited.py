@@ -23,7 +23,8 @@ class Awaited:
 
     def refused(self, known: KnownSource, run: SnRange, now: Moment) -> list[Output]:
         """Await live numbers that were seen and could not be kept."""
-        numbering, (first, last) = known.live, run
+        first, last = run
+        numbering = known.wrapped_into_live(last) or known.live
         window = numbering.window
         verdict = window.verdict(last)
         if verdict in (Verdict.DUPLICATE, Verdict.OLD):

@@ -282,6 +282,16 @@ class KnownSource:
         run = run_of(sample)
         return None if run is None else self.of_incarnation(run.incarnation)
 
+    def wrapped_into_live(self, sn: int) -> Numbering | None:
+        """Return the run that the live one goes on, where a number is of before its wrap."""
+        live = self.live
+        if not live.incarnation or not precedes_wrap(sn, live.window.top, live.window.span):
+            return None
+        named = (run for run in self.numberings.values() if run.incarnation)
+        return next(
+            (r for r in named if incarnation_after(r.incarnation) == live.incarnation), None
+        )
+
     def may_begin(self, run: RunName) -> bool:
         """Tell whether a run that a live sample names is later than all that is known (ADR 0366).
 
@@ -311,9 +321,13 @@ class KnownSource:
         publisher with a pinned Zenoh id may restart within one time frame, or with its clock set
         back, and an epoch is never used twice. What was named here, of samples that came before
         this token, counts for nothing: it is to be called as the others call it. Nor is it an epoch
-        that another run left, until that is free.
+        that another run left, until that is free. One that wrapped into a run that is known goes
+        before that (ADR 0383).
         """
         known = {self.current, *self.numberings}
+        if incarnation and self.of_incarnation(incarnation_after(incarnation)) is not None:
+            free = (epoch for epoch in range(declared, 0, -1) if not self.is_taken(epoch))
+            return next(free, max(known) + 1)
         if self.can_adopt(declared, declared, incarnation):
             known.discard(self.current)
         highest = max(known, default=EPOCH_UNKNOWN)

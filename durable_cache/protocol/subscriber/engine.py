@@ -495,7 +495,12 @@ class SubscriberEngine:
         if reading.late and followed.is_past(epoch):
             return
         names, before = self._history.names, followed.ended
-        numbering = followed.resume(epoch, names.of((source, epoch)), names.called)
+        name = names.of((source, epoch))
+        over: list[str] = []
+        if self._held.has_begun(source, name):  # its token waits: what shows none was before it
+            runs = (r for r in followed.numberings if r.is_at_its_first and not r.pending)
+            over = [r.incarnation for r in runs if r.incarnation not in ("", name, followed.shown)]
+        numbering = followed.resume(epoch, name, names.called, over)
         numbering.go_on_behind(reading, epoch, followed.ended)
         if followed.ended is not None and followed.ended is not before:
             self._answerers.ended(followed.ended, now)

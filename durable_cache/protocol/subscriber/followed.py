@@ -6,7 +6,7 @@ known by its name, whatever each answerer calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -27,6 +27,7 @@ from durable_cache.protocol.subscriber.naming import (
 )
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.run_names import RunNames
+from durable_cache.protocol.subscriber.wrapped import goes_before
 from durable_cache.protocol.wire import incarnation_after
 
 _INCARNATIONS_MAX = 16
@@ -319,6 +320,8 @@ class Followed:
         if newest is not None and epoch <= highest:
             if not incarnation:
                 return False
+            if goes_before(self, token):
+                return True
             if maybe_stale:
                 self.remember(incarnation, epoch)
                 return False
@@ -382,10 +385,11 @@ class Followed:
         epoch: int,
         incarnation: str,
         called: Mapping[tuple[SourceId, str], int],
+        over: Collection[str] = (),
     ) -> Numbering:
         """Follow a numbering whose history was read; what was declared since comes after it.
 
-        What caches call (`called`) by an earlier epoch was declared before, and is over.
+        What caches call (`called`) by an earlier epoch was declared before, and is `over`.
         """
         numbering = Numbering(self.source, epoch, incarnation)
         before = [
@@ -393,6 +397,7 @@ class Followed:
             for known in self.numberings
             if (known.next_sn and known.epoch < epoch)
             or called.get((self.source, known.incarnation), epoch) < epoch
+            or known.incarnation in over
         ]
         later = [known for known in self.numberings if known not in before]
         for at, known in enumerate(self.numberings):
@@ -408,7 +413,8 @@ class Followed:
             behind = known.epoch = max(known.epoch, behind + 1)
             self.remember(known.incarnation, known.epoch)
         for known in before:
-            self.ended = known if known.next_sn is not None else self.ended
+            gone = known.next_sn is not None or known.incarnation in over
+            self.ended = known if gone else self.ended
         numbering.epoch = epoch
         self.remember(incarnation, epoch)
         self.numberings = [numbering, *later]

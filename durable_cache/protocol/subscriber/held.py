@@ -366,7 +366,8 @@ class Held:
             return False
         if not incarnation:
             return True
-        runs = [known for known in followed.numberings if known.is_called(epoch, incarnation)]
+        known_runs = (*followed.numberings, *filter(None, (followed.ended,)))
+        runs = [known for known in known_runs if known.is_called(epoch, incarnation)]
         if any(known.next_sn is None for known in runs) or incarnation not in followed.seen:
             return False
         last = max(sample.sn for sample in samples)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS, WRAP_GAP, frame
 from durable_cache.model.timestamp import ntp64_to_ns
@@ -121,10 +122,12 @@ def frame_beside(sample: Sample, is_taken: Callable[[int], bool], *, over: bool)
 def came_with_token(sample: Sample, numbering: Numbering, wait_seconds: float) -> bool:
     """Tell whether a sample of a named run may be of the one before, as far as it came soon.
 
-    Nobody named its run, and it was received before its token was seen, or at most so long after.
+    Nobody named its run, nor does it itself (ADR 0366), and it was received before its token was
+    seen, or at most so long after.
     """
     until_ns = numbering.declared_ns + round(wait_seconds * 1e9)
-    return bool(numbering.incarnation) and not sample.epoch and sample.received_ns <= until_ns
+    nameless = not sample.epoch and run_of(sample) is None
+    return bool(numbering.incarnation) and nameless and sample.received_ns <= until_ns
 
 
 def is_left_over(

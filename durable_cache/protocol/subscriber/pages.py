@@ -96,11 +96,11 @@ class Group:
     def is_ours(self, sn: int, came_ns: int) -> bool:
         """Tell whether a number that somebody removed was published since we came, a Unix time.
 
-        So it was where an earlier number was.
+        So it was where an earlier number was; and it may have been where only a later one was.
         """
-        before = max((one for one in self.samples if one.sn < sn), key=_SN, default=None)
-        newest_ntp64 = self.reading.newest_ntp64 if before is None else before.ntp64
-        return self.reading.resumed or newest_ntp64 >= ntp64_from_ns(came_ns)
+        behind = min((one for one in self.samples if one.sn > sn), key=_SN, default=None)
+        until_ntp64 = self.reading.newest_ntp64 if behind is None else behind.ntp64
+        return self.reading.resumed or until_ntp64 >= ntp64_from_ns(came_ns)
 
     def seek_end(self, next_run: Key, until_ntp64: int, *, wraps: bool) -> None:
         """Miss what follows the last sample: up to the wrap, else as far as anybody says."""

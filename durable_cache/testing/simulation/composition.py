@@ -267,6 +267,7 @@ class Composition:
             self.aligning.forgotten(streams)
 
     def _purged(self, floors: Sequence[Floor]) -> None:
+        self._cache.removes(floors)  # perhaps under the name that stands since
         if self.aligning is not None:
             self.aligning.trimmed(floors, purged=True)
 
