@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from durable_cache.endpoints.alignment.stored import AlignedStore
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Alias, Origin
@@ -77,6 +78,16 @@ def test_what_was_moved_meanwhile_contradicts_nothing(store: JournaledStorage) -
     store.commit(run_of("one", 1000, epoch=NAMED))
     assert len(aligned.compare(nameless)) == 0
     assert aligned.conflicts == 0
+
+
+def test_what_is_being_moved_is_given_once(store: JournaledStorage) -> None:
+    """It is stored under both epochs; a reply with more than was pulled is refused (seed 54090)."""
+    door = Door()
+    door.epochs.learn(Alias(SOURCE, 0, 0, NAMED))
+    store.commit(run_of("one", 1000, epoch=NAMED))
+    stream = run_of("one", 1000, epoch=NAMED).samples[0].stream
+    given = AlignedStore(store, door).stored([(stream, RangeSet([(1, 4)]))])
+    assert sorted((one.epoch, one.sn) for one in given) == [(NAMED, sn) for sn in range(1, 5)]
 
 
 def test_two_runs_that_get_no_names_are_a_conflict(store: JournaledStorage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample
@@ -236,3 +237,41 @@ def test_what_names_its_run_is_no_rest_of_the_one_before_whatever_times_say() ->
             reader.answer()
     assert reader.story == [0, 1, 2, (0, 0), 1, (2, 2), 3]
     assert {one.epoch for one in reader.missed} == {SECOND.epoch}
+
+
+HIGHER = RunName(EPOCH + 5, "0000000e")
+
+
+@pytest.mark.parametrize("history", [False, True], ids=["live", "history"])
+@pytest.mark.parametrize("left_over_first", [True, False], ids=["left over first", "and last"])
+def test_of_two_tokens_that_are_there_when_it_comes_the_one_goes_on_that_samples_name(
+    history: bool, left_over_first: bool
+) -> None:
+    """By its epoch it is the earlier one; what came of it counted as repeats."""
+    reader = Reader(history=history)
+    tokens = (HIGHER, LOWER) if left_over_first else (LOWER, HIGHER)
+    for run in tokens:
+        reader.handle(Declared(SOURCE, *run, reader.now, listed=True))
+    if history:
+        reader.page([])
+    reader.live(*named(LOWER, 3, 4, at=10))
+    reader.handle(TokenGone(SOURCE, HIGHER.incarnation, reader.now))
+    reader.live(*named(LOWER, 5, at=10))
+    while reader.fetches:
+        reader.answer()
+    assert reader.story == [3, 4, 5]
+    assert reader.engine.duplicates == 0
+
+
+def test_and_where_history_brought_the_other_as_soon_as_the_token_of_that_went() -> None:
+    reader = Reader(history=True)
+    for run in (HIGHER, LOWER):
+        reader.handle(Declared(SOURCE, *run, reader.now, listed=True))
+    higher = Incarnation(SOURCE, *HIGHER)
+    reader.page(named(HIGHER, 0, 1, epoch=HIGHER.epoch), names=(higher,))
+    reader.handle(TokenGone(SOURCE, HIGHER.incarnation, reader.now))
+    reader.live(*named(LOWER, 0, 1, at=10))
+    while reader.fetches:
+        reader.answer(names=(higher,))
+    assert reader.story == [0, 1, 0, 1]
+    assert reader.engine.duplicates == 0

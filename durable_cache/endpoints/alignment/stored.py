@@ -111,8 +111,9 @@ class AlignedStore:
         """Yield what is stored of streams, under whichever epoch it was first stored.
 
         Newest first, stretch by stretch: numbers that lie near each other are one question, over
-        all keys where several streams of a source are wanted. The storage is read no further than
-        the samples are taken.
+        all keys where several streams of a source are wanted. What is stored under two epochs that
+        are one, while it is moved, comes once. The storage is read no further than the samples are
+        taken.
         """
         numberings: dict[tuple[SourceId, int, str], dict[str, RangeSet]] = {}
         for stream, runs in wanted:
@@ -127,6 +128,7 @@ class AlignedStore:
                 parts = {key: runs.clip(first, last) for key, runs in keys.items()}
                 asked = {key: runs for key, runs in parts.items() if runs}
                 key_expr = next(iter(asked)) if len(asked) == 1 else "**"
+                given: set[tuple[str, int]] = set()
                 for stored in self._door.epochs.stored_epochs(source, epoch):
                     selection = Selection(
                         key_expr=KeyExpression(key_expr),
@@ -136,7 +138,9 @@ class AlignedStore:
                         sns=SnBounds(first, last),
                     )
                     for sample in self._all_of(selection):
-                        if sample.sn in asked.get(sample.key, _NOTHING):
+                        name = sample.key, sample.sn
+                        if sample.sn in asked.get(sample.key, _NOTHING) and name not in given:
+                            given.add(name)
                             yield sample
 
     def to_pull(

@@ -80,6 +80,10 @@ class AwaitingTokens:
         named = newest is not None and bool(newest.incarnation)
         return self._between.is_open(followed.source, named=named)
 
+    def shown_by(self, source: SourceId) -> frozenset[str]:
+        """Return which runs of a source show a token."""
+        return self._between.shown(source)
+
     def keeps(self, followed: Followed, sample: Sample, now_ns: int) -> bool:
         """Let a sample wait if it must."""
         if not self.is_open(followed):

@@ -409,6 +409,7 @@ class SubscriberEngine:
             self._crowd.declare(event)
             return
         stale &= not self._awaiting.is_open(followed)  # it is listed beside no other any more
+        stale &= event.listed or not event.by_sample
         if not event.by_sample:
             self._tails.shown(source, now.monotonic_ns)
         late, begun, unknown = self._awaiting.shown(event, followed)

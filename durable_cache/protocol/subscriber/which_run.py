@@ -90,8 +90,10 @@ class WhichRun:
         self._look_over(followed, now)
         numbering = followed.named(run.incarnation)
         if numbering is None and run.incarnation in followed.seen:
-            self._repeats(sample)
-            return None
+            numbering = self._gone_on(followed, run, now)
+            if numbering is None:
+                self._repeats(sample)
+                return None
         if numbering is None:
             if followed.numberings and run.epoch <= followed.highest_epoch:
                 # It came and went before, or its publisher's clock was set back: a token tells.
@@ -109,6 +111,22 @@ class WhichRun:
             self._repeats(sample)
             return None
         return numbering
+
+    def _gone_on(self, followed: Followed, run: RunName, now: Moment) -> Numbering | None:
+        """Return a run that was taken to be over, where its token is there and none is behind it.
+
+        Its publisher's clock was set back, and the token beside its own was left over (ADR 0386).
+        """
+        source, runs = followed.source, followed.numberings
+        shown = self._awaiting.shown_by(source)
+        if run.incarnation not in shown:
+            return None
+        if followed.ended is None and all(one.is_at_its_first and not one.pending for one in runs):
+            runs.insert(0, Numbering(source, run.epoch, run.incarnation, run.epoch))
+        elif shown.isdisjoint(one.incarnation for one in runs):
+            del followed.seen[run.incarnation]
+            self._declare(Declared(source, *run, now, by_sample=True))
+        return followed.named(run.incarnation)
 
     def _begins(self, numbering: Numbering, sample: Sample) -> bool:
         """Tell whether a sample begins its run, or an answer does, which is asked for."""

@@ -535,10 +535,14 @@ def available(
 
 
 def _removed_up_to(publication: Publication, cache: SimCache, key_expr: KeyExpression) -> bool:
-    """Tell whether retention or a purge removed numbers up to a publication, or further."""
+    """Tell whether retention or a purge removed numbers up to a publication, or further.
+
+    Nothing tells what a medium lost from what was removed, once more of its key was removed.
+    """
     numbering, sn = publication.numbering, publication.sample.sn
+    since = 0 if publication in cache.gone else sn
     return any(
-        one.numbering is numbering and one.sample.sn >= sn and holds(key_expr, one.sample.key)
+        one.numbering is numbering and one.sample.sn >= since and holds(key_expr, one.sample.key)
         for one in cache.removed
     ) or any(
         one is numbering and floor > sn and holds(key_expr, key) for one, key, floor in cache.floors
