@@ -275,3 +275,18 @@ def test_and_where_history_brought_the_other_as_soon_as_the_token_of_that_went()
         reader.answer(names=(higher,))
     assert reader.story == [0, 1, 0, 1]
     assert reader.engine.duplicates == 0
+
+
+def test_what_comes_of_a_run_two_before_is_reported_or_a_repeat() -> None:
+    third = RunName(FRESH + 2, "0000000f")
+    reader = follows(0, 1)
+    for run in (SECOND, third):
+        reader.declared(*run)
+        reader.live(*named(run, 0, at=20))
+        while reader.fetches:
+            reader.answer()
+    assert reader.story == [0, 1, 0, 0]
+    reader.live(*named(FIRST, 1), *named(FIRST, 2), *named(third, 1, at=20))
+    assert reader.story == [0, 1, 0, 0, (2, 2), 1]
+    assert reader.missed[0].epoch == FRESH
+    assert reader.engine.duplicates == 1

@@ -88,6 +88,11 @@ class Ends:
                 self._due.pop(first, None)
                 del self._ends[first]
 
+    def of(self, source: SourceId, incarnation: str) -> Numbering | None:
+        """Return a run that ended, if it is remembered."""
+        end = self._ends.get((source, incarnation))
+        return None if end is None else end.run
+
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask for what ended while a cache was away, as soon as routers know how to ask it."""
         now_ns, gone = event.now.monotonic_ns, event.gone

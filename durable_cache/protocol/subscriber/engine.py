@@ -91,7 +91,8 @@ class SubscriberEngine:
         reads = self._outputs, self._sources, self._history, self._tails, self._ask
         self._answerers = Answerers(self._options, self._ids, *reads)
         told = self._awaiting, self._tails, self._outputs, self.losses
-        self._which_run = WhichRun(self._options, *told, partial(self._declared, waited=True))
+        declare, ended = partial(self._declared, waited=True), self._answerers.ends.of
+        self._which_run = WhichRun(self._options, *told, declare, ended)
         parts = self._sources, self._history, self._answerers, self._awaiting
         self._heartbeats = Heartbeats(self._options, *parts, self._ask, self._settle)
         self._crowd, self._answerers_known = Crowd(self._options), False

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.run_name import RunName, run_of
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.losses import Losses
 from durable_cache.protocol.restarts import RESTART_NTP64, epoch_of_restart, precedes_wrap
@@ -26,7 +26,8 @@ from durable_cache.protocol.subscriber.too_large import TooLarge
 class WhichRun:
     """Tells of which run a live sample is, and begins that where it is its first.
 
-    `declare` takes what a sample says of a run that is not known.
+    `declare` takes what a sample says of a run that is not known; `ended` returns how far a run was
+    given that ended, as far as it is remembered.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class WhichRun:
         outputs: Outputs,
         losses: Losses,
         declare: Callable[[Declared], None],
+        ended: Callable[[SourceId, str], Numbering | None],
     ) -> None:
         self._options, self._awaiting, self._tails = options, awaiting, tails
         self._outputs, self._losses, self._declare = outputs, losses, declare
+        self._ended = ended
         self.duplicates = 0
         """Repeats, which are passed on no more."""
         self.dropped = 0
@@ -92,7 +95,7 @@ class WhichRun:
         if numbering is None and run.incarnation in followed.seen:
             numbering = self._gone_on(followed, run, now)
             if numbering is None:
-                self._repeats(sample)
+                self._of_long_ago(sample, run.incarnation)
                 return None
         if numbering is None:
             if followed.numberings and run.epoch <= followed.highest_epoch:
@@ -140,6 +143,14 @@ class WhichRun:
     def _look_over(self, followed: Followed, now: Moment) -> None:
         if (token := overlooked(followed, now)) is not None:
             self._declare(token)
+
+    def _of_long_ago(self, sample: Sample, incarnation: str) -> None:
+        """Report what is of a run before the one that ended last, unless it is a repeat."""
+        ended = self._ended(sample.source, incarnation)
+        if ended is None:
+            self._repeats(sample)
+        else:
+            self.too_late(ended, sample)
 
     def too_late(self, ended: Numbering, sample: Sample) -> None:
         """Count a repeat of what is at its end; report what was not known to belong to it."""
