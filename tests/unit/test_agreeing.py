@@ -473,18 +473,6 @@ def test_what_another_gives_without_an_epoch_and_is_here_with_one_waits_and_the_
     assert cache.agreed == []
 
 
-def test_what_comes_without_an_epoch_beside_a_number_of_a_run_is_of_that_if_all_of_it_fits() -> (
-    None
-):
-    """It waited for its name for longer than a gap is waited for (seed 33303)."""
-    cache = Cache()
-    named(cache, LATE, 3, 4, 5)
-    assert cache.given(*samples(2, 3, 4, payload=b"older")) == 3
-    assert cache.given(*samples(5, 6)) == 2
-    assert of_run(cache, LATE) == RangeSet([(3, 6)])
-    assert of_run(cache, EPOCH_UNKNOWN) == RangeSet([(2, 4)])
-
-
 def test_what_comes_with_a_number_of_the_run_without_an_epoch_does_not_wait() -> None:
     """Others of that source do, and of which run they are may show in minutes (seed 36812)."""
     cache = Cache()

@@ -455,6 +455,9 @@ class Agreement:
             if same is False and not elsewhere and (epoch := by_time(known, fitting, samples)):
                 return under(epoch, samples)
             if len(elsewhere) == 1 and elsewhere[0] in fitting:
+                if same:  # and some of it is here without one as well
+                    pair = source, elsewhere[0].epoch, EPOCH_UNKNOWN
+                    self._inquire(pair, together(known, pair[2:], ()), in_common=True)
                 return under(elsewhere[0].epoch, samples)
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.

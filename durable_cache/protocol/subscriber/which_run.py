@@ -21,6 +21,7 @@ from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.too_large import TooLarge
+from durable_cache.protocol.subscriber.wrapped import goes_before
 
 
 class WhichRun:
@@ -124,11 +125,15 @@ class WhichRun:
         shown = self._awaiting.shown_by(source)
         if run.incarnation not in shown:
             return None
-        if followed.ended is None and all(one.is_at_its_first and not one.pending for one in runs):
+        token = Declared(source, *run, now, by_sample=True)
+        nothing_came = all(one.is_at_its_first and not one.pending for one in runs)
+        if followed.ended is None and nothing_came:
             runs.insert(0, Numbering(source, run.epoch, run.incarnation, run.epoch))
-        elif shown.isdisjoint(one.incarnation for one in runs):
+        elif all(one.declared_ns and one.incarnation not in shown for one in runs):
             del followed.seen[run.incarnation]
-            self._declare(Declared(source, *run, now, by_sample=True))
+            self._declare(token)
+        else:
+            goes_before(followed, token)
         return followed.named(run.incarnation)
 
     def _begins(self, numbering: Numbering, sample: Sample) -> bool:

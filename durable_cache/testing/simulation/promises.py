@@ -222,6 +222,10 @@ class SubscriberPromise:
         if not self._recovers:
             return  # nobody is asked, and so nobody says which run the numbers are of
         numbering = self._called(source, epoch) or self._newest_called(source, epoch)
+        if numbering is not None and first not in numbering.published:
+            # What bore no name and came before a token may have borne the epoch of the run before.
+            declared = (run for run in self._truth.numberings[source] if run.epoch == epoch)
+            numbering = next((run for run in declared if first in run.published), numbering)
         if numbering is None:
             self._reported_unnamed[source].add(first, last)
             return
