@@ -252,13 +252,13 @@ def test_what_was_removed_of_a_run_that_ended_far_above_is_none_of_what_follows_
 def test_a_run_that_was_given_by_two_names_is_one_once_that_shows(missing: bool) -> None:
     """Nothing in common was on the page that brought its parts (seed 302824)."""
     reader = Reader(DeliveryOptions(history_timeout_seconds=0.05), history=True)
-    first = [sample(sn, EPOCH, at=sn / 10) for sn in range(4, 7)]
+    first = [sample(sn, at=sn / 10) for sn in range(4, 7)]
     second = [sample(sn, FRESH, at=sn / 10) for sn in range(7 + missing, 10)]
     reader.page(first, second, whole=False)
     while not reader.story:
         reader.wait(1)
     ask_again(reader)
-    every = [sample(sn, EPOCH, at=sn / 10) for sn in range(4, 11)]
+    every = [sample(sn, at=sn / 10) for sn in range(4, 11)]
     reader.page(every, [*second, sample(10, FRESH, at=1)])
     given = [4, 5, 6, *[one.sn for one in second]]
     assert reader.story == [*given, *[(7, 7)] * missing, 10]

@@ -384,7 +384,8 @@ class History:
             late = over or (reading is not None and reading.late)
             late |= self._reached.get(key[0], key[1]) > key[1]  # its successor has begun
             begun = not name and self._held.brought_the_run_before([*by_sn.values()])
-            default = reading or self._reading_from(key, name, 0 if begun else sns[0])
+            first_sn = 0 if begun else self._readings.first_of(key, by_sn[sns[0]], self.names, page)
+            default = reading or self._reading_from(key, name, first_sn)
             reading = self._readings.setdefault(key, default)
             reading.late = late
             reading.handed_over |= over

@@ -6,7 +6,7 @@ time show that its runs are one, unless another number has two. They go by the e
 a token names: a cache that saw that token late may have some of its run under another epoch. Else
 they go by the epoch under which something was delivered already, else by the later one. So do a
 named run and one without a name of which samples were published so shortly one after another that
-no restart fits between (ADR 0374).
+no restart fits between (ADR 0374), and two that go on in each other (ADR 0379, 0389).
 
 Nor does 0 say that two answerers mean one run: one may have been down when the other heard the
 run before. A number with two times shows that; the later run goes by the name that it has in the
@@ -113,6 +113,8 @@ def _others(
         by_others = (other for by in runs.keys() - {at} for other in named[by].values())
         parted = any(_is_one(run, other) for other in by_others)
         parted |= any(_is_one(first, other) for other in named[at].values())
+        # Nor is one run on both sides of where numbers begin anew.
+        parted |= bool(first) and max(*run, *first) - min(*run, *first) > WRAP_GAP
         # What errs here and there is of one run all the same.
         if at == given or any(same) or not (same or parted):
             first |= run
@@ -177,6 +179,17 @@ def _by_different(given_as: Iterable[set[int]], two: set[int]) -> bool:
     """Tell whether two runs are called so by answerers of which none tells them apart."""
     both = [epochs & two for epochs in given_as]
     return set().union(*both) == two and two not in both
+
+
+def _comes_behind(runs: dict[int, _Run], one: int, two: int) -> bool:
+    """Tell whether one has no epoch, and was published after the other.
+
+    Whoever knew that it is the later run would have given it an epoch: it tells nothing apart.
+    """
+    if EPOCH_UNKNOWN not in (one, two):
+        return False
+    ended = max(ntp64 for _, ntp64 in runs[max(one, two)].values())
+    return ended <= min(ntp64 for _, ntp64 in runs[EPOCH_UNKNOWN].values())
 
 
 def _look_alike(run: _Run, other: _Run, named: int) -> bool:
@@ -256,7 +269,7 @@ class Twins:
                 # A number with two times is of two runs, of which one errs.
                 if _is_one(runs[one], runs[two]):
                     self._unite(source, one, two, names)
-                elif _by_different(given_as[source], {one, two}):
+                elif _by_different(given_as[source], {one, two}) or _comes_behind(runs, one, two):
                     by_tokens = sum(1 for epoch in (one, two) if names.of((source, epoch)))
                     if _look_alike(runs[one], runs[two], by_tokens):
                         self._unite(source, one, two, names)

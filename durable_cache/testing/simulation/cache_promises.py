@@ -88,9 +88,10 @@ class CachePromise:
         if question.after is not None or question.newest is not None:
             return
         given = {self._truth.of(sample) for sample in found}
-        for publication in cache.held_ns:
+        for publication, held_ns in cache.held_ns.items():
             if (
                 publication not in given
+                and held_ns > cache.journal.lost_ns  # else no index knows where that moved it
                 and question.names(publication.sample)
                 and not cache.hides(publication)
                 and not self._is_excused(publication.numbering)  # two runs under one name

@@ -226,7 +226,7 @@ class SubscriberPromise:
             # What bore no name and came before a token may have borne the epoch of the run before.
             declared = (run for run in self._truth.numberings[source] if run.epoch == epoch)
             numbering = next((run for run in declared if first in run.published), numbering)
-        if numbering is None:
+        if numbering is None or self._goes_by_two(numbering, epoch, first):
             self._reported_unnamed[source].add(first, last)
             return
         self._reported[numbering].add(first, last)
@@ -259,6 +259,17 @@ class SubscriberPromise:
         newest = self._newest.get(source)
         called = {name for (_, name), run in self._named.items() if run is newest}
         return None if epoch and called and epoch not in called else newest
+
+    def _goes_by_two(self, numbering: Numbering, epoch: int, first: int) -> bool:
+        """Tell whether it may mean the newest run that it was given, by another epoch.
+
+        Nothing names a run of others: who has but some of it cannot know it for what another has.
+        """
+        newest = self._newest.get(numbering.source)
+        if newest is None or newest is numbering or numbering.incarnation:
+            return False
+        here = first in newest.published and first not in numbering.published
+        return here and (numbering.source, epoch) not in self._named
 
     def _is_behind(self, numbering: Numbering, sn: int) -> bool:
         """Tell whether what followed was given: history that came late comes in no order then.
