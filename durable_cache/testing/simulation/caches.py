@@ -58,6 +58,9 @@ _PAGE_SAMPLES = 256
 _WAKE_SECONDS_MIN = 0.02
 _DRAIN_SECONDS = 0.2
 
+_Queued = Sample | list[Sample] | tuple[PublisherToken, bool] | Heartbeat
+"""A list is of what found no room there."""
+
 
 class SimCache(Listener):
     """One cache; what it holds outlives its processes."""
@@ -78,6 +81,7 @@ class SimCache(Listener):
         """What retention or a purge took away."""
         self.floors: list[tuple[Numbering, str, int]] = []
         """Of a run's key, below which number it did."""
+        self._unknown_floors: list[Floor] = []  # of runs that nothing here shows yet
         self.gone: set[Publication] = set()
         """What went with a medium that lied, was lost or came back older."""
         self._below: set[Publication] = set()  # on a medium, and below a purge
@@ -97,14 +101,9 @@ class SimCache(Listener):
         """Makes the merge policy of each process; None where both sides merge."""
         self.on_healing: list[Callable[[], None]] = []
         self.on_corrected: list[Callable[[Corrected], None]] = []
-        self.reads_troubled_ns = -1
-        """When a read of the backend last failed."""
-        self.troubled_ns = -1
-        """When this cache last failed at something of its own."""
-        self._queue: deque[Sample | list[Sample] | tuple[PublisherToken, bool] | Heartbeat] = (
-            deque()
-        )
-        """A list is of what found no room there."""
+        self.reads_troubled_ns = self.troubled_ns = -1
+        """When a read of the backend last failed, and anything of this cache's own."""
+        self._queue: deque[_Queued] = deque()
         self._events: deque[Callable[[], None]] = deque()
         self._given: GivenInTurn[Callable[[], None]] = GivenInTurn()
         self._stepping = self._draining = False
@@ -410,8 +409,7 @@ class SimCache(Listener):
         before = set(self.held_ns)
         if self._process.purge(floors):
             self.purged_runs.note(floors)
-            purged = self.told_purges if told else self.purged
-            purged += floors
+            (self.told_purges if told else self.purged).extend(floors)
             self.lost(before)
 
     def removes(self, floors: Iterable[Floor]) -> None:
@@ -419,10 +417,14 @@ class SimCache(Listener):
 
         When the two names become one, what is below the floor of either is gone.
         """
-        for (key, source, epoch), sn in floors:
+        told, self._unknown_floors = [*self._unknown_floors, *floors], []
+        for floor in told:
+            (key, source, epoch), sn = floor
             numbering = self.numbering_of(source, epoch)
-            if numbering is not None:
-                self.floors.append((numbering, key, sn))
+            if numbering is None:
+                self._unknown_floors.append(floor)
+                continue
+            self.floors.append((numbering, key, sn))
             self.removed |= {
                 one
                 for one in self.held_ns
@@ -558,8 +560,7 @@ class SimCache(Listener):
     def power_cut(self) -> None:
         """End the process and lose what was not synced."""
         self.died("power cut")
-        lost = [medium.name for medium in self.media if medium.cut_power()]
-        if lost:
+        if sum(medium.cut_power() for medium in self.media):
             self.world.occur("power cut that loses writes")
 
     def lets_go(self, publication: Publication) -> bool:
@@ -568,6 +569,7 @@ class SimCache(Listener):
 
     def hides(self, publication: Publication) -> bool:
         """Tell whether readers may not see one that is held: it was purged, or newer ones count."""
+        self.removes(())
         numbering, key, sn = publication.numbering, publication.sample.key, publication.sample.sn
         if publication in self.removed or any(
             one is numbering and of_key == key and sn < floor for one, of_key, floor in self.floors
