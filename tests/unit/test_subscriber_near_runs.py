@@ -135,7 +135,7 @@ def test_and_reported_where_nobody_has_it() -> None:
     assert reader.story == [0, 1, 2, (3, 5), 6]
 
 
-@pytest.mark.parametrize(("first", "at"), [(1, 70.0), (6, 40.0), (LAST, 70.0)])
+@pytest.mark.parametrize(("first", "at"), [(1, 70.0), (6, 51.5), (LAST, 70.0)])
 def test_no_number_of_a_run_that_is_another_one_is_asked_for(first: int, at: float) -> None:
     """Its number is not higher, it is not later, or a wrap lies between."""
     reader = Reader(history=True)

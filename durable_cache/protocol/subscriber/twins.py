@@ -113,8 +113,8 @@ def _others(
         by_others = (other for by in runs.keys() - {at} for other in named[by].values())
         parted = any(_is_one(run, other) for other in by_others)
         parted |= any(_is_one(first, other) for other in named[at].values())
-        # Nor is one run on both sides of where numbers begin anew.
-        parted |= bool(first) and max(*run, *first) - min(*run, *first) > WRAP_GAP
+        # Nor is one run what lies before a wrap, and what another has behind it.
+        parted |= bool(first) and max(first) - max(run) > WRAP_GAP
         # What errs here and there is of one run all the same.
         if at == given or any(same) or not (same or parted):
             first |= run
