@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import takewhile
 
+from durable_cache.model.run_name import names, runs_of
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import Origin, SendAck, TokenGone
@@ -27,9 +28,9 @@ _KEYS_MAX = 16
 class Announcing:
     """The last number of each key of what is not durable yet of such sources.
 
-    That is what came behind its token or is resent, and what was on its way to the journal as the
-    token went. At most `keys_max` keys, and as many sources, are kept; the oldest source is dropped
-    where there is no room.
+    That is what came behind its token, of a run that another follows, or is resent, and what was on
+    its way to the journal as the token went. At most `keys_max` keys, and as many sources, are
+    kept; the oldest source is dropped where there is no room.
     """
 
     def __init__(
@@ -51,9 +52,18 @@ class Announcing:
         a look-up."""
 
     def note(self, batch: SampleBatch, origin: Origin) -> None:
-        """See samples come in."""
+        """See samples come in; of live ones those count that name a run whose token is not there.
+
+        So they are of the run before, whose end subscribers have asked for already (ADR 0390).
+        """
         if origin in (Origin.LATE, Origin.RESENT):
             self._note(batch)
+        elif origin is Origin.LIVE:
+            for source, run in runs_of(batch):
+                claims = self._claims(source)
+                if claims and run.incarnation not in claims:
+                    of_it = batch.by_source()[source]
+                    self._note(one for one in of_it if names(one, run.incarnation))
 
     def gone(self, event: TokenGone, known: KnownSource) -> Iterator[Announce]:
         """See a token go; yield the last number that came of its run."""

@@ -14,7 +14,7 @@ from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.cache.events import BatchRefused, EngineOptions, Origin, TokenGone
 from durable_cache.protocol.wire import Incarnation, incarnation_after
 from durable_cache.runtime.core import CoreOptions
-from durable_cache.runtime.effects import Arrived
+from durable_cache.runtime.effects import Announce, Arrived
 from durable_cache.storage.contract import Page
 from durable_cache.storage.journaled.storage import JournaledStorage
 from durable_cache.storage.memory import MemoryStorage
@@ -265,3 +265,25 @@ def test_a_backend_that_cannot_be_read_as_it_starts_leaves_a_name_unknown() -> N
     token(cache, ONE, *RUNS[1])
     cache.take(named(0, 1, run=1))
     assert [(ack.epoch, ack.runs) for ack in cache.acks] == [(EPOCH + 1, ((0, 1),))]
+
+
+def told(cache: DrivenCache) -> list[tuple[int, int]]:
+    """Return of which runs something was told, and up to which number."""
+    return [(effect.epoch, effect.sn) for effect in cache.effects if isinstance(effect, Announce)]
+
+
+def test_a_late_sample_of_the_run_before_is_told_once_it_is_durable() -> None:
+    """Subscribers asked where that run ended as this one began (seed 96269)."""
+    cache = DrivenCache()
+    token(cache, ONE, *RUNS[0])
+    cache.take(named(0, 3))
+    cache.give(TokenGone(ONE, RUNS[0].incarnation, cache.now))
+    token(cache, ONE, *RUNS[1])
+    cache.take(named(0, 1, run=1))
+    cache.take(named(0, 3))
+    assert told(cache) == []
+    cache.appends = False
+    cache.take([*named(2, 2, run=1), *named(4, 5)])
+    assert told(cache) == []
+    cache.answer_all()
+    assert told(cache) == [(EPOCH, 5)]

@@ -319,3 +319,34 @@ def test_a_cache_that_appears_is_asked_for_the_end_of_a_run_that_history_went_pa
     reader.fetches = [fetch for fetch in reader.fetches if fetch.epoch == FIRST]
     reader.answer(sample(3, FIRST), names=NAMES)
     assert [(miss.epoch, miss.first, miss.last) for miss in reader.missed] == [(FIRST, 3, 3)]
+
+
+@pytest.mark.parametrize("gone_at", [29.9, 10.0])
+def test_what_ends_just_as_a_cache_is_there_again_is_asked_for_once_more(gone_at: float) -> None:
+    """Its answer was of before it had what was on its way to it (seed 96269)."""
+    reader = Restarted()
+    reader.handle(AnswererAppeared(reader.now, False, moment_at(gone_at)))
+    reader.take_first_answer()
+    reader.answer(names=NAMES)
+    assert reader.delivered == [0, 1, 2, 0]
+    reader.take_first_answer()
+    assert reader.of_the_first == []
+    reader.wait(WAIT_SECONDS)
+    assert reader.of_the_first == [(3, 3 + SPAN - 1)]
+    reader.take_first_answer()
+    reader.answer(sample(3, FIRST, at=1.2), names=NAMES)
+    assert reader.missed == [Missed(SOURCE, FIRST, 3, 3)]
+    reader.wait(60)
+    assert reader.of_the_first == []
+
+
+@pytest.mark.parametrize("sn", [2, 3])
+def test_what_a_cache_tells_of_a_run_that_is_about_to_end_is_asked_for_when_it_has(sn: int) -> None:
+    """Whoever is asked for the end meanwhile may have answered before."""
+    reader = Restarted()
+    reader.handle(HeartbeatReceived(SOURCE, sn, reader.now, stored_as=FIRST))
+    reader.handle(HeartbeatReceived(SOURCE, 0, reader.now, stored_as=FIRST))
+    reader.nobody_knows()
+    reader.take_first_answer()
+    reader.wait(0)
+    assert reader.of_the_first == ([(3, 3 + SPAN - 1)] if sn == 3 else [])

@@ -75,14 +75,26 @@ class Ends:
         """Those that are to be asked for: mostly none, and who wakes us looks at no other."""
         self._asked: dict[int, _End] = {}
         """Those of which a question is under way, by its number."""
+        self._reached_ns = 0
+        """When routers know how to ask all caches that are there."""
+        self._told: dict[tuple[SourceId, int], int] = {}
+        """The last number that a cache says it has of a run that is followed; at most `_RUNS_MAX`.
+        """
 
     def ended(self, run: Numbering, now: Moment) -> None:
-        """Remember a run that is not followed any more; ask on where nobody said where it ends."""
+        """Remember a run that is not followed any more.
+
+        It is asked for once more where nobody said where it ends, where a cache has appeared just
+        now that may not have been asked, and where a cache says that it has more.
+        """
+        told_sn = self._told.pop((run.source, run.epoch), -1)
         if self._options.recovery and run.incarnation and run.next_sn is not None:
-            key = run.source, run.incarnation
+            key, now_ns = (run.source, run.incarnation), now.monotonic_ns
             self._ends[key] = end = _End(run, now.unix_ns)
-            if run.end_given_up and not run.end_told:
-                self._ask_at(key, end, now.monotonic_ns)
+            if (run.end_given_up and not run.end_told) or told_sn > run.reached:
+                self._ask_at(key, end, now_ns)
+            elif now_ns < self._reached_ns:
+                self._ask_at(key, end, self._reached_ns)
             if len(self._ends) > _RUNS_MAX:
                 first = next(iter(self._ends))
                 self._due.pop(first, None)
@@ -96,22 +108,26 @@ class Ends:
     def appeared(self, event: AnswererAppeared) -> None:
         """Ask for what ended while a cache was away, as soon as routers know how to ask it."""
         now_ns, gone = event.now.monotonic_ns, event.gone
+        self._reached_ns = now_ns + round(self._options.token_wait_seconds * _SECOND_NS)
         for key, end in self._ends.items():
             was_away = gone is not None and end.ended_ns >= gone.unix_ns - UNNOTICED_NS
             if end.owed or event.strange or was_away:
-                wait_ns = round(self._options.token_wait_seconds * _SECOND_NS)
-                self._ask_at(key, end, now_ns + wait_ns)
+                self._ask_at(key, end, self._reached_ns)
 
     def stored(self, source: SourceId, epoch: int, sn: int, now_ns: int) -> bool:
         """Ask for what a cache says that it has of a run; False where that is none of these.
 
-        It was on its way to that cache's disk when others said where the run ended (ADR 0350).
+        It was on its way to that cache's disk when others said where the run ended (ADR 0350), or
+        to that cache (ADR 0390). Where the run has not ended yet, it is kept in mind.
         """
         for key, end in self._ends.items():
             if key[0] == source and end.run.epoch == epoch:
                 if sn > end.run.reached:
                     self._ask_at(key, end, now_ns)
                 return True
+        self._told[source, epoch] = max(sn, self._told.pop((source, epoch), -1))
+        if len(self._told) > _RUNS_MAX:
+            del self._told[next(iter(self._told))]
         return False
 
     def _ask_at(self, key: _Key, end: _End, due_ns: int) -> None:
