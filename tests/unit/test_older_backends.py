@@ -123,6 +123,28 @@ def test_a_late_number_of_a_publisher_with_many_keys_is_missed(
     assert "number 4 " in finding
 
 
+@pytest.mark.parametrize("more", [pytest.param(0, id="before the first"), 4, 8])
+def test_a_backend_with_numbers_that_the_index_lacks_is_another_one(
+    tmp_path: Path, more: int
+) -> None:
+    """It was lost and peers gave most of it anew; then it is put back (seed 97111)."""
+    lacking = [("a/1", sn) for sn in (1, 2, 3, 5, 7, 9) if sn != more]
+    backend = filled(tmp_path, lacking)
+    assert not findings(tmp_path, backend)
+    backend.append(SampleBatch([Sample("a/1", SOURCE, 3, more, b"x", ntp64=more + 1)]))
+    (finding,) = findings(tmp_path, backend)
+    assert f"holds number {more} " in finding
+    assert not findings(tmp_path, backend)
+
+
+def test_what_retention_left_below_its_floor_is_no_finding(tmp_path: Path) -> None:
+    backend = filled(tmp_path, [("a/1", sn) for sn in range(9)])
+    with opened(tmp_path, backend) as store:
+        assert store.purge([Floor(Stream("a/1", SOURCE, 3), 4)]) == 4
+    backend.append(SampleBatch([Sample("a/1", SOURCE, 3, 3, b"x", ntp64=4)]))
+    assert not findings(tmp_path, backend)
+
+
 def test_a_wildcard_update_below_what_its_keys_have_is_no_finding(tmp_path: Path) -> None:
     """It is stored last, and is older than what is held of the keys that it is about."""
     backend = filled(tmp_path, both(0, 19), both(21, 39), [("a/**", 20)])

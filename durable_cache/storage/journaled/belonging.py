@@ -4,19 +4,21 @@ Each is a file or a table of its own, and any of them may be missing, another's,
 The index knows which journal its `drained` counts the entries of, and a journal's entries have ids
 without holes: so a stranger, and a journal or an index that is older than the other, show. Whether
 the backend is the one that the index tells of shows in a few samples, those recorded last among
-them, and in what the backend has of the same streams beyond them: that is read, which costs the
-same whatever the backend holds.
+them, and in what the backend has of the same streams where the index knows of nothing (ADR 0391):
+that is read, which costs the same whatever the backend holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from durable_cache.model.key_expression import KeyExpression
 from durable_cache.model.sample import Sample, Stream
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.storage.contract import Held, Storage
 from durable_cache.storage.journaled.index import StreamIndex
+from durable_cache.storage.journaled.index_rows import StreamInfo
 from durable_cache.storage.journaled.journal import Journal
 
 Waiting = Callable[[], Iterator[Sample]]
@@ -93,17 +95,33 @@ def backend_finding(index: StreamIndex, backend: Storage, waiting: Waiting) -> s
                 "the stream index is read anew from it, and what is missing is asked of other "
                 "caches"
             )
-        if "*" in stream.key:
-            continue  # what is beyond is read by the key, and found on others
-        top = index.infos([stream])[stream].held.last or sn
-        beyond = _first(backend, stream, SnBounds(top + 1, None))
-        if beyond and not any(sample.identity == beyond[0].identity for sample in waiting()):
-            return (
-                f"the backend holds number {beyond[0].sn} of {stream.source} on "
-                f"{stream.key[:80]!r}, which neither the stream index nor the journal knows: they "
-                "are older copies; the stream index is read anew from the backend"
-            )
+    # Of wildcard updates what others have is read by the key, and found on others.
+    streams = {stream: None for stream, _ in witnesses if "*" not in stream.key}
+    for stream, info in index.infos([*streams]).items():
+        for bounds in _not_held(info):
+            found = _first(backend, stream, bounds)
+            if found and not any(sample.identity == found[0].identity for sample in waiting()):
+                return (
+                    f"the backend holds number {found[0].sn} of {stream.source} on "
+                    f"{stream.key[:80]!r}, which neither the stream index nor the journal knows: "
+                    "they are older copies, or it is; the stream index is read anew from the "
+                    "backend"
+                )
     return ""
+
+
+def _not_held(info: StreamInfo) -> Iterator[SnBounds]:
+    """Yield where nothing is, as the index says: behind the last, before the first, and in holes.
+
+    Of the holes the first and the last; what is below the floor may be there and does not count.
+    """
+    runs = [*info.held]
+    yield SnBounds(runs[-1].last + 1 if runs else 0, None)
+    floor = max(info.floor, info.purged)
+    if runs and runs[0].first > floor:
+        yield SnBounds(floor, runs[0].first - 1)
+    for before, behind in [*pairwise(runs)][:: max(1, len(runs) - 2)]:
+        yield SnBounds(before.last + 1, behind.first - 1)
 
 
 def _is_beyond(index: StreamIndex, held: Held) -> bool:
