@@ -229,6 +229,29 @@ def test_nor_of_a_run_whose_token_alone_came_behind_it() -> None:
     assert not [one for one in reader.missed if one.source == SOURCE]
 
 
+@pytest.mark.parametrize("of_the_next", [False, True])
+def test_nor_of_a_run_behind_one_that_awaits_it(of_the_next: bool) -> None:
+    """It was too late to be kept, and the next run was told to miss it (seed 100654)."""
+    reader = Reader(DeliveryOptions(pending_samples_max=2, sources_max=1), history=True)
+    reader.declared(FRESH + 1, "aaaaaaaa")
+    reader.live(sample(2, at=21), sample(0, source=OTHER))
+    reader.live(sample(1, at=20))
+    reader.live(sample(3, source=SourceId("ef", 1)))
+    reader.declared(FRESH + 2, "bbbbbbbb")
+    reader.page([])
+    named = Incarnation(SOURCE, FRESH + 1, "aaaaaaaa"), Incarnation(SOURCE, FRESH + 2, "bbbbbbbb")
+    runs = [(FRESH + 1, 20, 3), *([(FRESH + 2, 30, 2)] if of_the_next else [])]
+    stored = [sample(sn, epoch, at=at + sn) for epoch, at, until in runs for sn in range(until)]
+    while reader.seconds < 100:
+        while reader.fetches:
+            asked = reader.fetches[0]
+            last = 1 << 40 if asked.last is None else asked.last
+            reader.answer(*(one for one in stored if asked.first <= one.sn <= last), names=named)
+        reader.wait(20)
+    assert of_each(reader, [SOURCE]) == [[0, 1, 2, 0, 1] if of_the_next else [0, 1, 2]]
+    assert not [one for one in reader.missed if one.source == SOURCE]
+
+
 def test_what_waited_for_room_when_a_token_went_is_not_of_the_next_run() -> None:
     """It waited for the next token and was given as of that run, or was lost (seed 9004)."""
     reader = Reader(DeliveryOptions(sources_max=1))

@@ -490,6 +490,7 @@ class SubscriberEngine:
                 self._take(one, now)
         for followed in self._crowd.passed_by(self._sources, self._outputs):
             self._settle(followed, now)
+        self._tails.told(self._crowd.take_doubted(), now.monotonic_ns)
 
     def _go_on_behind(self, source: SourceId, epoch: int, reading: Reading, now: Moment) -> None:
         """Follow a run that history read, from where it stands; the one before has ended."""

@@ -322,6 +322,7 @@ class Crowd:
         self.waiting: OrderedDict[SourceId, Crowded] = OrderedDict()
         self._passed_by: OrderedDict[SourceId, tuple[RangeSet, Crowded]] = OrderedDict()
         """What came beyond the bound while history was read: that may bring it."""
+        self._doubted: list[SourceId] = []
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -398,6 +399,14 @@ class Crowd:
             elif newest is not None and newest.reached > reached:
                 yield followed
 
+    def take_doubted(self) -> list[SourceId]:
+        """Return the sources of which something passed by that may be of either of two runs.
+
+        The one before awaits its number, and of the newest nothing came: caches can tell.
+        """
+        doubted, self._doubted = self._doubted, []
+        return doubted
+
     def _pass_by(
         self,
         followed: Followed,
@@ -408,8 +417,12 @@ class Crowd:
         rests: bool,
     ) -> None:
         span, ended = self._options.window_size_samples, followed.ended
-        if any(run.has_passed_on(sample) for run in followed.numberings[:-1]):
+        before = followed.numberings[:-1]
+        if any(run.has_passed_on(sample) for run in before):
             return  # of a run whose successor's token waited beside it
+        if newest.reached < 0 and any(_awaits(run, sample.sn) for run in before):
+            self._doubted.append(followed.source)  # or it is all that came of the newest
+            return
         if newest.began_after(sample):
             if ended is not None and ended.could_go_on_to(sample, span):
                 ended.report_late(sample, outputs)
@@ -418,3 +431,8 @@ class Crowd:
                 self.add(sample)  # it follows when there is room
             else:
                 newest.top = sample.sn
+
+
+def _awaits(run: Numbering, sn: int) -> bool:
+    """Tell whether a number is one that is still to be passed on, as others showed."""
+    return run.next_sn is not None and run.next_sn <= sn <= run.top
