@@ -111,6 +111,21 @@ def test_a_number_that_came_behind_the_next_token_fills_the_hole_that_it_lies_in
     assert reader.story == [0, 1, 2, 3, 0, 1]
 
 
+def test_what_an_answerer_names_as_of_its_run_fills_no_hole_of_the_one_before() -> None:
+    """Its program gave the time of each sample, and two runs began at once (seed 104462)."""
+    reader = Reader()
+    reader.declared(EPOCH, "0000000a")
+    reader.live(received(sample(0, at=0), reader), received(sample(2, at=0.2), reader))
+    reader.declared(FRESH, "0000000b")
+    reader.live(*(received(sample(sn, at=0.05 * sn), reader) for sn in range(3)))
+    first = AnswerPart([sample(sn, FRESH, at=0.05 * sn) for sn in range(3)], (), NAMES)
+    for _ in range(60):
+        if reader.fetches:
+            reader.answer_of(first, AnswerPart([], (), NAMES))
+        reader.wait(1)
+    assert reader.story == [0, (1, 1), 2, 0, 1, 2]
+
+
 def test_a_number_of_a_run_that_began_fills_no_hole_of_the_one_before() -> None:
     """By its time it does not lie between those that are held of that."""
     names = (Incarnation(SOURCE, EPOCH, "0000000a"), Incarnation(SOURCE, FRESH, "0000000b"))

@@ -56,6 +56,12 @@ from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.naming import of_others, of_run
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Crowd, Sources
+from durable_cache.protocol.subscriber.putting_right import (
+    let_go_unnamed,
+    note_named,
+    put_left_over_right,
+    put_right,
+)
 from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.subscriber.tails import Tails
@@ -380,10 +386,11 @@ class SubscriberEngine:
         for part, ours in zip(answer.parts, parts, strict=True):
             names = part.names()
             self._history.forget(followed.learn_names(part, self.run_names))
-            followed.put_right(part, answer.parts, samples_max, self._outputs)
+            put_right(followed, part, answer.parts, samples_max, self._outputs)
+            note_named(followed, part)
             for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
-                    followed.let_go_unnamed(numbering, sample, names, self._options, self._outputs)
+                    let_go_unnamed(followed, numbering, sample, names, self._options, self._outputs)
                     self._hold(numbering, sample, asked=True)
                     taken += 1
                     if len(numbering.pending) >= samples_max:
@@ -535,7 +542,7 @@ class SubscriberEngine:
             # A slow answer is not a loss: it is waited for at most twice the time.
             late = 1 if head.fetch is None else 2
             if now.monotonic_ns >= head.opened_ns + late * timeout_ns:
-                followed.put_left_over_right(self._options, self._outputs)
+                put_left_over_right(followed, self._options, self._outputs)
                 head.give_up_first(self._outputs, now.monotonic_ns)
         self._settle(followed, now)
 

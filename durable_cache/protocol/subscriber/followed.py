@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS
@@ -16,14 +15,9 @@ from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart, Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.following import Numbering, is_one
 from durable_cache.protocol.subscriber.naming import (
-    NamedCopy,
-    came_with_token,
     frame_beside,
-    given_by_name,
-    is_left_over,
     is_of_a_later,
     is_of_an_earlier,
-    repeats_behind_token,
 )
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.run_names import RunNames
@@ -135,105 +129,10 @@ class Followed:
                 if token.incarnation and not run.declared:  # history brought it
                     run.declared_epoch = token.epoch
 
-    def put_left_over_right(self, options: DeliveryOptions, outputs: Outputs) -> None:
-        """The gap of the run that is delivered expires: what waits may be of another (ADR 0220).
-
-        What came behind a token was taken for its run's, and nobody names its run. Where it fills
-        a hole of the run before, it is of that, and is delivered with it.
-        """
-        head, wait_seconds = self.head, options.token_wait_seconds
-        if head is None:
-            return
-        for later in self.numberings[1:]:
-            for sample in [*filter(None, (*later.pending.values(), later.parked))]:
-                if came_with_token(sample, later, wait_seconds) and head.has_hole_for(sample):
-                    later.let_go(sample)
-                    head.hold(sample, options.pending_samples_max)
-        self._report_left_over(options, outputs)
-
-    def _report_left_over(self, options: DeliveryOptions, outputs: Outputs) -> None:
-        """Report with the run that ended what was published together with the last of that.
-
-        It comes too late, and the gap before it goes with it.
-        """
-        head = self.head
-        if head is None or (ended := self._given_before(head)) is None:
-            return
-        window, since_ntp64 = options.window_size_samples, 0
-        for sn in sorted(head.pending):
-            sample = head.pending[sn]
-            may_be = came_with_token(sample, head, options.token_wait_seconds)
-            if may_be and is_left_over(sample, ended, head, window, since_ntp64):
-                head.let_go(sample)
-                ended.report_late(sample, outputs)
-            elif not sample.stamped:
-                since_ntp64 = max(since_ntp64, sample.ntp64)
-
-    def let_go_left_over(
-        self, begun: Numbering, sample: Sample, options: DeliveryOptions, outputs: Outputs
-    ) -> None:
-        """Let go of what waits under the token of a run, for a live sample shows it is of another.
-
-        Numbers come in order, but for what overtakes within the time that a token is waited for.
-        What came so much before one at or below it, and goes on where the run before ended, is of
-        that (ADR 0289).
-        """
-        if not begun.pending or not begun.incarnation or sample.sn > begun.top:
-            return
-        before, wait_seconds = self._given_before(begun), options.token_wait_seconds
-        if before is None:
-            return
-        until_ns = begun.declared_ns + round(wait_seconds * 1e9)
-        early_ns = sample.received_ns - round(wait_seconds * 1e9)
-        first = takewhile(lambda held: held.received_ns <= until_ns, begun.pending.values())
-        for held in sorted(first, key=lambda held: held.sn):
-            overtook = held.sn >= sample.sn and held.received_ns < early_ns
-            may_be = overtook and came_with_token(held, begun, wait_seconds)
-            left_over = may_be and is_left_over(held, before, begun, options.window_size_samples)
-            if left_over or repeats_behind_token(held, sample, before, begun, wait_seconds):
-                self._put_back(held, begun, before, options, outputs)
-
-    def let_go_unnamed(
-        self,
-        begun: Numbering,
-        given: Sample,
-        names: Mapping[tuple[SourceId, int], str],
-        options: DeliveryOptions,
-        outputs: Outputs,
-    ) -> None:
-        """Let go of what waits under a number of which an answer gives another, as of this run."""
-        name, held = names.get((self.source, given.epoch)), begun.pending.get(given.sn)
-        if held is None or not name or name != begun.incarnation:
-            return
-        before = self.before(begun)
-        if before is not None and not (held.epoch or held.stamped or is_one(held, given)):
-            self._put_back(held, begun, before, options, outputs)
-
     def before(self, numbering: Numbering) -> Numbering | None:
         """Return the run before one, also where that has ended."""
         at = self.numberings.index(numbering)
         return self.numberings[at - 1] if at else self.ended
-
-    def _given_before(self, numbering: Numbering) -> Numbering | None:
-        """Return the run before, or the one before that where nothing came of it."""
-        before = self.before(numbering)
-        nothing_came = before is self.ended and before is not None and before.is_at_its_first
-        return self.given or before if nothing_came else before
-
-    def _put_back(
-        self,
-        one: Sample,
-        begun: Numbering,
-        before: Numbering,
-        options: DeliveryOptions,
-        outputs: Outputs,
-    ) -> None:
-        """Give what waits in a run to the one before; where that is over, it comes too late."""
-        begun.let_go(one)
-        if before is self.ended or before is self.given:
-            before.report_late(one, outputs)
-        else:
-            before.hold(one, options.pending_samples_max)
 
     def look_for_end(
         self, head: Numbering, options: DeliveryOptions, outputs: Outputs, now_ns: int
@@ -477,57 +376,6 @@ class Followed:
                 return ended
         return None
 
-    def put_right(
-        self, part: AnswerPart, parts: Sequence[AnswerPart], samples_max: int, outputs: Outputs
-    ) -> None:
-        """Move what is held to the run that an answerer says it is of, unless another denies it.
-
-        A number that comes soon after a token may be the last of the run before, one that comes
-        before a token may be the first of the next: nothing on the wire says which. `parts` is
-        what all answered.
-        """
-        named = {epoch: name for source, epoch, name in part.incarnations if source == self.source}
-        doubtful = [n for n in self.numberings if n.incarnation and (n.pending or n.parked)]
-        if not self.early and not any(n.incarnation != x for n in doubtful for x in named.values()):
-            return
-        given: set[NamedCopy] = set()
-        for sample in part.samples:
-            name = named.get(sample.epoch, "") if sample.source == self.source else ""
-            if not name:
-                continue
-            others = [n for n in doubtful if n.incarnation != name and n.holds(sample)]
-            if others and not given:
-                given = given_by_name(parts)
-            copy = sample.key, sample.sn, sample.ntp64
-            held = [n.let_go(sample) for n in others if (n.incarnation, *copy) not in given]
-            if name in self.seen:
-                held += [one for _, one in self.early if is_one(one, sample)]
-                self.early = [early for early in self.early if not is_one(early[1], sample)]
-            right = next((n for n in self.numberings if n.incarnation == name), None)
-            for one in filter(None, held):
-                if right is not None:
-                    right.hold(one, samples_max)
-                elif name not in self.seen:
-                    self._keep(one, _NAMED_NS)
-                elif self.ended is not None and self.ended.incarnation == name:
-                    self.ended.report_late(one, outputs)
-
-    def give_back(self, numbering: Numbering, sample: Sample, samples_max: int) -> bool:
-        """Take what is held under a sample's number for one of the run before, if that is not over.
-
-        `sample` is later. While a program takes its time a token overtakes the samples before it:
-        they came when the token was not there, and are looked at when it is (ADR 0325).
-        """
-        at, held = self.numberings.index(numbering), numbering.pending.get(sample.sn)
-        if at == 0 or held is None or held.epoch or held.sn <= (numbering.next_sn or 0):
-            return False  # or, as the next number, it is what came before its token
-        if not self.numberings[at - 1].ending:
-            return False
-        if numbering.let_go(held) is None:
-            return False
-        self.numberings[at - 1].hold(held, samples_max)
-        return True
-
     def polled(self) -> Iterator[Numbering]:
         """Yield what is asked for now and then: the head, and runs that were declared since.
 
@@ -573,6 +421,10 @@ class Followed:
         if now_ns >= self.early_until_ns:
             self.early_last = -1
         return self._keep(sample, now_ns + round(options.token_wait_seconds * 1e9))
+
+    def keep_named(self, sample: Sample) -> None:
+        """Keep a sample of a run that somebody named: it waits for that token, however long."""
+        self._keep(sample, _NAMED_NS)
 
     def _keep(self, sample: Sample, until_ns: int) -> bool:
         if len(self.early) >= _EARLY_MAX:

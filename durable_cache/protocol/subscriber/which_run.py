@@ -19,6 +19,7 @@ from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.putting_right import give_back, let_go_left_over
 from durable_cache.protocol.subscriber.tails import Tails
 from durable_cache.protocol.subscriber.too_large import TooLarge
 from durable_cache.protocol.subscriber.wrapped import goes_before
@@ -77,7 +78,7 @@ class WhichRun:
         numbering.used = True
         if isinstance(sample, TooLarge) and numbering.declared and numbering.is_at_its_first:
             return None  # of this run, the one before or the next: an answer names it
-        followed.let_go_left_over(numbering, sample, self._options, self._outputs)
+        let_go_left_over(followed, numbering, sample, self._options, self._outputs)
         if self._begins(numbering, sample):
             return numbering
         if precedes_wrap(sample.sn, numbering.reached, self._options.window_size_samples):
@@ -178,7 +179,7 @@ class WhichRun:
             self._repeats(sample)
             return None
         if numbering.declared:
-            if followed.give_back(numbering, sample, self._options.pending_samples_max):
+            if give_back(followed, numbering, sample, self._options.pending_samples_max):
                 return numbering
             self.dropped += not followed.keep_early(sample, self._options, now.monotonic_ns)
             return None
