@@ -107,6 +107,34 @@ def test_a_refused_number_behind_the_wrap_is_asked_for_and_begins_the_run_when_i
     assert [*of_run(cache, ONE, 1).values()] == [RangeSet([SnRange(0, 0)])]
 
 
+@pytest.mark.parametrize("looked_up", [False, True])
+def test_what_is_refused_on_both_sides_of_a_wrap_awaits_none_between(looked_up: bool) -> None:
+    """Nothing of the source is known yet, and numbers do not say which came first (seed 103001)."""
+    cache = DrivenCache()
+    if looked_up:
+        cache.take(last(6)[:1])
+        cache.reads = False
+        cache.take(last(6)[:1])
+    cache.give(BatchRefused(((ONE, SnRange(0, 1)), (ONE, SnRange(END - 4, END))), cache.now))
+    cache.answer_all()
+    misses = []
+    for _ in range(60):
+        fetches, misses = cache.fetches, misses + cache.misses
+        cache.effects.clear()
+        for fetch in fetches:
+            of_fetch = range(fetch.first, (END if fetch.last is None else fetch.last) + 1)
+            given = [one for one in (*last(5), *wrapped(0, 1)) if one.sn in of_fetch]
+            cache.give(
+                Arrived(SampleBatch(given), Origin.NATIVE, cache.now),
+                FetchEnded(fetch.fetch_id, cache.now),
+            )
+        cache.wait(4, 1)
+    assert misses == []
+    first = END - 5 if looked_up else END - 4
+    assert of_run(cache, ONE, 0) == {0: RangeSet([SnRange(first, END)])}
+    assert [*of_run(cache, ONE, 1).values()] == [RangeSet([SnRange(0, 1)])]
+
+
 def test_a_heartbeat_of_behind_the_wrap_awaits_the_last_numbers_and_asks_for_its_own() -> None:
     cache = DrivenCache()
     cache.take(last(5)[:3])

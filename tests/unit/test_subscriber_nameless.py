@@ -403,3 +403,34 @@ def test_what_is_removed_without_an_epoch_beyond_a_run_is_of_it_where_a_sample_s
             reader.answer(*given, absent=(absent(3, 3, AbsenceReason.TRIMMED, 0),))
         reader.wait(1)
     assert reader.story == [0, 1, 2, *([(3, 3), 4] if shows else []), 0]
+
+
+@pytest.mark.parametrize(
+    ("sn", "at", "follows"),
+    [
+        pytest.param(18, 19.8, [21], id="late"),
+        pytest.param(18, 30, [(0, 17), 18, (19, 20), 21], id="later than all"),
+        pytest.param(3, 19.8, [(0, 2), 3, (4, 20), 21], id="below what was passed on"),
+    ],
+)
+def test_what_comes_late_of_numbers_that_had_no_room_begins_no_run(
+    sn: int, at: float, follows: list[int | tuple[int, int]]
+) -> None:
+    """They were reported, and what was passed on last is older (seed 104743)."""
+
+    def nobody_has_it() -> None:
+        until = reader.seconds + 60
+        while reader.seconds < until:
+            while reader.fetches:
+                reader.answer()
+            reader.wait(20)
+
+    reader = Reader(DeliveryOptions(pending_samples_max=2))
+    reader.live(sample(0, at=0))
+    reader.live(*(sample(above, at=above) for above in (5, 6, 7, 20)))
+    nobody_has_it()
+    assert reader.story == [0, (1, 4), 5, 6, (7, 20)]
+    reader.live(sample(sn, at=at))
+    reader.live(sample(21, at=at + 1))
+    nobody_has_it()
+    assert reader.story[5:] == follows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
 from durable_cache.model.sample import SourceId
@@ -21,8 +23,12 @@ class Awaited:
     def __init__(self, gaps: Gaps, options: EngineOptions) -> None:
         self._gaps, self._options = gaps, options
 
-    def refused(self, known: KnownSource, run: SnRange, now: Moment) -> list[Output]:
+    def refused(self, known: KnownSource, runs: Iterable[SnRange], now: Moment) -> Iterator[Output]:
         """Await live numbers that were seen and could not be kept."""
+        for run in _as_published(runs):
+            yield from self._run_refused(known, run, now)
+
+    def _run_refused(self, known: KnownSource, run: SnRange, now: Moment) -> list[Output]:
         first, last = run
         numbering = known.wrapped_into_live(last) or known.live
         window = numbering.window
@@ -45,7 +51,7 @@ class Awaited:
         One that begins before it is answered is not theirs: so it is done before, too (ADR 0375).
         """
         refused, doubt.refused = doubt.refused, RangeSet()
-        return [output for run in refused for output in self.refused(known, run, now)]
+        return [*self.refused(known, refused, now)]
 
     def numbers(
         self, source: SourceId, numbering: Numbering, first: int, last: int, now: Moment
@@ -78,3 +84,14 @@ class Awaited:
         window.expect(last)
         self.numbers(event.source, numbering, first, last, event.now)
         return outputs
+
+
+def _as_published(runs: Iterable[SnRange]) -> list[SnRange]:
+    """Return runs of one source in their order: those before a wrap come first.
+
+    Where nobody knows yet where the source stands, they were a hole of billions behind the others.
+    """
+    ordered = sorted(runs)
+    if ordered and ordered[-1].last - ordered[0].first > SOURCE_SN_MODULUS // 2:
+        ordered.sort(key=lambda run: run.last < SOURCE_SN_MODULUS // 2)
+    return ordered

@@ -261,11 +261,11 @@ class CacheEngine:
                 self.counts.repeated(sample.source)
             return False
         numbering = known.follow(sample)
-        if sample.sn <= numbering.newest_held:
-            if numbering.wrapped(sample.sn):
-                self.counts.restarts += 1
-                numbering = known.restart(sample, now.unix_ns)
-            elif numbering.doubtful(sample):
+        if numbering.wrapped(sample.sn):
+            self.counts.restarts += 1
+            numbering = known.restart(sample, now.unix_ns)
+        elif sample.sn <= numbering.newest_held:
+            if numbering.doubtful(sample):
                 return True
         elif numbering.follows_wrap(sample.sn):
             self.counts.beyond += 1  # of a run that nothing here is known of
@@ -442,14 +442,15 @@ class CacheEngine:
 
     def _refused(self, refused: Iterable[tuple[SourceId, SnRange]], now: Moment) -> list[Output]:
         outputs: list[Output] = []
+        runs: dict[SourceId, list[SnRange]] = {}
         for source, run in refused:
+            runs.setdefault(source, []).append(run)
+        for source, of_it in runs.items():
             known = self._sources.get(source)
-            if known is None:
-                continue
-            if known.doubt is not None:
-                known.doubt.refused.add(*run)
-            else:
-                outputs += self._awaited.refused(known, run, now)
+            if known is not None and known.doubt is not None:
+                known.doubt.refused.update(RangeSet(of_it))
+            elif known is not None:
+                outputs += self._awaited.refused(known, of_it, now)
         return outputs
 
     def _tick(self, now: Moment) -> list[Output]:

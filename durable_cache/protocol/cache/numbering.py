@@ -143,8 +143,9 @@ class Numbering:
         )
 
     def is_near(self, sn: int) -> bool:
-        """Tell whether a number is within reach of what has come."""
-        return abs(sn - self.newest_held) <= self.window.span
+        """Tell whether a number is within reach of what has come, or of what is known to exist."""
+        newest = self.newest_held if self.window.held else self.window.top
+        return abs(sn - newest) <= self.window.span
 
     def doubtful(self, sample: Sample) -> bool:
         """Tell whether a live sample at or below the top must be looked up before it counts."""
@@ -167,11 +168,8 @@ class Numbering:
 
     def shows_restart(self, sample: Sample) -> bool:
         """Tell whether a sample that a publisher's own cache gave is of a run that began since."""
-        return (
-            not self.named
-            and sample.sn <= self.newest_held
-            and (self.wrapped(sample.sn) or is_later(sample, self.newest_ntp64))
-        )
+        began = sample.sn <= self.newest_held and is_later(sample, self.newest_ntp64)
+        return not self.named and (began or self.wrapped(sample.sn))
 
     def restarted(self, sample: Sample, stored: Sample | None) -> bool:
         """Tell whether a doubtful sample begins a new numbering, given what is stored for it.

@@ -80,6 +80,7 @@ class Numbering:
     span: int = 0
     dropped_from: int | None = None
     """The lowest number that came while there was no room to hold it."""
+    dropped_ntp64: int = 0  # the latest time of these; higher ones may be passed on by now
     held_to: int = -1
     """No number above it is held back."""
     poll_ns: int = 0
@@ -360,15 +361,14 @@ class Numbering:
                 gone.remove(sn, sn)
         if len(self.pending) >= samples_max and sn != self.next_sn:
             highest = max(self.pending)
+            beyond = sample if sn > highest else self.pending.pop(highest)
             self.dropped += 1
             # What is dropped must be asked for again before it may be given up.
-            dropped = max(highest, sn)
-            self.dropped_from = min(
-                dropped if self.dropped_from is None else self.dropped_from, dropped
-            )
-            if sn > highest:
+            since = beyond.sn if self.dropped_from is None else self.dropped_from
+            self.dropped_from = min(since, beyond.sn)
+            self.dropped_ntp64 = max(self.dropped_ntp64, 0 if beyond.stamped else beyond.ntp64)
+            if beyond is sample:
                 return
-            del self.pending[highest]
         self.pending[sn] = sample
         self.held_to = max(self.held_to, sn)
 

@@ -174,6 +174,8 @@ class WhichRun:
         wraps = numbering.wraps_at(sample.sn, self._options.window_size_samples)
         held = numbering.pending.get(sample.sn)
         newest = numbering.newest_ntp64 if held is None else held.ntp64
+        if held is None and sample.sn >= numbering.behind_passed_on:
+            newest = max(newest, numbering.dropped_ntp64)  # what came above it is given up as well
         later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64
         if not (wraps or later):
             self._repeats(sample)
