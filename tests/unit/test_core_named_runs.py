@@ -221,6 +221,38 @@ def test_a_name_that_index_and_journal_lost_is_read_from_samples() -> None:
     assert [(ack.epoch, ack.incarnation) for ack in cache.acks] == [(EPOCH, RUNS[0].incarnation)]
 
 
+@pytest.mark.parametrize("by_program", [0, 3])
+def test_a_name_of_an_older_index_gives_way_to_that_of_samples(by_program: int) -> None:
+    """Both runs declared one epoch, and the first published nothing (seed 92578)."""
+    backend = MemoryStorage()
+    before = DrivenCache(JournaledStorage(backend, None))
+    token(before, ONE, *RUNS[0])
+    before.take([*run_of(ONE, 0, by_program - 1), *named(by_program, 4)])
+    store = JournaledStorage(backend, None)
+    store.index.declare(ONE, EPOCH, "0000000f")
+    store.index.rebuild(backend)
+    assert store.index.incarnations([ONE]) == [Incarnation(ONE, *RUNS[0])]
+    assert of_run(DrivenCache(store), ONE, 0) == {EPOCH: RangeSet([(0, 4)])}
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_it_has_no_name_that_another_epoch_bears_by_right(holds: bool) -> None:
+    """An epoch under which nothing is or was got that name while the other one had it."""
+    backend = MemoryStorage()
+    before = DrivenCache(JournaledStorage(backend, None))
+    token(before, ONE, *RUNS[0])
+    before.take(named(0, 4))
+    if holds:
+        backend.append(SampleBatch(msgspec.structs.replace(one, epoch=7) for one in named(5, 6)))
+    store = JournaledStorage(backend, None)
+    other, beside = Incarnation(ONE, EPOCH, "0000000f"), Incarnation(ONE, 7, RUNS[0].incarnation)
+    store.index.declare(*other)
+    store.index.declare(*beside)
+    store.index.rebuild(backend)
+    named_now = {*store.index.incarnations([ONE])}
+    assert named_now == ({other, beside} if holds else {Incarnation(ONE, *RUNS[0])})
+
+
 def test_a_token_waits_for_no_look_up_of_samples_that_name_their_run() -> None:
     cache = DrivenCache()
     token(cache, ONE, *RUNS[0])

@@ -38,8 +38,7 @@ from durable_cache.storage.journaled.index_rows import (
     GET_STREAMS,
     HAS_ZID,
     LOSE_NAMES,
-    LOST_NAMES,
-    NAME_RUN,
+    RUN_NAMES,
     WITH_HOLES,
     NumberingKey,
     NumberingRuns,
@@ -53,6 +52,7 @@ from durable_cache.storage.journaled.index_rows import (
     is_held,
     json_rows,
     json_text,
+    name_run,
     no_runs,
     note_held,
     numberings_of,
@@ -499,9 +499,9 @@ class StreamIndex:
                 runs.skipped.add(skip.first, skip.last)
             put_numberings(database, numberings)
             database.execute(LOSE_NAMES)
-            lost = [(SourceId(*at[:2]), int(at[2])) for at in database.execute(LOST_NAMES)]
-            for (*source,), epoch, name in names_in(storage, lost):
-                database.execute(NAME_RUN, (*source, epoch, name))
+            called = (Incarnation(SourceId(*at[:2]), *at[2:]) for at in database.execute(RUN_NAMES))
+            for run in names_in(storage, [*called]):
+                name_run(database, run)
             self.generation = secrets.token_hex(8)
             set_meta(database, "generation", self.generation)
             self.streams = int(database.execute("SELECT count(*) FROM streams").fetchone()[0])

@@ -18,6 +18,7 @@ from durable_cache.model.sample import Skip, SourceId, Stream, StreamSummary
 from durable_cache.model.selection import SnBounds
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.cache.events import Alias, NumberingState
+from durable_cache.protocol.wire import Incarnation
 from durable_cache.storage.journaled import index_blocks as blocks
 from durable_cache.storage.journaled.index_blocks import HELD, SKIPPED, STREAM, Owner
 
@@ -90,10 +91,17 @@ GROUP BY zid, eid ORDER BY max(json_array_length(held) > 1 OR held_since > 0) DE
 LOSE_NAMES = """INSERT OR IGNORE INTO incarnations
 SELECT zid, eid, epoch, '' FROM numberings WHERE epoch > 0"""
 """An empty name: a token may have called the run something that is not known any more."""
-LOST_NAMES = "SELECT zid, eid, epoch FROM incarnations WHERE incarnation = ''"
-NAME_RUN = """UPDATE incarnations SET incarnation = ?4 WHERE zid = ?1 AND eid = ?2 AND epoch = ?3
+RUN_NAMES = (
+    "SELECT zid, eid, epoch, incarnation FROM incarnations ORDER BY incarnation <> '', epoch"
+)
+"""Those that are lost come first."""
+_NAME_RUN = """UPDATE incarnations SET incarnation = ?4 WHERE zid = ?1 AND eid = ?2 AND epoch = ?3
 AND NOT EXISTS (SELECT * FROM incarnations WHERE zid = ?1 AND eid = ?2 AND incarnation = ?4)"""
 """No two epochs of a source are one run."""
+_LEAVE_NAME = """DELETE FROM incarnations WHERE zid = ?1 AND eid = ?2 AND incarnation = ?3
+AND NOT EXISTS (SELECT * FROM numberings AS n
+  WHERE (n.zid, n.eid, n.epoch) = (?1, ?2, incarnations.epoch))"""
+"""Of an epoch under which nothing is, nor was."""
 _PUT_STREAMS = """INSERT INTO streams
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
   value ->> 7, value ->> 8, value ->> 9 FROM json_each(?) WHERE true
@@ -375,6 +383,13 @@ def state_of(row: Sequence[Any]) -> NumberingState:
     return NumberingState(
         int(epoch), unpack(held), unpack(skipped), int(newest), name or "", name_lost=lost
     )
+
+
+def name_run(database: sqlite3.Connection, run: Incarnation) -> None:
+    """Let a run have the name that its samples bear, unless another epoch has it and held some."""
+    (zid, eid), epoch, name = run
+    database.execute(_LEAVE_NAME, (zid, eid, name))
+    database.execute(_NAME_RUN, (zid, eid, epoch, name))
 
 
 def runs_text(runs: RangeSet) -> str:
