@@ -220,7 +220,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         self._known_caches: set[str] = set()
         """The tokens of the caches in reach."""
         self._met_caches: dict[str, Moment | None] = {}
-        """When the token of each went, in Unix nanoseconds; None where it is there."""
+        """When the token of each went; None where it is there."""
         self._heartbeats = declare_heartbeats_polled(session, f"{key_expr}/@adv/pub/**")
         self._subscriber = declare_subscriber(
             session, str(key_expr), options.allowed_origin, options.channel_samples

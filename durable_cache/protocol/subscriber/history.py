@@ -54,6 +54,7 @@ from durable_cache.protocol.subscriber.pages import (
     Called,
     Group,
     Key,
+    OnPage,
     in_source_order,
     merged,
     seek_ends,
@@ -359,9 +360,7 @@ class History:
         if fresh and self._page is not None:
             self._page[key] = Group(Reading(0, 0), fresh, RangeSet())
 
-    def _take_group(
-        self, key: Key, samples: list[Sample], page: Mapping[Key, list[Sample]], now_ns: int
-    ) -> None:
+    def _take_group(self, key: Key, samples: list[Sample], page: OnPage, now_ns: int) -> None:
         if is_unnumbered(key[0]):
             self._take_unnumbered(key, samples)
             return
@@ -384,8 +383,8 @@ class History:
             late = over or (reading is not None and reading.late)
             late |= self._reached.get(key[0], key[1]) > key[1]  # its successor has begun
             begun = not name and self._held.brought_the_run_before([*by_sn.values()])
-            first_sn = 0 if begun else self._readings.first_of(key, by_sn[sns[0]], self.names, page)
-            default = reading or self._reading_from(key, name, first_sn)
+            first = None if begun else by_sn[sns[0]]
+            default = reading or self._reading_from(key, name, first, page)
             reading = self._readings.setdefault(key, default)
             reading.late = late
             reading.handed_over |= over
@@ -460,7 +459,7 @@ class History:
         return begun and self._held.goes_first(source, name, groups, read)
 
     def _place(
-        self, key: Key, samples: list[Sample], groups: Mapping[Key, list[Sample]]
+        self, key: Key, samples: list[Sample], groups: OnPage
     ) -> tuple[Key, dict[int, Sample], bool]:
         """Return by which epoch a run without a name goes here, its samples, whether it is over.
 
@@ -495,9 +494,10 @@ class History:
         reading = self._held.reading_of(self._sources, *key, self.names.of(key))
         return reading is not None and reading.resumed and not reading.late
 
-    def _reading_from(self, key: Key, name: str, first_sn: int) -> Reading:
+    def _reading_from(self, key: Key, name: str, first: Sample | None, page: OnPage) -> Reading:
         """Begin to read a run: with what is there, or with all of it where it began since a cut.
 
+        `first` is the first that is there, or None: all of it is to be.
         Of a run that an earlier life went past, only what lies behind its position is new.
         """
         source, epoch = key
@@ -505,6 +505,7 @@ class History:
         finished = next((run for run in runs if run.is_called(epoch, name)), None)
         if finished is not None:
             return Reading(0, finished.next_sn or 0, resumed=True)
+        first_sn = 0 if first is None else self._readings.first_of(key, first, self.names, page)
         if self._since_ns is None:
             first_sn = 0 if self._sources.began_since(source, epoch, name) else first_sn
             return Reading(first_sn, first_sn)

@@ -7,7 +7,7 @@ earlier run to its end before the next one begins, so its end is asked for by nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
@@ -35,6 +35,8 @@ _SN = attrgetter("sn")
 _FIRST = itemgetter(0)
 Key = tuple[SourceId, int]
 """A run: its source, and the epoch by which it goes here."""
+OnPage = Mapping[Key, Sequence[Sample]]
+"""What a page has of each run."""
 
 
 @dataclass(frozen=True, slots=True)
