@@ -50,6 +50,8 @@ class Announcing:
         self._gone: dict[SourceId, None] = {}
         """Sources whose token went since the last append began, or while samples of theirs wait for
         a look-up."""
+        self._went: dict[SourceId, None] = {}
+        """Sources of which a token went: others have no run before."""
 
     def note(self, batch: SampleBatch, origin: Origin) -> None:
         """See samples come in; of live ones those count that name a run whose token is not there.
@@ -58,7 +60,7 @@ class Announcing:
         """
         if origin in (Origin.LATE, Origin.RESENT):
             self._note(batch)
-        elif origin is Origin.LIVE:
+        elif origin is Origin.LIVE and not self._went.keys().isdisjoint(batch.sources):
             for source, run in runs_of(batch):
                 claims = self._claims(source)
                 if claims and run.incarnation not in claims:
@@ -68,9 +70,10 @@ class Announcing:
     def gone(self, event: TokenGone, known: KnownSource) -> Iterator[Announce]:
         """See a token go; yield the last number that came of its run."""
         source = event.source
-        self._gone[source] = None
-        if len(self._gone) > self._keys_max:
-            del self._gone[next(iter(self._gone))]
+        for those in (self._gone, self._went):
+            those[source] = None
+            if len(those) > self._keys_max:
+                del those[next(iter(those))]
         self._note(one for one in self._appending if one.source == source)
         if not event.key_expr:
             return
