@@ -387,7 +387,7 @@ class SubscriberEngine:
             names = part.names()
             self._history.forget(followed.learn_names(part, self.run_names))
             put_right(followed, part, answer.parts, samples_max, self._outputs)
-            note_named(followed, part)
+            note_named(followed, part.samples, names)
             for sample in ours.samples:
                 if fetch.first <= sample.sn <= last and owns(sample, names):
                     let_go_unnamed(followed, numbering, sample, names, self._options, self._outputs)

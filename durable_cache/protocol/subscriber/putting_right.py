@@ -7,7 +7,7 @@ the gap of the run before expire that it would fill.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from durable_cache.model.sample import Sample, SourceId
@@ -64,18 +64,20 @@ def put_right(
                 followed.ended.report_late(one, outputs)
 
 
-def note_named(followed: Followed, part: AnswerPart) -> None:
+def note_named(
+    followed: Followed, samples: Iterable[Sample], names: Mapping[tuple[SourceId, int], str]
+) -> None:
     """Note of what is held that an answerer says that it is of the run it waits in.
 
-    So it is none that came before a token, whatever hole of another run it would fill.
+    So it is none that came before a token, whatever hole of another run it would fill. What has no
+    name says nothing of its run.
     """
     if len(followed.numberings) < 2:
         return
-    named = {epoch: name for source, epoch, name in part.incarnations if source == followed.source}
-    runs = {run.incarnation: run for run in followed.numberings if run.pending}
-    for sample in part.samples:
-        run = runs.get(named.get(sample.epoch, "")) if sample.source == followed.source else None
-        held = None if run is None else run.pending.get(sample.sn)
+    runs = {run.incarnation: run for run in followed.numberings if run.pending and run.incarnation}
+    for sample in samples if runs else ():
+        run = runs.get(names.get((sample.source, sample.epoch), ""))
+        held = None if run is None or sample.source != run.source else run.pending.get(sample.sn)
         if run is not None and held is not None and not held.epoch and is_one(held, sample):
             run.pending[sample.sn] = sample
 
