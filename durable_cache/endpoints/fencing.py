@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+
+import msgspec
 
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import StorageError
@@ -54,7 +55,8 @@ class Fencing:
 
     def acknowledged(self, ack: SendAck) -> SendAck:
         """Return an acknowledgement without what an earlier owner wrote; on the core's thread."""
-        return replace(ack, runs=tuple(self._fences.acknowledged(ack.source, ack.runs)))
+        runs = tuple(self._fences.acknowledged(ack.source, ack.runs))
+        return msgspec.structs.replace(ack, runs=runs)
 
     def _read_into(self, found: Known, selection: Selection) -> None:
         cursor: Cursor | None = None

@@ -76,8 +76,12 @@ def by_named_run(
 
 def runs_of(batch: SampleBatch) -> set[tuple[SourceId, RunName]]:
     """Return the runs that samples name, each with its source."""
-    named = {one: run for one in set(map(_TIMESTAMP_ID, batch)) if (run := run_of_id(one))}
+    ids = set(map(_TIMESTAMP_ID, batch.samples))
+    named = {one: run for one in ids if (run := run_of_id(one))}
     if not named:
         return set()
+    if len(ids) == 1:  # nearly always
+        (run,) = named.values()
+        return {(source, run) for source in batch.sources}
     pairs = set(zip(map(_SOURCE, batch), map(_TIMESTAMP_ID, batch), strict=True))
     return {(source, named[one]) for source, one in pairs if one in named}

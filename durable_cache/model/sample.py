@@ -392,12 +392,12 @@ class SampleBatch:
     def size(self) -> int:
         """Bytes of the whole, near enough for a bound."""
         if self._size is None:
-            attached = [a for s in self.samples if (a := s.attachment) is not None]
-            self._size = (
-                sum([len(sample.payload) + len(sample.key) for sample in self.samples])
-                + sum(map(len, attached))
-                + _SAMPLE_BYTES * len(self.samples)
-            )
+            size = _SAMPLE_BYTES * len(self.samples)
+            for sample in self.samples:
+                size += len(sample.payload) + len(sample.key)
+                if sample.attachment is not None:
+                    size += len(sample.attachment)
+            self._size = size
         return self._size
 
     @property

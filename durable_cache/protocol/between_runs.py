@@ -101,9 +101,13 @@ class BetweenRuns:
 
     def is_open(self, source: SourceId, *, named: bool) -> bool:
         """Tell whether a source shows no token; `named`: its last run had one, perhaps long ago."""
-        if source in self._shown:
+        if self.shows_one(source):
             return False
         return source in self._hidden or (named and not self._forgetful)
+
+    def shows_one(self, source: SourceId) -> bool:
+        """Tell whether a source shows a token."""
+        return source in self._shown
 
     def shown(self, source: SourceId) -> frozenset[str]:
         """Return which incarnations of a source show a token, as far as they were seen."""

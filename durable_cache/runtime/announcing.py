@@ -23,6 +23,7 @@ _LAST_SN = SOURCE_SN_MODULUS - 1
 """Others may give higher numbers, which no heartbeat can tell."""
 _KEYS_MAX = 16
 """Of so many keys each is told by itself; what covers more of them is told at once."""
+_NOTHING = SampleBatch()
 
 
 class Announcing:
@@ -46,7 +47,7 @@ class Announcing:
         self._keys_max, self._claims, self._doubted = keys_max, claims, doubted
         self._last: dict[SourceId, dict[str, int]] = {}
         self._held = 0
-        self._appending = SampleBatch(())
+        self._appending = _NOTHING
         self._gone: dict[SourceId, None] = {}
         """Sources whose token went since the last append began, or while samples of theirs wait for
         a look-up."""
@@ -60,7 +61,9 @@ class Announcing:
         """
         if origin in (Origin.LATE, Origin.RESENT):
             self._note(batch)
-        elif origin is Origin.LIVE and not self._went.keys().isdisjoint(batch.sources):
+        elif (
+            self._went and origin is Origin.LIVE and not self._went.keys().isdisjoint(batch.sources)
+        ):
             for source, run in runs_of(batch):
                 claims = self._claims(source)
                 if claims and run.incarnation not in claims:
@@ -93,7 +96,7 @@ class Announcing:
 
     def answered(self) -> None:
         """See that it was answered, by `Appended` or `AppendFailed`: nothing is on its way."""
-        self._appending = SampleBatch(())
+        self._appending = _NOTHING
 
     def durable(self, ack: SendAck) -> Iterator[Announce]:
         """Yield what to say now that some numbers of a source are durable."""

@@ -19,6 +19,8 @@ from durable_cache.protocol.cache.events import (
 )
 from durable_cache.runtime.effects import Arrived, CoreEvent
 
+_NOTHING = SampleBatch()
+
 
 class AwaitingTokens:
     """A core's live samples of sources that show no token; at most `doubtful_samples_max`."""
@@ -48,9 +50,9 @@ class AwaitingTokens:
         It waits from `now` on, not since it came: before, tokens may have waited behind it. What
         says of which run it is waits for no token. It is returned once more by itself.
         """
-        waits = set(filter(self._is_open, batch.sources))
+        waits = set(filter(self.is_open, batch.sources))
         if not waits:
-            return batch, SampleBatch()
+            return batch, _NOTHING
         rest: list[Sample] = []
         named: list[Sample] = []
         for sample in batch:
@@ -69,7 +71,7 @@ class AwaitingTokens:
             return event
         rest: list[tuple[SourceId, SnRange]] = []
         for source, run in event.refused:
-            if self._is_open(source):
+            if self.is_open(source):
                 self._between.hold(source, (run,), now.monotonic_ns)
             else:
                 rest.append((source, run))
@@ -82,7 +84,7 @@ class AwaitingTokens:
         """
         source = event.source
         begun = self._engine.known(source).live.window.start is not None
-        if not (begun and self._is_open(source)):
+        if not (begun and self.is_open(source)):
             return False
         self._between.tell(source, event.source_sn, now.monotonic_ns)
         return True
@@ -119,7 +121,10 @@ class AwaitingTokens:
         expired = self._between.expired(now.monotonic_ns)
         return [event for source, heard in expired for event in _late(source, heard, now)]
 
-    def _is_open(self, source: SourceId) -> bool:
+    def is_open(self, source: SourceId) -> bool:
+        """Tell whether what comes of a source may be of a run that no token names yet."""
+        if self._between.shows_one(source):  # asked for with every batch
+            return False
         live = self._engine.known(source).live
         return self._between.is_open(source, named=bool(live.incarnation) or live.name_lost)
 

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
+
+import msgspec
 
 from durable_cache.model.clock import Moment, earlier
 from durable_cache.model.sample import SampleBatch, SourceId, Stream
@@ -102,6 +104,7 @@ from durable_cache.runtime.effects import (
     ResendArrived,
     Started,
 )
+from durable_cache.runtime.going_on import GoingOn
 from durable_cache.runtime.moving import await_moved, first_moved, renamed, twins_everywhere
 from durable_cache.runtime.named_runs import NamedRuns
 from durable_cache.runtime.resends import Resends
@@ -109,9 +112,9 @@ from durable_cache.runtime.taking_unnumbered import TakingUnnumbered
 from durable_cache.runtime.talks import Talks
 from durable_cache.runtime.turns import in_turn
 
-_SECOND_NS = 1_000_000_000
 _OTHERS = (Origin.RECOVERED, Origin.ALIGNED)
 _ANSWERS = (Appended, AppendFailed)
+_OF_LIVE_SAMPLES = (Arrived, Appended)  # they change nothing else that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,8 @@ class CacheCore:
         self._busy_given = self._busy_moving = False
         self._busy_live: CoreEvent | None = None
         self._effects: list[Effect] = []
-        self._talks = Talks(self._put_out)
+        self._going_on = GoingOn(self._awaiting_tokens)
+        self._talks = Talks(self._put_out, self._going_on.ended)
         self._unnumbered = TakingUnnumbered(
             self._engine.counts,
             self._options.engine,
@@ -205,8 +209,7 @@ class CacheCore:
     @property
     def given_waiting(self) -> int:
         """How many samples that others gave wait to be looked at."""
-        kinds = Arrived | ResendArrived
-        return sum(len(event.batch) for event in self._given if isinstance(event, kinds))
+        return sum(len(e.batch) for e in self._given if isinstance(e, Arrived | ResendArrived))
 
     @property
     def gaps_open(self) -> int:
@@ -248,6 +251,8 @@ class CacheCore:
         self.counts.losses.now_ns = event.now.unix_ns
         if isinstance(event, _ANSWERS):
             self._announcing.answered()
+        if not isinstance(event, _OF_LIVE_SAMPLES):
+            self._going_on.ended()
         match event:  # what comes with every batch first
             case Appended() | VerifyFailed() | Tick():
                 self._engine_takes(event)
@@ -283,8 +288,8 @@ class CacheCore:
         now_ns = self._now.monotonic_ns
         self._talks.go_on()
         if self.ready:
-            self._live.extend(self._awaiting_tokens.over(self._now))
-            self._given.extend(self._named_runs.over(self._now))
+            self._live += self._awaiting_tokens.over(self._now)
+            self._given += self._named_runs.over(self._now)
         while self._live and self._busy_live is None and now_ns >= self._retry_live_ns:
             event = self._behind_tokens.hold_back(self._live.popleft())
             if event is None or self._take_at_once(event):
@@ -306,7 +311,7 @@ class CacheCore:
         """The index could not be read: what waits keeps its place and is tried again."""
         self._live.appendleft(event)
         self._busy_live = None
-        self._retry_live_ns = self._now.monotonic_ns + _ns(self._options.ask_retry_seconds)
+        self._retry_live_ns = self._now.monotonic_ns + round(self._options.ask_retry_seconds * 1e9)
 
     def _take_live(self, event: CoreEvent) -> Conversation[None]:
         match event:
@@ -354,25 +359,34 @@ class CacheCore:
 
     def _take_at_once(self, event: CoreEvent) -> bool:
         """Take live samples of which nothing is to be asked; False otherwise, and nothing done."""
-        if isinstance(event, Arrived) and event.origin is Origin.LIVE:
-            sources = event.batch.sources
-            asks = any(map(is_unnumbered, sources)) or self._engine.unknown(sources)
-            if not asks and self._named_runs.are_known(event.batch):
-                self._take_loaded(event.batch, Origin.LIVE, event.now)
-                return True
-        return False
+        if not (isinstance(event, Arrived) and event.origin is Origin.LIVE):
+            return False
+        batch = event.batch
+        if self._engine.unknown(batch.sources):
+            return False
+        if self._going_on.includes(batch):
+            self._take_told_of(batch, Origin.LIVE, event.now)
+            return True
+        if any(map(is_unnumbered, batch.sources)) or not self._named_runs.are_known(batch):
+            return False
+        self._take_loaded(batch, Origin.LIVE, event.now)
+        self._going_on.begin(batch)
+        return True
 
     def _take_loaded(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
         if origin is Origin.LIVE:
             batch, behind = self._awaiting_tokens.keep(batch, self._now)
             self._announcing.note(behind, Origin.LATE)
+        self._take_told_of(batch, origin, now)
+
+    def _take_told_of(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
+        """Take samples of which it is known that no token is awaited for them."""
         batch = self._within_limit(batch, origin)
-        if len(batch):
+        if batch.samples:
             self._announcing.note(batch, origin)
             self._engine_takes(BatchReceived(batch, origin, now))
-            known = (source for source in batch.sources if not self._engine.unknown((source,)))
-            twice = heard_twice(batch, map(self._engine.known, known))
-            self._given.extend(map(NamedTwice, twice))
+            twice = heard_twice(batch, map(self._engine.known, batch.sources))
+            self._given += map(NamedTwice, twice)
 
     def _store_unnumbered(self, batch: SampleBatch) -> SampleBatch:
         new = self._within_limit(batch, Origin.UNNUMBERED)
@@ -402,8 +416,9 @@ class CacheCore:
         live = origin in (Origin.LIVE, Origin.LATE, Origin.NATIVE)
         screened = batch if self._screen is None else self._screen(batch, origin)
         admitted = self._admission.admit(screened, self._current if live else None)
-        self._refused += len(batch) - len(admitted)
-        self.streams_refused += len(screened) - len(admitted)
+        if admitted is not batch:
+            self._refused += len(batch) - len(admitted)
+            self.streams_refused += len(screened) - len(admitted)
         return admitted
 
     def _current(self, source: SourceId) -> int:
@@ -472,7 +487,8 @@ class CacheCore:
         self, event: Arrived, given: SampleBatch, every: Sequence[KnownSource]
     ) -> Conversation[None]:
         """Call what others gave as it goes here, and take what may come in now."""
-        event = replace(event, names=with_own_names(event.names, given))
+        names = with_own_names(event.names, given)
+        event = msgspec.structs.replace(event, names=names)
         self._agreement.hear_names(event.names)
         for known in every:
             yield from self._calling.as_others(known, event)
@@ -560,7 +576,7 @@ class CacheCore:
     def _move_later(self, alias: Alias) -> None:
         self._to_move.appendleft(alias)
         self._busy_moving = False
-        self._move_ns = self._now.monotonic_ns + _ns(self._options.move_poll_seconds)
+        self._move_ns = self._now.monotonic_ns + round(self._options.move_poll_seconds * 1e9)
 
     def _engine_takes(self, event: Event) -> None:
         for output in self._engine.handle(event):
@@ -582,7 +598,3 @@ class CacheCore:
                 return  # `_declare` kept it before the engine was told
             case _:
                 assert_never(output)
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * _SECOND_NS)

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from durable_cache.model.clock import Moment
 from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.protocol.cache.events import (
@@ -55,8 +57,7 @@ class Started:
     now: Moment
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """Samples came in, by whichever way; nothing of them was looked at yet."""
 
     batch: SampleBatch

@@ -89,13 +89,17 @@ class NamedRuns:
             if key[1].incarnation == token.incarnation:
                 yield Arrived(self._take(key), Origin.LIVE, token.now)
 
-    def over(self, now: Moment) -> Iterator[Arrived]:
-        """Yield what waited in vain, as others might have given it."""
+    def over(self, now: Moment) -> list[Arrived]:
+        """Return what waited in vain, as others might have given it."""
+        over: list[Arrived] = []
+        if not self._waiting:  # asked for with every event
+            return over
         now_ns = now.monotonic_ns
         for key in [key for key, waiting in self._waiting.items() if waiting.until_ns <= now_ns]:
             epoch, samples = key[1].epoch, self._take(key)
             named = (msgspec.structs.replace(sample, epoch=epoch) for sample in samples)
-            yield Arrived(SampleBatch(named), Origin.RECOVERED, now)
+            over.append(Arrived(SampleBatch(named), Origin.RECOVERED, now))
+        return over
 
     def _take(self, key: tuple[SourceId, RunName]) -> SampleBatch:
         waiting = self._waiting.pop(key)

@@ -39,10 +39,13 @@ class _Talk:
 
 
 class Talks:
-    """Conversations, at most as many as their owner begins; `ask` puts a question out."""
+    """Conversations, at most as many as their owner begins.
 
-    def __init__(self, ask: Callable[[Ask], None]) -> None:
-        self._ask = ask
+    `ask` puts a question out; `goes_on` is called before each step of one.
+    """
+
+    def __init__(self, ask: Callable[[Ask], None], goes_on: Callable[[], None]) -> None:
+        self._ask, self._goes_on = ask, goes_on
         self._ids = count(1)
         self._asked: dict[int, _Talk] = {}
         self._paused: list[tuple[int, _Talk]] = []
@@ -78,6 +81,7 @@ class Talks:
 
     def _advance(self, talk: _Talk, step: Callable[[], Question | Pause]) -> None:
         """Let a conversation go on to its next question or its end."""
+        self._goes_on()
         try:
             question = step()
         except StopIteration:

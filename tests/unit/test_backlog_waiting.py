@@ -7,6 +7,7 @@ from time import monotonic
 
 from durable_cache.storage.journaled.backlog import Backlog
 from durable_cache.storage.journaled.journal import Entry
+from durable_cache.testing.network import wait_until
 from durable_cache.testing.samples import batch, run
 
 LONG_SECONDS = 3600.0
@@ -23,10 +24,30 @@ def wait(backlog: Backlog, samples: int) -> bool:
     return ended[0]
 
 
+def waits(backlog: Backlog) -> bool:
+    """Tell whether a thread waits that nothing has woken."""
+    return bool(vars(backlog._changed)["_waiters"])
+
+
 def test_enough_samples_end_the_wait() -> None:
     backlog = Backlog(1 << 20)
     backlog.push(Entry(1, batch(run(0, 9)), ()))
     assert wait(backlog, 10)
+
+
+def test_a_wait_under_way_ends_when_enough_has_come() -> None:
+    """Commits before that wake nobody."""
+    backlog = Backlog(1 << 20)
+    ended: list[bool] = []
+    waiting = Thread(target=lambda: ended.append(backlog.wait(10, LONG_SECONDS)), daemon=True)
+    waiting.start()
+    wait_until(lambda: waits(backlog))
+    for sn in range(10):
+        assert waiting.is_alive()
+        backlog.push(Entry(1 + sn, batch(run(sn, sn)), ()))
+        assert waits(backlog) == (sn < 9)
+    waiting.join(ENDS_SECONDS)
+    assert ended == [True]
 
 
 def test_half_of_the_bound_ends_the_wait() -> None:

@@ -48,15 +48,14 @@ class Coming:
 
     def count(self, event: Event, accepted: list[Sample], before: int) -> None:
         """Count what an event has put behind the first `before` of `accepted`."""
-        match event:
-            case Verified():
-                heard = True
-            case BatchReceived(_, origin):
-                heard = origin in _FROM_ITS_PUBLISHER
-                self.moved += (origin is Origin.REFILED) * (len(accepted) - before)
-                self.unnumbered += (origin is Origin.UNNUMBERED) * (len(accepted) - before)
-            case _:
-                return
-        if heard and len(accepted) > before:
-            self.heard += len(accepted) - before
+        count = len(accepted) - before
+        if not count or not isinstance(event, BatchReceived | Verified):
+            return
+        origin = event.origin if isinstance(event, BatchReceived) else Origin.LIVE
+        if origin in _FROM_ITS_PUBLISHER:
+            self.heard += count
             self.heard_since_ns = self.heard_since_ns or accepted[before].received_ns
+        elif origin is Origin.REFILED:
+            self.moved += count
+        elif origin is Origin.UNNUMBERED:
+            self.unnumbered += count

@@ -84,12 +84,14 @@ class Doubts:
         self.held += min(room, len(samples))
         doubt.refused.update(RangeSet.of(sample.sn for sample in samples[room:]))
 
-    def to_ask(self) -> Iterator[Doubt]:
-        """Yield the look-ups to begin now."""
-        for doubt in self:
-            if not doubt.asked and not doubt.due_ns:
-                doubt.asked = True
-                yield doubt
+    def to_ask(self) -> list[Doubt]:
+        """Return the look-ups to begin now."""
+        if not self._doubts:  # asked for with every batch
+            return []
+        due = [doubt for doubt in self if not doubt.asked and not doubt.due_ns]
+        for doubt in due:
+            doubt.asked = True
+        return due
 
     def tick(self, now_ns: int) -> None:
         """Let those be tried again whose pause is over."""

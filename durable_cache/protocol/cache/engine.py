@@ -183,8 +183,9 @@ class CacheEngine:
         outputs: list[Output] = []
         if self._accepted or self._given_up:
             outputs.append(self._append())
-        named = self.epochs.with_other_names
-        outputs += [Verify(d.verify_id, named(d.samples)) for d in self._doubts.to_ask()]
+        for doubt in self._doubts.to_ask():
+            samples = self.epochs.with_other_names(doubt.samples)
+            outputs.append(Verify(doubt.verify_id, samples))
         return outputs
 
     def _received(self, event: BatchReceived) -> list[Output]:
@@ -395,7 +396,7 @@ class CacheEngine:
         outputs: list[Output] = []
         for source, numbering, runs in done.numberings:
             window = numbering.window
-            around = RangeSet(window.run_at(run.first) or run for run in runs)
+            around = RangeSet([window.run_at(run.first) or run for run in runs])
             outputs.append(self._ack(source, numbering, around))
         for gap in done.gaps:
             missing = gap.awaited()
@@ -409,17 +410,14 @@ class CacheEngine:
 
     def _ack(self, source: SourceId, numbering: Numbering, runs: RangeSet) -> SendAck:
         """Acknowledge what of `runs` is durable: not what was accepted since, or is under way."""
-        under_way = self.under_way(source, numbering)
-        if under_way:
-            runs = runs.difference(under_way)
+        if self._accepted or self._appending is not None:
+            runs = runs.difference(self.under_way(source, numbering))
         # By its epoch alone a run behind a wrap would be taken for one that declared that since.
         name = numbering.incarnation or numbering.expected
         return SendAck(source, numbering.epoch, tuple(runs), name)
 
     def under_way(self, source: SourceId, numbering: Numbering) -> RangeSet:
         """Return the numbers that were accepted and are not known to be durable yet."""
-        if not self._accepted and self._appending is None:
-            return RangeSet()
         under_way = RangeSet.of(s.sn for s in self._accepted if s.source == source)
         for _, appending, sns in self._appending.numberings if self._appending else ():
             if appending is numbering:

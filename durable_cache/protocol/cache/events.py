@@ -1,10 +1,15 @@
-"""What goes into the cache's engine and what comes out of it; frozen values, no behaviour."""
+"""What goes into the cache's engine and what comes out of it; frozen values, no behaviour.
+
+What comes and goes with every batch is a struct, as samples are: it is made in a tenth of the time.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet, SnRange
@@ -107,8 +112,7 @@ class SourceLoaded:
     now: Moment
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReceived:
+class BatchReceived(msgspec.Struct, frozen=True):
     """Samples came in; every source in them was loaded before."""
 
     batch: SampleBatch
@@ -171,8 +175,7 @@ class VerifyFailed:
     now: Moment
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True):
     """The outstanding `Append` is durable."""
 
     now: Moment
@@ -292,8 +295,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Make these durable, then say `Appended` or `AppendFailed` before anything else."""
 
     batch: SampleBatch
@@ -308,8 +310,7 @@ class Append:
     """So many of the batch came without a number."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendAck:
+class SendAck(msgspec.Struct, frozen=True):
     """These numbers are durable; comes out of `Appended`, and again when they were asked about."""
 
     source: SourceId

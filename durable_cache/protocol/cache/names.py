@@ -52,6 +52,8 @@ def heard_twice(batch: SampleBatch, sources: Iterable[KnownSource]) -> list[Sour
     """
     found: list[SourceId] = []
     for known in sources:
+        if len(known.numberings) < 2:  # asked for with every batch
+            continue
         if not any(may_be_live(known, epoch) for epoch in known.numberings):
             continue
         sns = RangeSet.of([sample.sn for sample in batch if sample.source == known.source])

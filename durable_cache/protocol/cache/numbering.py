@@ -272,8 +272,11 @@ class KnownSource:
 
     def of_incarnation(self, incarnation: str) -> Numbering | None:
         """Return the numbering that a token named so, if one did."""
-        named = (n for n in self.numberings.values() if n.incarnation == incarnation)
-        return next(named, None) if incarnation else None
+        if incarnation:
+            for numbering in self.numberings.values():  # asked for with every batch
+                if numbering.incarnation == incarnation:
+                    return numbering
+        return None
 
     def named_by(self, sample: Sample) -> Numbering | None:
         """Return the numbering that a sample says it is of; None where it says none known."""

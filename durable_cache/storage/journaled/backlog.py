@@ -118,6 +118,8 @@ class Backlog:
         self._changed = Condition()
         self._woken = False
         self._flush_soon = False
+        self._enough_samples = 0
+        """So many samples are waited for."""
         self.bytes = 0
         """Of the entries in memory."""
         self.samples = 0
@@ -126,7 +128,7 @@ class Backlog:
     def push(self, entry: Entry) -> None:
         """Take a commit; the caller has made it durable."""
         waiting = _Waiting(entry)
-        entry = entry._replace(batch=entry.batch.bare())
+        entry = Entry(entry.entry_id, entry.batch.bare(), entry.skips)
         with self._changed:
             spilled = self._in_memory < len(self._waiting)
             if spilled or (self._in_memory and self.bytes + waiting.bytes > self._bytes_max):
@@ -137,7 +139,8 @@ class Backlog:
             self._waiting.append(waiting)
             self.samples += waiting.samples
             self.last_id = entry.entry_id
-            self._changed.notify()
+            if self._is_enough():  # who waits is not woken by every commit, to see that it is not
+                self._changed.notify()
 
     def _take(self, waiting: _Waiting, entry: Entry) -> None:
         waiting.entry = entry
@@ -174,17 +177,14 @@ class Backlog:
     def wait(self, samples: int, timeout_seconds: float) -> bool:
         """Wait until so many samples are here, half of the bound, or some and the time is over."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._woken
-                    or self._flush_soon
-                    or self.samples >= samples
-                    or self.bytes > self._bytes_max // 2
-                ),
-                timeout_seconds,
-            )
+            self._enough_samples = samples
+            self._changed.wait_for(self._is_enough, timeout_seconds)
             self._flush_soon = False
             return bool(self._waiting)
+
+    def _is_enough(self) -> bool:
+        full = self.samples >= self._enough_samples or self.bytes > self._bytes_max // 2
+        return full or self._flush_soon or self._woken
 
     def flush_soon(self) -> None:
         """End the `wait` under way, or else the next: somebody waits for the backend."""

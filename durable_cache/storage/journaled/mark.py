@@ -70,7 +70,7 @@ def make_mark(path: Path, name: str, last_id: int) -> None:
     """Put a new mark in place of whatever is there, durably: the old one or the new is found."""
     data = bytearray(_FILE_BYTES)
     for turn in range(_PLACES):
-        _write(data, Note(turn, name, last_id))
+        _write(data, turn, name.encode("ascii"), last_id)
     made = path.with_name(path.name + ".new")
     with made.open("wb") as file:
         file.write(data)
@@ -88,14 +88,14 @@ class Mark:
     """A mark that is written; not for two threads at once."""
 
     def __init__(self, path: Path, note: Note) -> None:
-        self._turn, self._name = note.turn, note.name
+        self._turn, self._name = note.turn, note.name.encode("ascii")
         with path.open("r+b") as file:
             self._file = mmap.mmap(file.fileno(), _FILE_BYTES)
 
     def reached(self, last_id: int) -> None:
         """Note that an entry is durable. Neither a system call nor a wait."""
         self._turn += 1
-        _write(self._file, Note(self._turn, self._name, last_id))
+        _write(self._file, self._turn, self._name, last_id)
 
     def close(self) -> None:
         """Bring the last note to the disk where that works; idempotent."""
@@ -108,8 +108,8 @@ class Mark:
                 self._file.close()
 
 
-def _write(data: bytearray | mmap.mmap, note: Note) -> None:
-    packed = _NOTE.pack(_MAGIC, note.turn, note.name.encode("ascii"), note.last_id)
+def _write(data: bytearray | mmap.mmap, turn: int, name: bytes, last_id: int) -> None:
+    packed = _NOTE.pack(_MAGIC, turn, name, last_id)
     summed = packed + _SUM.pack(crc32(packed))
-    at = note.turn % _PLACES * _PLACE_BYTES
+    at = turn % _PLACES * _PLACE_BYTES
     data[at : at + len(summed)] = summed
