@@ -114,7 +114,6 @@ from durable_cache.runtime.turns import in_turn
 
 _OTHERS = (Origin.RECOVERED, Origin.ALIGNED)
 _ANSWERS = (Appended, AppendFailed)
-_OF_LIVE_SAMPLES = (Arrived, Appended)  # they change nothing else that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +250,6 @@ class CacheCore:
         self.counts.losses.now_ns = event.now.unix_ns
         if isinstance(event, _ANSWERS):
             self._announcing.answered()
-        if not isinstance(event, _OF_LIVE_SAMPLES):
-            self._going_on.ended()
         match event:  # what comes with every batch first
             case Appended() | VerifyFailed() | Tick():
                 self._engine_takes(event)

@@ -34,5 +34,5 @@ class GoingOn:
             self._sources, self._ids = sources, ids
 
     def ended(self) -> None:
-        """See that something else came, or that a conversation goes on."""
+        """See that a conversation goes on: whatever else is known changes in one."""
         self._sources = ()
