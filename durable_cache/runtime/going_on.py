@@ -1,8 +1,8 @@
 """Live samples that go on the run of those before, with nothing in between (ADR 0393).
 
 What is asked of a batch before the engine takes it is of its source and its run: whether that run
-is known, and whether a token is awaited. Where nothing but samples came since, the answers are
-those that they were.
+is known, and whether a token is awaited. Where no conversation went on since, the answers are those
+that they were.
 """
 
 from __future__ import annotations
