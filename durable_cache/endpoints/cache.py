@@ -146,7 +146,8 @@ class ReliabilityCache(Closing):
         options = self.options
         self.cache_id = self.store.index.cache_id
         self.own_zid = zid_of(session)
-        self.decoder = Decoder(self.own_zid, options.payload_bytes_max)
+        self.decoders = [Decoder(self.own_zid, options.payload_bytes_max) for _ in self.key_exprs]
+        """One for each thread that receives: what a decoder remembers is of the sample before."""
         self.ahead = TimestampsAhead("plain reads and `latest` take it for the newest until then")
         self.plain = Plain(options.name, options.unnumbered, self.key_exprs)
         self._reading = self._lane("read", running_max=options.pool_threads, waiting_max=4096)
@@ -290,13 +291,13 @@ class ReliabilityCache(Closing):
         self._declared.append(hear_queries(self._session, place.key_expr, asked.take))
 
     def _run_receive(self, subscriber: ZenohSubscriber, place: int) -> None:
-        options, plain = self.options, self.plain
+        options, plain, decoder = self.options, self.plain, self.decoders[place]
         while True:
             taken = receive(subscriber, options.batch_samples_max)
             if not taken:
                 return
             keep_plain = plain.wants(place)
-            samples = self.decoder.decode(taken, time.time_ns(), keep_plain=keep_plain)
+            samples = decoder.decode(taken, time.time_ns(), keep_plain=keep_plain)
             if self._exclude:
                 samples = [sample for sample in samples if not self._excluded(sample.key)]
             if keep_plain:

@@ -138,7 +138,7 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
         unnumbered_stamped=cache.plain.stamped,
         timestamps_ahead=cache.ahead.total,
         consumer_dead_letters=cache.consumer_dead_letters,
-        refused=ingest.refused + cache.decoder.oversized,
+        refused=ingest.refused + sum(decoder.oversized for decoder in cache.decoders),
         missed=counts.missed,
         gaps_open=ingest.gaps_open,
         gaps_by_source=ingest.gaps_by_source(),
@@ -166,8 +166,9 @@ def status_of(cache: ReliabilityCache) -> CacheStatus:
 
 
 def _ignored(cache: ReliabilityCache) -> int:
-    stores = cache.plain.choice is Unnumbered.STORE
-    return cache.plain.unidentified if stores else cache.decoder.without_source
+    if cache.plain.choice is Unnumbered.STORE:
+        return cache.plain.unidentified
+    return sum(decoder.without_source for decoder in cache.decoders)
 
 
 def _alignment(aligning: Aligning) -> AlignmentStatus:

@@ -362,7 +362,7 @@ class CacheCore:
         if self._engine.unknown(batch.sources):
             return False
         if self._going_on.includes(batch):
-            self._take_told_of(batch, Origin.LIVE, event.now)
+            self._store_live(batch, Origin.LIVE, event.now)
             return True
         if any(map(is_unnumbered, batch.sources)) or not self._named_runs.are_known(batch):
             return False
@@ -374,10 +374,10 @@ class CacheCore:
         if origin is Origin.LIVE:
             batch, behind = self._awaiting_tokens.keep(batch, self._now)
             self._announcing.note(behind, Origin.LATE)
-        self._take_told_of(batch, origin, now)
+        self._store_live(batch, origin, now)
 
-    def _take_told_of(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
-        """Take samples of which it is known that no token is awaited for them."""
+    def _store_live(self, batch: SampleBatch, origin: Origin, now: Moment) -> None:
+        """Take samples that wait for no token."""
         batch = self._within_limit(batch, origin)
         if batch.samples:
             self._announcing.note(batch, origin)

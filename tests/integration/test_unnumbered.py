@@ -224,7 +224,10 @@ def test_a_sample_that_two_key_expressions_name_is_stored_once(network: LocalNet
         program.delete("a/b")
         program.delete("a/c")
         stored(cache, 2)
-        wait_until(lambda: cache.decoder.without_source == 3, what="both subscriptions")
+        wait_until(
+            lambda: sum(each.without_source for each in cache.decoders) == 3,
+            what="both subscriptions",
+        )
         assert [sample.key for sample in history(cache)] == ["a/b", "a/c"]
 
 

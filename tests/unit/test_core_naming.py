@@ -7,7 +7,7 @@ import pytest
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch
-from durable_cache.model.sequence import EPOCH_UNKNOWN, frame
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.cache.events import EngineOptions, Origin, TokenGone
 from durable_cache.protocol.cache.names import under
@@ -84,6 +84,24 @@ def test_a_question_that_a_restart_forgot_is_asked_again() -> None:
     cache.give(Inquired(again.inquiry_id, cache.now))
     cache.wait(2)
     assert EPOCH_UNKNOWN not in {sample.epoch for sample in cache.all()}
+
+
+def test_two_runs_that_media_brought_together_do_not_become_one() -> None:
+    """A lost backend was put back: what came meanwhile is of the run behind the wrap (193897)."""
+    backend = MemoryStorage()
+    end = SOURCE_SN_MODULUS - 1
+    before_wrap, behind_it = run_of(ONE, end - 9, end), run_of(ONE, 0, 9, seconds=5000, run=1)
+    backend.append(SampleBatch([*before_wrap, behind_it[5]]))
+    store = JournaledStorage(backend, None)
+    store.index.rebuild(backend)
+    cache = DrivenCache(store)
+    cache.take(called(behind_it[4:6]), Origin.ALIGNED)
+    for inquiry in cache.inquiries():
+        cache.take(called(behind_it), Origin.RECOVERED)
+        cache.give(Inquired(inquiry.inquiry_id, cache.now))
+    cache.wait(2)
+    assert of_run(cache, ONE, 0) == {EPOCH_UNKNOWN: RangeSet([(end - 9, end)])}
+    assert of_run(cache, ONE, 1)[CALLED] == RangeSet([(0, 9)])
 
 
 def test_two_runs_that_have_numbers_in_common_are_not_asked_for() -> None:

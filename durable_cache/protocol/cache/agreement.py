@@ -39,6 +39,7 @@ from durable_cache.protocol.cache.fitting import (
     sn_of,
     was_removed,
     wrapped_between,
+    wrapped_within,
 )
 from durable_cache.protocol.cache.inquiries import (
     COMPARED_MAX,
@@ -214,7 +215,11 @@ class Agreement:
             return False  # one of them has become another meanwhile
         name, other = self._name_of(known, one), self._name_of(known, two)
         two_runs = self._declared_by(known, loser) and not (name and name == other)
-        if two_runs or (yield from self._same_here(known, one, two)) is False:
+        if (
+            two_runs
+            or wrapped_within(known, (one, two))
+            or (yield from self._same_here(known, one, two)) is False
+        ):
             self._differ(pair)
             return False
         return True

@@ -241,6 +241,16 @@ def wrapped_between(known: KnownSource, samples: Iterable[Sample]) -> bool:
     return max(sns) - held.first > WRAP_GAP or held.last - min(sns) > WRAP_GAP
 
 
+def wrapped_within(known: KnownSource, epochs: Iterable[int]) -> bool:
+    """Tell whether the numbers wrapped between some that are here by these epochs.
+
+    Then they are of more than one run, also where media brought two together without an epoch.
+    """
+    here = [known.numberings[epoch].window.held for epoch in epochs if epoch in known.numberings]
+    ends = [sn for held in here for sn in (held.first, held.last) if sn is not None]
+    return bool(ends) and max(ends) - min(ends) > WRAP_GAP
+
+
 def by_time(known: KnownSource, fitting: Sequence[Numbering], samples: Sequence[Sample]) -> int:
     """Return how to call samples of a run after the one that is here without an epoch.
 
