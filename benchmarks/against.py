@@ -33,7 +33,13 @@ RECOVERY = ("recovery.py", "--stored", "20000", "--trials", "200")
 STREAMS = ("streams.py", "--streams", "100000")
 REPLAY = ("replay.py", "--stored", "20000")
 """Of this tree, with the other's code: that has none."""
-BENCHMARKS = (INGEST, PACED, RECOVERY, REPLAY, STREAMS)
+BENCHMARKS = {
+    "ingest": INGEST,
+    "paced": PACED,
+    "recovery": RECOVERY,
+    "replay": REPLAY,
+    "streams": STREAMS,
+}
 RECOVERED = re.compile(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms .*replay ([\d,]+) samples/s")
 REPLAYED = re.compile(r"replay ([\d,]+) samples/s.* ([\d.]+) us of the asker, ([\d.]+) us")
 RESIDENT = re.compile(r"streams stored: (\d+) MiB")
@@ -105,13 +111,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commit", help="of this repository")
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=[*BENCHMARKS])
     arguments = parser.parse_args()
     here: dict[str, list[float]] = defaultdict(list)
     there: dict[str, list[float]] = defaultdict(list)
     with checked_out(arguments.commit) as other:
         for at in range(arguments.pairs):
             sides = ((ROOT, here), (other, there))[:: 1 if at % 2 else -1]
-            for benchmark in BENCHMARKS:
+            for benchmark in (BENCHMARKS[name] for name in arguments.only):
                 for tree, into in sides:
                     for name, value in figures(benchmark, printed(tree, benchmark)).items():
                         into[name].append(value)

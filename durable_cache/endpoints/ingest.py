@@ -271,7 +271,8 @@ class Ingest:
         if not self._options.source:
             return samples
         wanted = [s for s in samples if self._wanted.has_numbering(s.source, s.epoch)]
-        self.of_others += len(samples) - len(wanted)
+        with self._changed:
+            self.of_others += len(samples) - len(wanted)
         return wanted
 
     def _offer_given(
@@ -542,7 +543,8 @@ class Ingest:
             if _ends(error):
                 raise  # nothing may be acknowledged behind it (ADR 0091)
             self.error = self.commit_error = str(error)
-            self._refused_here += len(append.batch)
+            with self._changed:
+                self._refused_here += len(append.batch)
             self.stopped.wait(_PAUSE_AFTER_FAILURE_SECONDS)
             return AppendFailed(moment_now())
         self.append_seconds += time.monotonic() - begun

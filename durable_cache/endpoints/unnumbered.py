@@ -73,7 +73,8 @@ class Plain:
     def _identify(self, sample: Sample, taken: list[Sample]) -> None:
         named = identified(self._apart(sample) if sample.stamped else sample)
         if named is None:
-            self.unidentified += 1
+            with self._lock:
+                self.unidentified += 1
         else:
             taken.append(named)
 

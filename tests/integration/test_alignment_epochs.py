@@ -114,7 +114,7 @@ def test_two_that_saw_different_first_samples_of_a_restart(
             lambda: is_one([a, b], epoch, one_run, other_run), WAIT_SECONDS, "the live samples"
         )
         assert a.status().conflicts == b.status().conflicts == 0
-        wait_until(lambda: equal(a) and equal(b), WAIT_SECONDS, "silence")
+        wait_for_silence(a, b)
         assert [agreement.epoch for agreement in a.store.index.agreements()] == [epoch]
         stored = everything(a)
     if volume is not memory:
@@ -125,6 +125,18 @@ def test_two_that_saw_different_first_samples_of_a_restart(
 def equal(cache: ReliabilityCache) -> bool:
     aligning = cache.aligning
     return aligning is not None and all(peer.equal for peer in aligning.status())
+
+
+def wait_for_silence(*caches: ReliabilityCache) -> None:
+    """Wait until all say that they have the same; else tell how each stands, and what it knows."""
+
+    def standing() -> list[object]:
+        return [
+            (cache.status().alignment, cache.aligning and cache.aligning.status())
+            for cache in caches
+        ]
+
+    wait_until(lambda: all(map(equal, caches)), WAIT_SECONDS, what="silence", instead=standing)
 
 
 def test_one_that_was_away_while_the_publisher_restarted(
@@ -184,7 +196,7 @@ def test_one_that_knows_only_the_run_after_the_restart(
                 lambda: is_one([a, b], epoch, one_run, other_run), WAIT_SECONDS, "the live samples"
             )
             assert a.status().conflicts == b.status().conflicts == 0
-            wait_until(lambda: equal(a) and equal(b), WAIT_SECONDS, "silence")
+            wait_for_silence(a, b)
 
 
 def test_a_cache_that_ended_while_it_moved_an_epoch_goes_on_when_it_starts(
