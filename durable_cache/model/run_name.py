@@ -76,7 +76,7 @@ def by_named_run(
 
 def runs_of(batch: SampleBatch) -> set[tuple[SourceId, RunName]]:
     """Return the runs that samples name, each with its source."""
-    ids = set(map(_TIMESTAMP_ID, batch.samples))
+    ids = batch.timestamp_ids
     named = {one: run for one in ids if (run := run_of_id(one))}
     if not named:
         return set()

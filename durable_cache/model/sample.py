@@ -297,7 +297,7 @@ class SampleBatch:
 
     __slots__ = (
         *("_by_stream", "_digests", "_keys", "_places", "_size", "_sources", "_summaries"),
-        "samples",
+        *("_timestamp_ids", "samples"),
     )
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
@@ -309,6 +309,7 @@ class SampleBatch:
         self._size: int | None = None
         self._sources: tuple[SourceId, ...] | None = None
         self._summaries: dict[Stream, StreamSummary] | None = None
+        self._timestamp_ids: frozenset[str] | None = None
 
     @classmethod
     def joined(cls, batches: Sequence[SampleBatch]) -> SampleBatch:
@@ -338,6 +339,13 @@ class SampleBatch:
         if self._keys is None:
             self._keys = frozenset([sample.key for sample in self.samples])
         return self._keys
+
+    @property
+    def timestamp_ids(self) -> frozenset[str]:
+        """The ids of the samples' timestamps."""
+        if self._timestamp_ids is None:
+            self._timestamp_ids = frozenset([sample.timestamp_id for sample in self.samples])
+        return self._timestamp_ids
 
     @property
     def sources(self) -> tuple[SourceId, ...]:

@@ -7,12 +7,8 @@ that they were.
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.runtime.awaiting_tokens import AwaitingTokens
-
-_TIMESTAMP_ID = attrgetter("timestamp_id")
 
 
 class GoingOn:
@@ -21,15 +17,15 @@ class GoingOn:
     def __init__(self, awaiting_tokens: AwaitingTokens) -> None:
         self._awaiting_tokens = awaiting_tokens
         self._sources: tuple[SourceId, ...] = ()
-        self._ids: set[str] = set()
+        self._ids: frozenset[str] = frozenset()
 
     def includes(self, batch: SampleBatch) -> bool:
         """Tell whether all of a batch is of that run."""
-        return batch.sources == self._sources and set(map(_TIMESTAMP_ID, batch)) == self._ids
+        return batch.sources == self._sources and batch.timestamp_ids == self._ids
 
     def begin(self, batch: SampleBatch) -> None:
         """See samples that were taken; the runs that they name are known."""
-        sources, ids = batch.sources, set(map(_TIMESTAMP_ID, batch))
+        sources, ids = batch.sources, batch.timestamp_ids
         if len(sources) == len(ids) == 1 and not self._awaiting_tokens.is_open(*sources):
             self._sources, self._ids = sources, ids
 

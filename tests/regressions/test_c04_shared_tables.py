@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -19,15 +17,6 @@ READERS = 2
 SOURCE = SourceId("ab12", 7)
 
 
-@pytest.fixture
-def often() -> Iterator[None]:
-    """Let threads take turns as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 def read_until(cache: ReliabilityCache, over: Event) -> int:
     """Read as for queries and for peers, again and again; returns how often."""
     count = 0
@@ -39,7 +28,7 @@ def read_until(cache: ReliabilityCache, over: Event) -> int:
     return count
 
 
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("hurried_threads")
 def test_a_cache_is_read_while_it_learns_the_epochs_of_sources(network: LocalNetwork) -> None:
     over = Event()
     with (

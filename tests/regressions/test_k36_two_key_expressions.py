@@ -5,8 +5,6 @@ Each expression has a thread that receives, and what both remembered of the samp
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from threading import Thread
 
 import pytest
@@ -18,15 +16,6 @@ from durable_cache.testing.network import LocalNetwork, wait_until
 
 KEYS, PUTS = 4, 4_000
 PARTS = ("fleet", "plant")
-
-
-@pytest.fixture
-def hurried_threads() -> Iterator[None]:
-    """Let Python go from thread to thread as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("hurried_threads")
