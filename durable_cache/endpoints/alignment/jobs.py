@@ -15,7 +15,6 @@ from durable_cache.endpoints.alignment.inbox import Inbox
 from durable_cache.endpoints.alignment.stored import AlignedStore, in_time
 from durable_cache.endpoints.workers import Lane
 from durable_cache.errors import DurableCacheError
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import SampleBatch, SourceId
 from durable_cache.protocol.alignment import (
     Appended,
@@ -37,6 +36,10 @@ _RETRY_SECONDS = 5.0
 _COMPARISONS_MAX = 64
 """Pages of samples held here that are still to be compared, while the storage is away, and as many
 while their runs have no names."""
+_RENAMING_SECONDS = 0.25
+"""So long stored samples are renamed at a time; what waits in the lane comes next."""
+_RENAMES_MAX = 64
+"""Sources whose samples wait to be renamed; beyond it alignment begins anew."""
 _NAMED_SECONDS = 330.0
 """After so long no name is to come any more: caches wait 300 s for one (ADR 0048)."""
 
@@ -54,7 +57,8 @@ class Jobs:
         self._lane, self._store, self._inbox = lane, store, inbox
         self._asked, self._counts = asked, counts
         self._lock = Lock()
-        """Guards the four that follow: the aligner's turns and the lane's task change them."""
+        """Guards the four that follow, and who renames: the aligner's turns and the lane's tasks
+        change them."""
         self._content: Iterator[SampleBatch] | None = None
         self._content_due = 0.0
         self._reading = False
@@ -64,15 +68,19 @@ class Jobs:
         self._nameless: deque[tuple[float, SampleBatch]] = deque()
         """What is compared once more, and when."""
         self._nameless_due = 0.0
+        self._renames: deque[Iterator[Trimmed | Appended]] = deque()
+        self._renaming = False
 
     def begin(self) -> None:
         """Read every stored sample once, for the content sums, from the start."""
         with self._lock:
             self._beginnings += 1
             self._content, self._content_due = self._store.pages(), 0.0
+        self._renames = deque()  # what is stored is known by the names that were learned
 
     def tick(self, now: float) -> None:
         """Go on with what is done in the background, at `now` of a monotonic clock."""
+        self._go_on_renaming()
         if self._comparisons and now >= self._compare_due:
             self._compare_due = now + _RETRY_SECONDS
             self._lane.submit(self._compare_again)
@@ -104,8 +112,11 @@ class Jobs:
 
     def rename(self, source: SourceId) -> None:
         """An epoch was learned late: let what counted under the old one count under the new."""
-        if not self._lane.submit(partial(self._rename, source)):
+        if len(self._renames) >= _RENAMES_MAX:
             self._inbox.lost()
+            return
+        self._renames.append(self._store.renamed(source))
+        self._go_on_renaming()
 
     def _read(self, job: ReadSamples) -> None:
         wanted = ((stream, ranges(runs)) for stream, runs in job.wanted)
@@ -167,18 +178,34 @@ class Jobs:
         except DurableCacheError as error:
             _log.warning("a purge failed, tried again later", extra={"reason": str(error)})
 
-    def _rename(self, source: SourceId) -> None:
+    def _go_on_renaming(self) -> None:
+        with self._lock:
+            if self._renaming or not self._renames or self._inbox.crowded:
+                return
+            self._renaming = True
+        if not self._lane.submit(self._rename, within_bound=False):
+            self._renaming = False
+
+    def _rename(self) -> None:
+        """Rename for a moment; what others ask comes before the rest."""
+        until = time.monotonic() + _RENAMING_SECONDS
+        renames = self._renames
         try:
-            for stream, held in self._store.renamed(source):
-                canonical = self._store.canonical(stream)
-                floor = (held.last or 0) + 1
-                self._inbox.stored(Trimmed(((stream, floor),)), time.monotonic())
-                for run in held:
-                    found = SampleBatch(self._store.stored([(canonical, RangeSet([run]))]))
-                    self._inbox.stored(Appended(found), time.monotonic())
+            while renames and not self._inbox.crowded:
+                event = next(renames[0], None)
+                if event is None:
+                    renames.popleft()
+                    continue
+                self._inbox.stored(event, time.monotonic())
+                if time.monotonic() >= until:
+                    break
         except DurableCacheError as error:
             _log.warning("alignment begins anew", extra={"reason": str(error)})
+            renames.clear()
             self._inbox.lost()
+        finally:
+            self._renaming = False
+        self._go_on_renaming()
 
     def _read_content(self, pages: Iterator[SampleBatch], beginnings: int) -> None:
         until = time.monotonic() + _CONTENT_SECONDS

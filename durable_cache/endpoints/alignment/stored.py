@@ -16,7 +16,7 @@ from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream, sa
 from durable_cache.model.selection import Selection, SnBounds
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.alignment import RaisePurge, StreamLoaded
+from durable_cache.protocol.alignment import Appended, RaisePurge, StreamLoaded, Trimmed
 from durable_cache.protocol.cache.epochs import Epochs
 from durable_cache.protocol.cache.events import Origin
 from durable_cache.protocol.cache.names import are_twins
@@ -100,12 +100,21 @@ class AlignedStore:
         """Return a stream under the epoch that stands."""
         return self._door.epochs.canonical_stream(stream)
 
-    def renamed(self, source: SourceId) -> Iterator[tuple[Stream, RangeSet]]:
-        """Yield the streams of a source whose epoch was learned later, as they are stored."""
-        for info in self._store.index.all_infos():
-            stream = info.stream
-            if stream.source == source and self._door.epochs.canonical_stream(stream) != stream:
-                yield stream, info.held
+    def renamed(self, source: SourceId) -> Iterator[Trimmed | Appended]:
+        """Yield what lets a source's samples count under the epochs that were learned for them.
+
+        Page by page, and the storage is read no further than they are taken. Raises StorageError,
+        to be tried again from the start: repeats do no harm.
+        """
+        for epoch in dict.fromkeys(self._door.epochs.lost(source)):
+            for info in self._store.index.infos_of(source, epoch):
+                stream, held = info.stream, info.held
+                canonical = self._door.epochs.canonical_stream(stream)
+                if canonical == stream:
+                    continue
+                yield Trimmed(((stream, (held.last or 0) + 1),))
+                for page in _paged(self.stored([(canonical, held)])):
+                    yield Appended(page)
 
     def stored(self, wanted: Wanted) -> Iterator[Sample]:
         """Yield what is stored of streams, under whichever epoch it was first stored.
@@ -325,6 +334,20 @@ def in_time(samples: Iterable[Sample]) -> Iterator[Sample]:
         yield sample
         if time.monotonic() > deadline:
             return
+
+
+def _paged(samples: Iterable[Sample]) -> Iterator[SampleBatch]:
+    """Yield samples in pages of a bounded number and size."""
+    page: list[Sample] = []
+    size = 0
+    for sample in samples:
+        page.append(sample)
+        size += sample.size
+        if len(page) >= _PAGE_SAMPLES or size >= _PAGE_BYTES:
+            yield SampleBatch(page)
+            page, size = [], 0
+    if page:
+        yield SampleBatch(page)
 
 
 def _stretches_among(wanted: RangeSet, held: RangeSet) -> list[tuple[int, int]]:

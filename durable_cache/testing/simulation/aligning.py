@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, assert_never
 from durable_cache.endpoints.alignment.inbox import Inbox
 from durable_cache.endpoints.alignment.stored import AlignedStore
 from durable_cache.errors import DurableCacheError, StorageUnavailable
-from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.protocol.alignment import (
     Aligner,
@@ -348,12 +347,8 @@ class SimAligning:
 
     def _rename(self, source: SourceId) -> None:
         try:
-            for stream, held in self._store.renamed(source):
-                canonical = self._store.canonical(stream)
-                self._stored(Trimmed(((stream, (held.last or 0) + 1),)))
-                for run in held:
-                    found = SampleBatch(self._store.stored([(canonical, RangeSet([run]))]))
-                    self._stored(Appended(found))
+            for event in self._store.renamed(source):
+                self._stored(event)
         except DurableCacheError:
             self._inbox.lost()
 
