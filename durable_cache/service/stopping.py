@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
 
+from durable_cache.service.nudging import nudged, without_nudges
+
 _FORCED = 128
 _IMPORTING = "<frozen importlib._bootstrap"
 _PUT_OFF_SECONDS = 0.01
@@ -22,10 +24,11 @@ class Stop:
     Python runs a signal's handler on the main thread between any two steps of what that thread
     does, also in the middle of a wait. An `Event` may not be set there: its lock may be held by the
     very wait that was interrupted, and the process hangs for ever. `SimpleQueue.put` is made for
-    this.
+    this. Whoever has a `Stop` waits with `wait`, a moment at a time, and needs no nudges.
     """
 
     def __init__(self) -> None:
+        without_nudges()
         self.is_asked = False
         self._asked: SimpleQueue[None] = SimpleQueue()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -106,7 +109,8 @@ def unwinding_on_signals() -> Iterator[None]:
     taken = [number for number, kept in _DEFAULTS.items() if signal.getsignal(number) in kept]
     before = {number: signal.signal(number, unwind) for number in taken}
     try:
-        yield
+        with nudged(_DEFAULTS):
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -47,6 +47,21 @@ with unwinding_on_signals():
 """
 
 
+OF_ANOTHER_THREAD = """
+import os, signal, threading
+from durable_cache.service.stopping import unwinding_on_signals
+
+def interrupt():
+    signal.pthread_kill(threading.get_ident(), signal.{name})
+
+with unwinding_on_signals():
+    threading.Timer(0.5, interrupt).start()
+    {wait}
+"""
+LOCKED = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
+READING = "os.read(os.pipe()[0], 1)"
+
+
 STARTING = """
 import signal
 from pathlib import Path
@@ -64,10 +79,9 @@ with unwinding_on_signals(), show._Stage(Path({directory!r})) as stage:
 """
 
 
-def _run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+def _run(program: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def test_a_signal_at_the_edge_of_a_wait_is_no_deadlock() -> None:
@@ -87,6 +101,16 @@ def test_a_signal_waits_for_the_end_of_what_is_not_broken_off(name: str) -> None
     assert ended.stdout == "whole\n"
     assert {"SIGINT": "KeyboardInterrupt", "SIGTERM": "Terminated"}[name] in ended.stderr
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("name", "wait", "raised"),
+    [("SIGINT", LOCKED, "KeyboardInterrupt"), ("SIGTERM", READING, "Terminated")],
+)
+def test_a_signal_that_another_thread_was_given_ends_an_endless_wait(
+    name: str, wait: str, raised: str
+) -> None:
+    assert raised in _run(OF_ANOTHER_THREAD.format(name=name, wait=wait), 20).stderr
 
 
 def _processes_that_name(path: Path) -> list[int]:
