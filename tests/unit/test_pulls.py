@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -220,6 +222,20 @@ def test_what_this_cache_does_not_take_is_refused_once_and_not_asked_for_again()
     again.want(place, RangeSet([(100, 100)]))
     assert taken(again, "peer", reply(samples(100))) == []
     assert again.refused == 0, "it was counted"
+
+
+def test_what_is_not_taken_is_refused_where_few_names_are_kept() -> None:
+    options = replace(OPTIONS, wants_max=1)
+    ledger = Ledger(options, CacheProfile("one", "1", ("a/**",)), lambda _: "too large")
+    ledger.load([StreamLoaded(STREAM, RangeSet([(0, 9)]))])
+    pulls = Pulls(ledger, "peer", options)
+    keys = ("a/b", "a/c", "a/d")
+    for key in keys:
+        pulls.want(ledger.place(STREAM._replace(key=key)), RangeSet([(10, 10)]))
+    given = tuple(sample for key in keys for sample in samples(10, key=key))
+    assert taken(pulls, "peer", reply(given)) == []
+    assert pulls.refused == 3
+    assert not pulls.left
 
 
 def test_a_page_of_what_is_not_taken_alone_ends_the_asking() -> None:

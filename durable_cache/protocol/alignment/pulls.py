@@ -181,7 +181,9 @@ class Pulls:
             self.add_unrecoverable(place, runs)
         self.offered += len(batch)
         for place, runs in refused.items():
-            self.refused += self._ledger.refuse(self.names[place], runs)
+            stream = self.stream(place)
+            if stream is not None:
+                self.refused += self._ledger.refuse(stream, runs)
         return given if len(batch) else batch
 
     def _screened(self, given: SampleBatch) -> tuple[SampleBatch, dict[int, RangeSet]]:
