@@ -11,7 +11,7 @@ export VENV
 export DURABLE_CACHE_CACHE_DIR ?= $(CACHE)
 export DURABLE_CACHE_SPARK_JARS ?= $(CACHE)/spark-jars-delta-4.4.0
 
-.PHONY: help run venv venv-run check test golden slow nightly soak site lines bench jars \
+.PHONY: help run venv venv-run check test golden slow nightly soak hurried site lines bench jars \
   influxd postgres-versions compose-up compose-test compose-down lock clean
 
 help: ## say what there is
@@ -45,6 +45,9 @@ nightly: venv ## the long tails: many seeds, many kills
 
 soak: venv ## the suites with real sessions ten times beside busy cores, within 90 minutes
 	@$(BIN)/python tools/soak.py $(SOAK_ARGS)
+
+hurried: venv ## the suites with real sessions once, threads changing every microsecond
+	@$(BIN)/python tools/soak.py --hurried --runs 1 --cores 0 $(SOAK_ARGS)
 
 site: venv ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html

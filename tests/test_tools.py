@@ -51,6 +51,18 @@ def test_soak_ends_with_the_first_run_that_fails_and_names_it(tmp_path: Path) ->
     assert "run 3" not in done.stdout
 
 
+def test_hurried_threads_change_all_the_time_in_children_too(tmp_path: Path) -> None:
+    test = tmp_path / "test_hurried.py"
+    test.write_text(
+        "import subprocess, sys\n"
+        "def test_hurried():\n"
+        "    asked = [sys.executable, '-c', 'import sys; print(sys.getswitchinterval())']\n"
+        "    assert float(subprocess.check_output(asked)) < 1e-5 > sys.getswitchinterval()\n"
+    )
+    assert soak("--runs", "1", "--hurried", str(test)).returncode == 0
+    assert soak("--runs", "1", str(test)).returncode == 1
+
+
 def test_soak_fails_when_its_time_is_over_or_nothing_would_run() -> None:
     done = soak("--runs", "3", "--minutes", "0", "tests/unit/test_leaks.py")
     assert done.returncode != 0

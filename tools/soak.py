@@ -2,7 +2,8 @@
 
 Runs them several times, each core kept busy by a process of its own, and ends with the first run
 that fails, or when the time allowed is over. Databases and Spark are left out: they would measure
-the servers.
+the servers. `--hurried` lets Python change threads every microsecond in every process, in place of
+every five milliseconds: what two threads do to the same thing at once shows within minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = (
@@ -28,6 +30,8 @@ NO_SESSIONS = ("test_cli_config.py", "test_shell.py", "test_other_shells.py")
 """Of the acceptance suite what ends before a session is opened, or opens none."""
 BUSY = "import os; os.nice(19)\nwhile True: pass"
 """It takes what tests leave: those are each other's load, and ten runs fit into 90 minutes."""
+HURRIED = "import sys\nsys.setswitchinterval(1e-6)\n"
+"""Python imports it at its start, in children, too."""
 OUT_OF_TIME = 124
 PROCESSES = 8
 """Many more than cores: most of a run is waits, and the tests are each other's load."""
@@ -45,6 +49,15 @@ def busy_cores(count: int) -> Iterator[None]:
             load.wait()
 
 
+@contextmanager
+def environment(*, hurried: bool) -> Iterator[dict[str, str]]:
+    """Yield what the runs inherit."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(HURRIED)
+        path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        yield {**os.environ, "PYTHONPATH": path} if hurried else {**os.environ}
+
+
 def suites(patterns: tuple[str, ...]) -> list[str]:
     """Return the files and folders that the patterns name; each must name at least one."""
     found = []
@@ -56,12 +69,12 @@ def suites(patterns: tuple[str, ...]) -> list[str]:
     return found
 
 
-def run_once(paths: list[str], seconds: float) -> int:
+def run_once(paths: list[str], inherited: dict[str, str], seconds: float) -> int:
     """Run the suites once; return pytest's exit code, or `OUT_OF_TIME`."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", LEFT_OUT, "-p", "no:cacheprovider"]
     command += [f"--numprocesses={PROCESSES}"]
     command += [f"--ignore-glob=*/acceptance/{name}" for name in NO_SESSIONS]
-    with subprocess.Popen([*command, *paths], cwd=ROOT) as tests:
+    with subprocess.Popen([*command, *paths], cwd=ROOT, env=inherited) as tests:
         try:
             return tests.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
@@ -69,15 +82,17 @@ def run_once(paths: list[str], seconds: float) -> int:
             return OUT_OF_TIME
 
 
-def soak(patterns: tuple[str, ...], runs: int, cores: int, minutes: float) -> int:
+def soak(
+    patterns: tuple[str, ...], runs: int, cores: int, minutes: float, *, hurried: bool = False
+) -> int:
     """Run the suites `runs` times beside busy cores; return the exit code of the whole."""
     paths = suites(patterns)
     began = time.monotonic()
-    with busy_cores(cores):
+    with busy_cores(cores), environment(hurried=hurried) as inherited:
         for number in range(1, runs + 1):
             from_here = time.monotonic()
             print(f"soak: run {number} of {runs}, {cores} cores loaded", flush=True)
-            code = run_once(paths, minutes * 60 - (from_here - began))
+            code = run_once(paths, inherited, minutes * 60 - (from_here - began))
             seconds = time.monotonic() - from_here
             if code == OUT_OF_TIME:
                 print(f"soak: STOPPED in run {number} of {runs}: {minutes:g} min are over")
@@ -96,9 +111,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 2, help="kept busy")
     parser.add_argument("--minutes", type=float, default=90.0, help="for all runs together")
+    parser.add_argument("--hurried", action="store_true", help="threads change all the time")
     parser.add_argument("suites", nargs="*", help="instead of all suites with real sessions")
     chosen = parser.parse_args()
-    return soak(tuple(chosen.suites) or SUITES, chosen.runs, chosen.cores, chosen.minutes)
+    patterns = tuple(chosen.suites) or SUITES
+    runs, cores, minutes = chosen.runs, chosen.cores, chosen.minutes
+    return soak(patterns, runs, cores, minutes, hurried=chosen.hurried)
 
 
 if __name__ == "__main__":
