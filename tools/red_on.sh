@@ -21,9 +21,9 @@ git -C "$top" worktree add --quiet --detach "$there/code" "$commit"
 mkdir "$there/suite"
 cp -r tests pyproject.toml "$there/suite"  # so that no file of the checkout is imported by accident
 
-run() {  # run CODE FILE REPORT: the file's tests against the code in a folder; 5 minutes at most
+run() {  # run CODE FILE REPORT: a file against the code in a folder; 5 minutes, then what has ended
   (cd "$there/suite" && PYTHONPATH=$1:$1/backends:$there/suite PYTHONDONTWRITEBYTECODE=1 \
-    timeout --kill-after=10 300 "$python" -m pytest -q -p no:cacheprovider --rootdir="$there/suite" \
+    timeout --signal=INT --kill-after=10 300 "$python" -m pytest -q -p no:cacheprovider --rootdir="$there/suite" \
     -c pyproject.toml --junitxml="$3" "$2") >"$3.log" 2>&1 || true
 }
 
