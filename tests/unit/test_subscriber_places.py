@@ -313,3 +313,43 @@ def test_what_history_brought_of_a_source_there_is_no_room_for_is_not_reported(
             reader.answer(*(sample(sn, EPOCH, source=fetch.source) for sn in sns))
     assert of_each(reader, sources[:3]) == [[0, 1, 2], [0, 1, 2], [*range(came_to + 1)]]
     assert reader.engine.missed == 0
+
+
+def read_in_part(options: DeliveryOptions, names: tuple[Incarnation, ...]) -> Reader:
+    """Return one that was given three samples of a source, and one of another, and reads on."""
+    reader = Reader(options, history=True)
+    begun = [sample(sn, EPOCH) for sn in range(3)]
+    reader.page([*begun, sample(0, EPOCH, source=OTHER)], names=names, whole=False)
+    while not reader.story:
+        reader.wait(1)
+        reader.asked.clear()
+    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 2], [0]]
+    return reader
+
+
+def test_what_history_brings_of_a_source_that_rests_for_another_on_its_page_is_given() -> None:
+    """It was passed over without a word (seed 38069)."""
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(OTHER, EPOCH, "bbbbbbbb"))
+    reader = read_in_part(DeliveryOptions(sources_max=1, history_timeout_seconds=1), names)
+    reader.handle(AnswererAppeared(reader.now))
+    one, other = ([sample(sn, EPOCH, source=s) for sn in range(6)] for s in (SOURCE, OTHER))
+    reader.page([*one, *other], names=names)
+    assert of_each(reader, [SOURCE, OTHER]) == [[*range(6)], [*range(6)]]
+    assert reader.engine.missed == 0
+
+
+def test_what_history_brings_of_a_source_that_rests_is_given_where_there_is_no_room() -> None:
+    names = (Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(OTHER, EPOCH, "bbbbbbbb"))
+    options = DeliveryOptions(sources_max=1, history_timeout_seconds=1, gap_timeout_seconds=600)
+    reader = read_in_part(options, names)
+    reader.declared(EPOCH, "bbbbbbbb", OTHER)
+    reader.live(sample(2, source=OTHER))  # it waits, and the other one rests
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([sample(sn, EPOCH) for sn in (*range(5), 6)], names=names)
+    assert of_each(reader, [SOURCE, OTHER]) == [[*range(5)], [0]]
+    reader.answer(sample(1, EPOCH, source=OTHER))
+    reader.wait(2)
+    assert [(fetch.source, fetch.first) for fetch in reader.fetches] == [(SOURCE, 5)]
+    reader.answer(sample(5, EPOCH))
+    assert of_each(reader, [SOURCE, OTHER]) == [[*range(7)], [0, 1, 2]]
+    assert reader.engine.missed == 0

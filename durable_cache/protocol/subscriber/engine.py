@@ -472,18 +472,12 @@ class SubscriberEngine:
     def _after_history(self, now: Moment) -> None:
         """Follow the sources that history brought, and pass on what waited for it."""
         history = self._history
-        lacking: dict[SourceId, Followed] = {}
         self._tails.told(self._held.take_lagging(), now.monotonic_ns)
+        live: dict[SourceId, list[Sample]] = {}
         for sample in history.take_live():
-            if (followed := self._sources.get(sample.source)) is None:
-                continue
-            name = history.names.of((sample.source, sample.epoch))
-            for numbering in followed.numberings:
-                if numbering.is_called(sample.epoch, name):
-                    self._hold(numbering, sample, asked=True)
-            lacking[sample.source] = followed
-        for followed in lacking.values():
-            self._settle(followed, now)
+            live.setdefault(sample.source, []).append(sample)
+        for source, samples in live.items():
+            self._go_on_with(source, samples, now)
         if history.active:
             return
         for (source, epoch), reading in history.take_readings():
@@ -498,6 +492,29 @@ class SubscriberEngine:
         for followed in self._crowd.passed_by(self._sources, self._outputs):
             self._settle(followed, now)
         self._tails.told(self._crowd.take_doubted(), now.monotonic_ns)
+
+    def _go_on_with(self, source: SourceId, samples: Sequence[Sample], now: Moment) -> None:
+        """Take what history brought of a source that was followed as its page was taken.
+
+        It may rest since: the same page brought another one, which took its room. Where all that
+        are followed wait, what has its turn is passed on, and the rest waits for room.
+        """
+        sources = self._sources
+        followed = sources.known(source) or sources.look(source)
+        for sample in samples:
+            name = self._history.names.of((source, sample.epoch))
+            for numbering in followed.numberings:
+                if numbering.is_called(sample.epoch, name):
+                    self._hold(numbering, sample, asked=True)
+        if source in sources.followed:
+            self._settle(followed, now)
+            return
+        if (head := followed.head) is not None:
+            head.advance(self._outputs, now.monotonic_ns)
+        for numbering in followed.numberings:
+            for sn in sorted(numbering.pending):
+                self._crowd_in(numbering.pending[sn])
+        sources.rest(followed)
 
     def _go_on_behind(self, source: SourceId, epoch: int, reading: Reading, now: Moment) -> None:
         """Follow a run that history read, from where it stands; the one before has ended."""
