@@ -187,3 +187,19 @@ def test_a_live_run_whose_token_comes_late_keeps_the_epoch_that_its_samples_bear
     reader.live(sample(1))
     assert [one.epoch for one in reader.delivered_samples] == [0, 0]
     assert reader.resumed.run_of(SOURCE, 0) == (EPOCH, NAME)
+
+
+def test_of_more_sources_than_are_followed_each_is_given_its_rest() -> None:
+    """One rested while its rest was asked for, and the answer was passed over without a word."""
+    sources = [SourceId("ab", eid) for eid in range(1, 6)]
+    names = tuple(Incarnation(source, EPOCH, NAME) for source in sources)
+    options = DeliveryOptions(sources_max=2)
+    reader = Resumed(*(stood(3, source=source) for source in sources), options=options)
+    reader.page([])
+    assert [fetch.source for fetch in reader.fetches] == sources[:2]
+    for source in sources:
+        assert reader.fetches[0].source == source
+        reader.answer(*(sample(sn, EPOCH, source=source) for sn in (4, 5)), names=names)
+    assert not reader.fetches
+    given = [(one.source, one.sn) for one in reader.delivered_samples]
+    assert given == [(source, sn) for source in sources for sn in (4, 5)]

@@ -67,8 +67,8 @@ class Followed:
 
     @property
     def waits(self) -> bool:
-        """Whether something is held back or missing."""
-        return any(n.pending or n.opened_ns is not None for n in self.numberings)
+        """Whether something is held back or missing, or all behind a number is asked for."""
+        return any(map(_waits, self.numberings))
 
     @property
     def highest_epoch(self) -> int:
@@ -450,3 +450,9 @@ class Followed:
         if ended.incarnation and begun.incarnation:
             return begun.incarnation == incarnation_after(ended.incarnation)
         return ended.reached >= SOURCE_SN_MODULUS - options.window_size_samples
+
+
+def _waits(numbering: Numbering) -> bool:
+    fetch = numbering.fetch
+    asks_rest = fetch is not None and fetch.last is None
+    return bool(numbering.pending) or numbering.opened_ns is not None or asks_rest

@@ -15,6 +15,7 @@ which epoch and incarnation the run goes now.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from durable_cache.model.clock import Moment
@@ -22,7 +23,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.protocol.consumers import Position
 from durable_cache.protocol.standings import FROM_THE_BEGINNING
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.events import DeliveryOptions
+from durable_cache.protocol.subscriber.events import DeliveryOptions, Event, Output
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.positions import resumed_from
@@ -43,7 +44,7 @@ class ResumingEngine(SubscriberEngine):
         self._earlier = earlier
         super().__init__(options, history=True)
         self._earlier = None
-        self._resumed: list[SourceId] = []
+        self._resumed: deque[SourceId] = deque()
         """Whose rest is to be asked for once history is read."""
         self.may_begin_later = True
         """No source has two runs to go on with: reading everything tells the order of two."""
@@ -69,15 +70,22 @@ class ResumingEngine(SubscriberEngine):
                     return numbering.epoch, numbering.incarnation
         return epoch, self._history.names.of((source, epoch))
 
-    def _after_history(self, now: Moment) -> None:
-        super()._after_history(now)
-        if self.reads_history:
-            return
-        resumed, self._resumed = self._resumed, []
+    def handle(self, event: Event) -> list[Output]:
+        """Take what happened and return what is to be done, in order."""
+        outputs = super().handle(event)
+        if not self._resumed or self.reads_history:
+            return outputs
+        self._ask_rest(event.now)
+        return outputs + self._outputs.take()
+
+    def _ask_rest(self, now: Moment) -> None:
+        """Ask for the rest of each source; those that find no room are asked for once there is."""
         from_seam = self._history.seam is not None
-        for source in resumed:
-            followed = self._sources.follow(source)
-            if followed is None or (followed.live and not from_seam):
+        while self._resumed:
+            if (followed := self._sources.follow(self._resumed[0])) is None:
+                return
+            self._resumed.popleft()
+            if followed.live and not from_seam:
                 continue
             for numbering in followed.numberings:
                 if numbering.fetch is None:
