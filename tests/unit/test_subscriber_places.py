@@ -353,3 +353,25 @@ def test_what_history_brings_of_a_source_that_rests_is_given_where_there_is_no_r
     reader.answer(sample(5, EPOCH))
     assert of_each(reader, [SOURCE, OTHER]) == [[*range(7)], [0, 1, 2]]
     assert reader.engine.missed == 0
+
+
+def test_where_few_are_followed_each_source_in_doubt_is_asked_for_once() -> None:
+    """Those that were asked for pushed each other out, and most tails were lost without a word."""
+    reader = Reader(DeliveryOptions(sources_max=2))
+    sources = [SourceId("ab", eid) for eid in range(1, 21)]
+    names = tuple(Incarnation(source, EPOCH, f"{source.eid:08x}") for source in sources)
+    for source, epoch, name in names:
+        reader.declared(epoch, name, source)
+        reader.live(sample(0, source=source))
+    for source, _, name in names:
+        reader.handle(TokenGone(source, name, reader.now))
+    asked: list[SourceId] = []
+    while len(asked) < 2 * len(sources) and (reader.fetches or reader.engine.wake_ns()):
+        reader.wait(3)
+        reader.seconds += 1.5  # a slow cache
+        while reader.fetches:
+            source = reader.fetches[0].source
+            asked.append(source)
+            reader.answer(*(sample(sn, EPOCH, source=source) for sn in (1, 2)), names=names)
+    assert of_each(reader, sources) == [[0, 1, 2]] * len(sources)
+    assert sorted(asked) == sources

@@ -67,7 +67,7 @@ class Followed:
 
     @property
     def waits(self) -> bool:
-        """Whether something is held back or missing, or all behind a number is asked for."""
+        """Whether something is held back, missing, or asked for and not here."""
         return any(map(_waits, self.numberings))
 
     @property
@@ -453,6 +453,7 @@ class Followed:
 
 
 def _waits(numbering: Numbering) -> bool:
-    fetch = numbering.fetch
-    asks_rest = fetch is not None and fetch.last is None
-    return bool(numbering.pending) or numbering.opened_ns is not None or asks_rest
+    if numbering.pending or numbering.opened_ns is not None:
+        return True
+    fetch, reached = numbering.fetch, numbering.next_sn or 0
+    return fetch is not None and (fetch.last is None or fetch.last >= reached)
