@@ -9,6 +9,7 @@ from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
     DeliveryOptions,
+    HeartbeatReceived,
     TokenGone,
 )
 from durable_cache.protocol.wire import Incarnation
@@ -375,3 +376,16 @@ def test_where_few_are_followed_each_source_in_doubt_is_asked_for_once() -> None
             reader.answer(*(sample(sn, EPOCH, source=source) for sn in (1, 2)), names=names)
     assert of_each(reader, sources) == [[0, 1, 2]] * len(sources)
     assert sorted(asked) == sources
+
+
+def test_a_heartbeat_of_a_source_there_is_no_room_for_is_gone_after_once_there_is() -> None:
+    """It went without effect, and no other may follow."""
+    reader = Reader(DeliveryOptions(sources_max=1, gap_timeout_seconds=600))
+    reader.live(sample(0))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.handle(HeartbeatReceived(SOURCE, 2, reader.now))
+    reader.answer(sample(1, EPOCH, source=OTHER))
+    reader.wait(5)
+    assert [(fetch.source, fetch.first) for fetch in reader.fetches] == [(SOURCE, 1)]
+    reader.answer(sample(1, EPOCH), sample(2, EPOCH))
+    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 2], [0, 1, 2]]

@@ -102,6 +102,10 @@ class Answerers:
         if not self.ends.stored(source, epoch, sn, now.monotonic_ns):
             self._tails.stored(source, epoch, sn, now)
 
+    def doubt(self, source: SourceId, now_ns: int) -> None:
+        """Ask for the last numbers of a source, of which its publisher says that there are more."""
+        self._tails.told((source,), now_ns)
+
     def gone(self, heard_ns: int, began_ns: int) -> None:
         """None is in reach any more; something came last at `heard_ns`, we began at `began_ns`."""
         self._away = True

@@ -44,7 +44,10 @@ class Heartbeats:
         recovery = self._options.recovery
         if recovery and not self._history.active:
             self._sources.begin_with(event.source, event.first_sn)
-        if (followed := self._sources.known(event.source)) is None or not followed.numberings:
+        followed = self._sources.known(event.source)
+        if followed is None and self._sources.rests(event.source):
+            self._answerers.doubt(event.source, event.now.monotonic_ns)  # until there is room
+        if followed is None or not followed.numberings:
             return
         numbering = followed.numberings[-1]
         self._history.hear_of(numbering, event.source_sn, event.now.monotonic_ns)
