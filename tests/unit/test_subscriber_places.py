@@ -389,3 +389,28 @@ def test_a_heartbeat_of_a_source_there_is_no_room_for_is_gone_after_once_there_i
     assert [(fetch.source, fetch.first) for fetch in reader.fetches] == [(SOURCE, 1)]
     reader.answer(sample(1, EPOCH), sample(2, EPOCH))
     assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_source_there_is_no_room_for_stands_where_it_stood_behind_a_run_that_came_late() -> None:
+    """It was forgotten, and given again what it had been given (seed 602589)."""
+    names = (
+        *(Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb")),
+        Incarnation(OTHER, EPOCH, "cccccccc"),
+    )
+    options = DeliveryOptions(sources_max=1, history_timeout_seconds=1, gap_timeout_seconds=600)
+    reader = Reader(options, history=True)
+    reader.declared(FRESH, "bbbbbbbb")
+    reader.declared(EPOCH, "cccccccc", OTHER)
+    begun = [sample(sn, FRESH, at=20 + sn) for sn in range(3)]
+    reader.page([*begun, sample(0, EPOCH, source=OTHER)], names=names[1:], whole=False)
+    while not reader.story:
+        reader.wait(1)
+        reader.asked.clear()
+    reader.live(sample(3, at=23))
+    reader.live(sample(2, source=OTHER))  # it waits, and the other one rests
+    reader.handle(AnswererAppeared(reader.now))
+    reader.page([sample(sn, EPOCH) for sn in range(2)], names=names)
+    assert [(miss.first, miss.last) for miss in reader.missed] == [(0, 1)]
+    reader.answer(sample(1, EPOCH, source=OTHER))
+    reader.live(sample(3, at=23), sample(4, at=24))
+    assert of_each(reader, [SOURCE, OTHER]) == [[*range(5)], [0, 1, 2]]

@@ -509,8 +509,11 @@ class SubscriberEngine:
         if source in sources.followed:
             self._settle(followed, now)
             return
-        if (head := followed.head) is not None:
-            head.advance(self._outputs, now.monotonic_ns)
+        if (head := followed.head) is None:  # nothing is known of it any more: it counts as new
+            for sample in samples:
+                self._crowd_in(sample)
+            return
+        head.advance(self._outputs, now.monotonic_ns)
         for numbering in followed.numberings:
             for sn in sorted(numbering.pending):
                 self._crowd_in(numbering.pending[sn])
@@ -520,6 +523,8 @@ class SubscriberEngine:
         """Follow a run that history read, from where it stands; the one before has ended."""
         followed = self._sources.follow(source) or self._sources.look(source)
         if reading.late and followed.is_past(epoch):
+            if source not in self._sources.followed:
+                self._sources.rest(followed)
             return
         names, before = self._history.names, followed.ended
         name = names.of((source, epoch))
