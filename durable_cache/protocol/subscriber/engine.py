@@ -523,8 +523,6 @@ class SubscriberEngine:
         """Follow a run that history read, from where it stands; the one before has ended."""
         followed = self._sources.follow(source) or self._sources.look(source)
         if reading.late and followed.is_past(epoch):
-            if source not in self._sources.followed:
-                self._sources.rest(followed)
             return
         names, before = self._history.names, followed.ended
         name = names.of((source, epoch))

@@ -254,8 +254,8 @@ class Sources:
             yield place.followed(source)
 
     def look(self, source: SourceId) -> Followed:
-        """Return a source as it stands, not followed; to be put back with `rest`."""
-        place = self._places.pop(source, None)
+        """Return a source as it stands, not followed: a copy; `rest` notes where it stands then."""
+        place = self._places.get(source)
         return Followed(source) if place is None else place.followed(source)
 
     def rest(self, followed: Followed) -> None:
@@ -265,6 +265,7 @@ class Sources:
         self.steady.pop(source, None)
         self.waiting.pop(source, None)
         self._places[source] = _Place.of(followed)
+        self._places.move_to_end(source)
         if len(self._places) > self._places_max:
             self._places.popitem(last=False)
 
