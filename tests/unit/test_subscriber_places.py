@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import SourceId
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
@@ -12,8 +14,8 @@ from durable_cache.protocol.subscriber.events import (
     HeartbeatReceived,
     TokenGone,
 )
-from durable_cache.protocol.wire import Incarnation
-from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
+from durable_cache.protocol.wire import AbsenceReason, Incarnation
+from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, absent, sample
 
 
 def of_each(reader: Reader, sources: list[SourceId]) -> list[list[int]]:
@@ -289,6 +291,10 @@ def test_a_source_that_rested_is_given_to_its_end_from_where_it_stood() -> None:
     assert reader.wanted == [(8, None)]
     reader.answer(sample(8, EPOCH), *begun, names=names)
     assert of_each(reader, [SOURCE]) == [[*range(9), 0, 1, 2]]
+    reader.live(sample(1, source=OTHER))  # now there is room
+    copy = replace(sample(8), timestamp_id=RunName(EPOCH, "aaaaaaaa").timestamp_id)
+    reader.live(copy)  # it is known to be one (seed 602605)
+    assert not reader.missed
 
 
 @pytest.mark.parametrize("came_to", [1, 3])
@@ -414,3 +420,66 @@ def test_a_source_there_is_no_room_for_stands_where_it_stood_behind_a_run_that_c
     reader.answer(sample(1, EPOCH, source=OTHER))
     reader.live(sample(3, at=23), sample(4, at=24))
     assert of_each(reader, [SOURCE, OTHER]) == [[*range(5)], [0, 1, 2]]
+
+
+def test_what_history_gave_of_a_run_before_it_brought_the_next_is_not_reported() -> None:
+    """Its last number found no room meanwhile, and a later page repeated it (seed 603494)."""
+    names = (
+        *(Incarnation(SOURCE, EPOCH, "aaaaaaaa"), Incarnation(SOURCE, FRESH, "bbbbbbbb")),
+        Incarnation(OTHER, EPOCH, "cccccccc"),
+    )
+    reader = Reader(DeliveryOptions(pending_samples_max=2, sources_max=1), history=True)
+    reader.declared(EPOCH, "aaaaaaaa")
+    reader.declared(EPOCH, "cccccccc", OTHER)  # the first one rests
+    reader.live(sample(0, source=OTHER), sample(1, at=11), sample(2, at=12))
+    reader.live(sample(3, source=SourceId("ef", 1)))
+    reader.declared(FRESH, "bbbbbbbb")
+    first = [sample(sn, EPOCH, at=10 + sn) for sn in range(3)]
+    then = [sample(sn, FRESH, at=20 + sn) for sn in range(3)]
+    reader.page(first, names=names, cut_after=first[-1])
+    reader.page(then[:2], names=names, cut_after=then[1])
+    reader.page([sample(0, EPOCH, source=OTHER), first[1], then[2]], names=names)
+    assert of_each(reader, [SOURCE]) == [[0, 1, 2, 0, 1, 2]]
+    assert not [one for one in reader.missed if one.source == SOURCE]
+
+
+def test_a_run_that_began_and_ended_while_there_was_no_room_is_given_or_reported() -> None:
+    """Its token was forgotten for the next one's, and its first numbers with it (seed 601040)."""
+    names = Incarnation(SOURCE, FRESH, "aaaaaaaa"), Incarnation(SOURCE, FRESH + 1, "bbbbbbbb")
+    reader = Reader(DeliveryOptions(sources_max=1, gap_timeout_seconds=600))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.handle(TokenGone(SOURCE, "aaaaaaaa", reader.now))
+    reader.declared(FRESH + 1, "bbbbbbbb")
+    reader.live(sample(0, at=20))
+    reader.answer(sample(1, source=OTHER))  # now there is room
+    while reader.fetches:
+        of_first = reader.fetches[0].epoch == FRESH
+        gone = (absent(0, 1, AbsenceReason.TRIMMED, FRESH),) if of_first else ()
+        given = [sample(2, FRESH, at=10)] if of_first else []
+        reader.answer(*given, absent=gone, names=names)
+    assert of_each(reader, [SOURCE]) == [[2, 0]]
+    assert [(miss.epoch, miss.first, miss.last) for miss in reader.missed] == [(FRESH, 0, 1)]
+
+
+def test_a_run_that_began_while_there_was_no_room_lacks_what_was_removed_before_it_is_read() -> (
+    None
+):
+    """Its token waited for room, and history began with the first that is left (seed 601040)."""
+    names = (Incarnation(SOURCE, FRESH, "aaaaaaaa"),)
+    reader = Reader(DeliveryOptions(sources_max=1, gap_timeout_seconds=600))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.declared(FRESH, "aaaaaaaa")
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    stored = [sample(2, FRESH, at=10), sample(3, FRESH, at=11)]
+    reader.page(stored, names=names)
+    reader.answer(sample(1, source=OTHER))  # now there is room
+    while reader.seconds < 20:
+        while reader.fetches:
+            reader.answer(
+                *stored, absent=(absent(0, 1, AbsenceReason.TRIMMED, FRESH),), names=names
+            )
+        reader.wait(5)
+    assert of_each(reader, [SOURCE]) == [[2, 3]]
+    assert [(miss.epoch, miss.first, miss.last) for miss in reader.missed] == [(FRESH, 0, 1)]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import assert_never
 
 from durable_cache.model.clock import Moment
@@ -414,7 +414,8 @@ class SubscriberEngine:
             return
         followed = self._sources.follow(source)
         if followed is None:
-            self._crowd.declare(event)
+            if (before := self._crowd.declare(event)) is not None:
+                self._begin_at_rest(before)
             return
         stale &= not self._awaiting.is_open(followed)  # it is listed beside no other any more
         stale &= event.listed or not event.by_sample
@@ -450,6 +451,14 @@ class SubscriberEngine:
             self._live(sample, now)
         return False
 
+    def _begin_at_rest(self, token: Declared) -> None:
+        """Let a run begin of a source there is no room for: the next is here, or history of it."""
+        fresh, stale = age_of(token, self._began_ns)
+        followed = self._sources.known(token.source) or self._sources.look(token.source)
+        followed.declare(token, self.run_names, self._options, fresh=fresh, maybe_stale=stale)
+        if token.source not in self._sources.followed:
+            self._sources.rest(followed)
+
     def _token_gone(self, event: TokenGone, *, waited: bool = False) -> None:
         self._sources.hides(event.source, event.incarnation)
         if not waited and self._waits(event.source, event.now):
@@ -464,6 +473,9 @@ class SubscriberEngine:
     def _read_history(self, event: HistoryPage | HistoryFailed) -> None:
         if isinstance(event, HistoryPage):
             self._answerers_known |= event.answer.answerers > 0
+            given = chain.from_iterable(part.samples for part in event.answer.parts)
+            for token in self._crowd.tokens_of(given):
+                self._begin_at_rest(token)
             self._history.take_page(replace(event, answer=whole_answer(event.answer)))
         else:
             self._history.failed(event)

@@ -317,7 +317,7 @@ class Held:
         returns how far a named run was read.
         """
         source = samples[0].source
-        followed, came = sources.get(source), self._came.get(source)
+        followed, came = sources.stands(source), self._came.get(source)
         runs = () if followed is None else followed.numberings
         shown = self.shown(sources, source)
         expected = [run.incarnation for run in runs] + ([] if came is None else [*came.begun])

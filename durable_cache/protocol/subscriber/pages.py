@@ -21,9 +21,8 @@ from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import Answer, AnswerPart, Fetch
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
-from durable_cache.protocol.subscriber.reading import Reading
+from durable_cache.protocol.subscriber.reading import Reading, Readings
 from durable_cache.protocol.subscriber.run_names import RunNames, under
-from durable_cache.protocol.subscriber.run_table import RunTable
 from durable_cache.protocol.wire import AbsenceReason, incarnation_after
 
 RETRY_NS = 100_000_000
@@ -214,7 +213,7 @@ class Group:
 
 def seek_ends(
     page: dict[Key, Group],
-    readings: RunTable[Reading],
+    readings: Readings,
     sources: Sources,
     names: RunNames,
     *,
@@ -250,6 +249,7 @@ def seek_ends(
                 reading.take_over(Reading.of_ended(run))  # it rests, and was given further
         if ended is None:
             ended = page[before] = Group(reading, [], RangeSet())
+            readings.go_on(before)
         ended.seek_end(key, min(map(_NTP64, group.samples)), wraps=wraps)
         group.follows = before, ended
         sought = True

@@ -9,7 +9,7 @@ its token, the first of its samples, the highest and the last; what came between
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
@@ -328,9 +328,17 @@ class Crowd:
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def declare(self, token: Declared) -> None:
-        """Keep a source's last token."""
-        self.waiting.setdefault(token.source, Crowded()).token = token
+    def declare(self, token: Declared) -> Declared | None:
+        """Keep a source's last token; returns the one before, where that was another run's."""
+        crowded = self.waiting.setdefault(token.source, Crowded())
+        before, crowded.token = crowded.token, token
+        return before if before and before.incarnation != token.incarnation else None
+
+    def tokens_of(self, samples: Iterable[Sample]) -> list[Declared]:
+        """Return the tokens that wait of the sources of some samples."""
+        sources = dict.fromkeys(one.source for one in samples) if self.waiting else ()
+        waiting = (self.waiting[source] for source in sources if source in self.waiting)
+        return [crowded.token for crowded in waiting if crowded.token is not None]
 
     def add(self, sample: Sample) -> None:
         """Keep the first, the highest and the last sample of a source."""

@@ -27,9 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--members", action="store_true", help="one of a consumer's members")
     parser.add_argument("--modes", action="store_true", help="one of subscribers with modes")
     parser.add_argument("--without", default="", help="kinds of trouble to leave out, by commas")
+    parser.add_argument("--always", default="", help="kinds of trouble everybody has, by commas")
     parser.add_argument("--only", default="", help="print lines that match this expression")
     chosen = parser.parse_args(arguments)
     without = tuple(filter(None, chosen.without.split(",")))
+    always = tuple(filter(None, chosen.always.split(",")))
     history: History | ReaderHistory | SplitBrainHistory | ModeHistory | SeededHistory
     if chosen.readers:
         history = ReaderHistory(chosen.seed, tracing=True)
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif chosen.modes:
         history = ModeHistory(chosen.seed, tracing=True)
     else:
-        history = History(chosen.seed, tracing=True, without=without)
+        history = History(chosen.seed, tracing=True, without=without, always=always)
     wrong = history.run()
     lines = [line for line in history.world.trace if re.search(chosen.only, line)]
     lines += [f"{count:6} {kind}" for kind, count in sorted(history.world.occurred.items())]

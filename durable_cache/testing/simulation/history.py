@@ -78,10 +78,19 @@ _RETENTIONS = (
 class History:
     """One seeded history; `run` plays it and returns what went wrong."""
 
-    def __init__(self, seed: int, *, tracing: bool = False, without: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tracing: bool = False,
+        without: Collection[str] = (),
+        always: Collection[str] = (),
+    ) -> None:
         self.world = world = World(seed, tracing=tracing)
         self.without = frozenset(without)
         """Kinds of trouble that this history is to be spared, to find out what it takes."""
+        self.always = frozenset(always)
+        """Kinds of trouble that everybody in this history has who may have them."""
         self.network = Network(world)
         self.truth = Truth()
         self.random: Random = world.random
@@ -116,8 +125,8 @@ class History:
         )
 
     def _maybe(self, kind: str, probability: float) -> bool:
-        """Draw whether something is so, unless this history is to be spared it."""
-        drawn = self.random.random() < probability or kind in self._theme
+        """Draw whether something is so, unless this history is to be spared it or to have it."""
+        drawn = self.random.random() < probability or kind in self._theme or kind in self.always
         return drawn and kind not in self.without
 
     def _add_cache(self, at: int) -> None:
@@ -188,7 +197,7 @@ class History:
         if self._maybe("small pending", 0.2):
             delivery = replace(delivery, pending_samples_max=16)
         if self._maybe("few sources", 0.15):
-            delivery = replace(delivery, sources_max=2)
+            delivery = replace(delivery, sources_max=1 if "few sources" in self.always else 2)
         slow = self._maybe("slow consumer", 0.4)
         plan = SubscriberPlan(
             f"sub{at}",
