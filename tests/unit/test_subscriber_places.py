@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import SourceId
+from durable_cache.model.sequence import SOURCE_SN_MODULUS
 from durable_cache.protocol.subscriber.events import (
     AnswererAppeared,
     AnswerersGone,
@@ -483,3 +484,15 @@ def test_a_run_that_began_while_there_was_no_room_lacks_what_was_removed_before_
         reader.wait(5)
     assert of_each(reader, [SOURCE]) == [[2, 3]]
     assert [(miss.epoch, miss.first, miss.last) for miss in reader.missed] == [(FRESH, 0, 1)]
+
+
+def test_behind_a_wrap_the_highest_number_that_waits_for_room_is_kept() -> None:
+    """Those before the wrap counted as higher, and the last number was lost (seed 610371)."""
+    reader = Reader(DeliveryOptions(sources_max=1, gap_timeout_seconds=600))
+    last = SOURCE_SN_MODULUS - 1
+    reader.live(sample(last - 1, at=1))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.live(sample(last, at=2), sample(1, at=4))
+    reader.live(sample(0, at=3))
+    reader.answer(sample(1, source=OTHER))  # now there is room
+    assert of_each(reader, [SOURCE]) == [[last - 1, last, 0, 1]]

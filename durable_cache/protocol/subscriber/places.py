@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.sequence import EPOCH_UNKNOWN, sn_distance
 from durable_cache.protocol.subscriber.events import Declared, DeliveryOptions
 from durable_cache.protocol.subscriber.followed import Followed
 from durable_cache.protocol.subscriber.following import Numbering
@@ -300,7 +300,8 @@ class Crowded:
     def add(self, sample: Sample) -> None:
         """Keep a sample, if it is one of the three."""
         samples = self.samples
-        highest = max((*samples, sample), key=lambda one: one.sn)
+        first = samples[0].sn if samples else sample.sn
+        highest = max((*samples, sample), key=lambda one: sn_distance(one.sn, first))
         between = highest is not sample and highest is not samples[0]
         samples[1:] = [highest, sample] if between else [sample]
 
