@@ -14,6 +14,7 @@ from durable_cache.endpoints.alignment.inbox import Inbox
 from durable_cache.endpoints.alignment.jobs import Jobs
 from durable_cache.endpoints.alignment.stored import AlignedStore
 from durable_cache.endpoints.workers import Pool
+from durable_cache.errors import StorageUnavailable
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.selection import Selection
 from durable_cache.protocol.alignment import Appended, Offer, Trimmed
@@ -145,3 +146,24 @@ def test_a_source_too_many_lets_alignment_begin_anew(
         assert not inbox.overflown
         jobs.rename(SOURCE)
     assert inbox.overflown
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable("away"), ValueError("a mistake of ours")])
+def test_where_renaming_fails_alignment_begins_anew(
+    pool: Pool, inbox: Inbox, epochs: Epochs, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an error that was none of the storage's it had counted as done."""
+    backend = MemoryStorage()
+    store = JournaledStorage(backend, None)
+    store.commit(on_two_keys(4))
+    assert store.drain_all(10)
+    epochs.learn(Alias(SOURCE, 0, 0, NAMED))
+
+    def fail(*_: object) -> Page:
+        raise error
+
+    monkeypatch.setattr(backend, "read", fail)
+    lane = pool.lane("align", running_max=1, waiting_max=4)
+    jobs = Jobs(lane, AlignedStore(store, Door(inbox, epochs)), inbox, Asked(4), AlignmentCounts())
+    jobs.rename(SOURCE)
+    wait_until(lambda: inbox.overflown, what="that alignment begins anew")

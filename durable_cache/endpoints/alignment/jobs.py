@@ -199,10 +199,12 @@ class Jobs:
                 self._inbox.stored(event, time.monotonic())
                 if time.monotonic() >= until:
                     break
-        except DurableCacheError as error:
-            _log.warning("alignment begins anew", extra={"reason": str(error)})
+        except Exception as error:
             renames.clear()
             self._inbox.lost()
+            if not isinstance(error, DurableCacheError):
+                raise  # the lane logs and counts it
+            _log.warning("alignment begins anew", extra={"reason": str(error)})
         finally:
             self._renaming = False
         self._go_on_renaming()
