@@ -496,3 +496,17 @@ def test_behind_a_wrap_the_highest_number_that_waits_for_room_is_kept() -> None:
     reader.live(sample(0, at=3))
     reader.answer(sample(1, source=OTHER))  # now there is room
     assert of_each(reader, [SOURCE]) == [[last - 1, last, 0, 1]]
+
+
+def test_a_heartbeat_of_a_publisher_nobody_may_have_heard_is_gone_after_once_there_is_room() -> (
+    None
+):
+    """It says from which number on, and went without effect."""
+    reader = Reader(DeliveryOptions(sources_max=1, gap_timeout_seconds=600))
+    reader.live(sample(0, source=OTHER), sample(2, source=OTHER))
+    reader.handle(HeartbeatReceived(SOURCE, 2, reader.now, first_sn=0))
+    reader.answer(sample(1, EPOCH, source=OTHER))
+    reader.wait(5)
+    assert [(fetch.source, fetch.first) for fetch in reader.fetches] == [(SOURCE, 0)]
+    reader.answer(*(sample(sn, EPOCH) for sn in range(3)))
+    assert of_each(reader, [SOURCE, OTHER]) == [[0, 1, 2], [0, 1, 2]]

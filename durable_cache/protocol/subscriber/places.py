@@ -239,13 +239,15 @@ class Sources:
 
     def begin_with(self, source: SourceId, first: int | None) -> None:
         """Follow from a number on, if one is told, what was not heard of its publisher (0284)."""
-        followed = None if first is None else self.follow(source)
-        if first is None or followed is None:
+        if first is None:
             return
+        followed = self.follow(source) or self.look(source)
         if not followed.numberings:
             followed.numberings.append(Numbering(source, EPOCH_UNKNOWN))
         if followed.numberings[-1].next_sn is None:
             followed.numberings[-1].begin(first)
+        if source not in self.followed:
+            self.rest(followed)
 
     def every(self) -> Iterator[Followed]:
         """Yield every source that is known: copies of those that rest."""
