@@ -3,7 +3,8 @@
 A subscriber follows `sources_max` sources. One that lacks nothing *rests* when another needs its
 room: its place, less than a kilobyte, is enough to go on where it stood. Where all that are
 followed wait for something missing, another waits in the *crowd* until one of them does not: with
-its token, the first of its samples, the highest and the last; what came between is asked for.
+its token, the first of its samples, the highest and the last; what came between is asked for. A run
+before the one whose token waits has begun where the source stands (ADR 0396).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--members", action="store_true", help="one of a consumer's members")
     parser.add_argument("--modes", action="store_true", help="one of subscribers with modes")
     parser.add_argument("--without", default="", help="kinds of trouble to leave out, by commas")
-    parser.add_argument("--always", default="", help="kinds of trouble everybody has, by commas")
+    parser.add_argument("--always", default="", help="kinds of trouble to have often, by commas")
     parser.add_argument("--only", default="", help="print lines that match this expression")
     chosen = parser.parse_args(arguments)
     without = tuple(filter(None, chosen.without.split(",")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -50,7 +50,7 @@ _ENGINE = EngineOptions(
     window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
 )
 _DELIVERY = DeliveryOptions(gap_timeout_seconds=10.0, window_size_samples=2000)
-_THEMES: Sequence[Mapping[str, int]] = (
+_THEMES: Sequence[dict[str, int]] = (
     {},
     {},
     {"medium": 6, "spill": 1},
@@ -66,6 +66,8 @@ _THEMES: Sequence[Mapping[str, int]] = (
 )
 """What one history is about, that rare things meet: these troubles come so many times as often, or
 certainly where they are drawn once."""
+_OFTEN = 5
+"""So many times as often comes what a history is always to have."""
 
 
 _RETENTIONS = (
@@ -90,7 +92,8 @@ class History:
         self.without = frozenset(without)
         """Kinds of trouble that this history is to be spared, to find out what it takes."""
         self.always = frozenset(always)
-        """Kinds of trouble that everybody in this history has who may have them."""
+        """Kinds of trouble that everybody in this history has who may have them, or that come often
+        in it."""
         self.network = Network(world)
         self.truth = Truth()
         self.random: Random = world.random
@@ -231,7 +234,8 @@ class History:
             (2, "put back", self._put_back),
         ]
         steps = [(weight, name, do) for weight, name, do in every if name not in self.without]
-        weights = [weight * self._theme.get(name, 1) for weight, name, _ in steps]
+        often = self._theme | dict.fromkeys(self.always, _OFTEN)
+        weights = [weight * often.get(name, 1) for weight, name, _ in steps]
         for _ in range(self.random.randint(20, 45)):
             self.random.choices(steps, weights)[0][2]()
             self.world.run(self.random.choice((0.01, 0.1, 0.5, 2.0, 6.0)))
