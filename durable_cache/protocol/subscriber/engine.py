@@ -304,6 +304,8 @@ class SubscriberEngine:
                 break  # none, or it is declared and nothing of it came yet
             if not head.ending:
                 followed.look_for_end(head, options, self._outputs, now_ns)
+            if len(followed.numberings) > options.runs_max:
+                followed.give_up_first(self._outputs, now_ns)
             if not (head.end_known and head.is_passed_on):
                 break
             self._answerers.ended(followed.end_first(), now)

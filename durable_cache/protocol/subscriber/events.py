@@ -60,6 +60,10 @@ class DeliveryOptions:
     """Key expressions that one advisory names; further ones are in its sum."""
     places_max: int = 100_000
     """Sources that rest: about 90 MB. One beyond it counts as new when it comes again."""
+    runs_max: int = 64
+    """Runs of one source that wait one behind the other, as where a publisher is started again and
+    again. Of more, one of which nothing came is not asked for; where there is none, what the first
+    lacks is reported."""
     history_page_samples: int = 20_000
     """Samples of a page of history, held until its holes are explained: about 20 MB of small
     ones, from each cache."""
@@ -92,7 +96,7 @@ class DeliveryOptions:
             check_number(name, getattr(self, name), 0, whole=False)
         for name in (
             *("request_samples_max", "window_size_samples", "pending_samples_max", "sources_max"),
-            *("losses_max", "loss_keys_max", "places_max", "history_page_samples"),
+            *("losses_max", "loss_keys_max", "places_max", "runs_max", "history_page_samples"),
             "subject_losses_max",
         ):
             check_number(name, getattr(self, name), 1, whole=True)

@@ -149,6 +149,14 @@ class Followed:
             head.end_told = True
         head.advance(outputs, now_ns)
 
+    def give_up_first(self, outputs: Outputs, now_ns: int) -> None:
+        """Too many runs wait: report what the first lacks; nobody knows where it ended."""
+        head = self.numberings[0]
+        if head.next_sn is None and head.pending:
+            head.begin(min(head.pending))
+        head.ending = head.end_known = head.end_given_up = True
+        head.give_up(outputs, head.top, now_ns)
+
     def doubt_end(self) -> None:
         """Ask once more for the end of a run, where some of it is still to come (ADR 0348)."""
         head = self.head
@@ -175,7 +183,8 @@ class Followed:
         ended = self.ended = self.numberings.pop(0)
         if not ended.is_at_its_first:
             self.given = ended
-        self.numberings[0].unsure = ended.next_sn is not None and not ended.end_told
+        untold = ended.next_sn is not None and not ended.end_told
+        self.numberings[0].unsure |= untold or ended.unsure  # that nothing was passed on of
         return ended
 
     def remember(self, incarnation: str, epoch: int) -> None:
@@ -232,6 +241,7 @@ class Followed:
             begun.begin(0)  # it began while we followed: all of it is ours
         self.numberings.append(begun)
         self.remember(incarnation, named)
+        self._let_go_beyond(options.runs_max)
         return True
 
     def let_follow(
@@ -260,6 +270,20 @@ class Followed:
         for sample in self.take_early(options, now_ns):
             if not begun.is_beyond(sample, options):
                 begun.hold(sample, options.pending_samples_max)
+        self._let_go_beyond(options.runs_max)
+
+    def _let_go_beyond(self, runs_max: int) -> None:
+        """Let go of the oldest runs of which nothing came, where too many wait.
+
+        Nobody asks for them: whether something is missing before the next one, nobody knows.
+        """
+        while len(self.numberings) > runs_max:
+            waiting = enumerate(self.numberings[:-1])
+            at = next((at for at, run in waiting if run.is_at_its_first and not _came(run)), None)
+            if at is None:
+                return
+            del self.numberings[at]
+            self.numberings[at].unsure = True
 
     def _take_back_restarts(self, epoch: int, incarnation: str, samples_max: int) -> None:
         """Take back that the numbering began anew, as times showed it before the first token came.
@@ -450,6 +474,11 @@ class Followed:
         if ended.incarnation and begun.incarnation:
             return begun.incarnation == incarnation_after(ended.incarnation)
         return ended.reached >= SOURCE_SN_MODULUS - options.window_size_samples
+
+
+def _came(run: Numbering) -> bool:
+    """Tell whether something of a run is held back, or known to have been published."""
+    return bool(run.pending) or run.parked is not None or run.top >= (run.next_sn or 0)
 
 
 def _waits(numbering: Numbering) -> bool:
