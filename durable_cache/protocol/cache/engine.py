@@ -548,6 +548,7 @@ class CacheEngine:
         if known.doubt is not None and known.live is not numbering:
             outputs += self._awaited.doubted(known, known.doubt, event.now)
         known.current = numbering.epoch
+        known.forget_bare()
         numbering.declared = True
         if fresh:
             first = numbering.window.start

@@ -29,6 +29,9 @@ from durable_cache.protocol.restarts import (
 )
 from durable_cache.protocol.wire import incarnation_after
 
+_BARE_RUNS_MAX = 64
+"""Runs of one source that are remembered though nothing came of them."""
+
 
 class Numbering:
     """One epoch of a source: its window, and the far number that waits for confirmation."""
@@ -85,6 +88,12 @@ class Numbering:
         """Expect the name that a wrap leads to, where it begins with a number behind one."""
         if before.incarnation and before.wrapped(first):
             self.expected = incarnation_after(before.incarnation)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing is known of it but its name."""
+        nothing_came = self.window.top < 0 and not self.window.start
+        return nothing_came and self.parked is None and self.rejected < 0
 
     @property
     def newest_held(self) -> int:
@@ -269,6 +278,15 @@ class KnownSource:
         newest = None if live is None or live.named or live.declared else live.window.held.last
         near = newest is not None and 0 < first - newest <= self._options.window_size_samples
         return newest if near else None
+
+    def forget_bare(self) -> None:
+        """Forget the first of the runs that ended and of which nothing came, where there are many.
+
+        So it is where a publisher is started again and again, and ends before it publishes.
+        """
+        bare = [e for e, run in self.numberings.items() if e != self.current and run.is_bare]
+        for epoch in sorted(bare)[:-_BARE_RUNS_MAX]:
+            del self.numberings[epoch]
 
     def of_incarnation(self, incarnation: str) -> Numbering | None:
         """Return the numbering that a token named so, if one did."""
