@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from durable_cache.protocol.subscriber.events import DeliveryOptions, TokenGone
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    AnswerersGone,
+    DeliveryOptions,
+    TokenGone,
+)
 from durable_cache.protocol.wire import Incarnation
 from tests.unit.subscriber_reader import FRESH, SOURCE, Reader, sample
 
@@ -50,3 +55,18 @@ def test_where_something_came_of_each_what_the_first_lacks_is_reported() -> None
         given = sample(0, epoch, at=10 * (epoch - FRESH) - 0.5)
         reader.answer(given, names=tuple(names))
     assert reader.story == [0, (1, 1), 2, (0, 0), 1, 0, 1, 0, 1, 0, 1]
+
+
+def test_of_many_runs_on_a_page_of_history_each_is_given() -> None:
+    """What is on the page of the first was let go while the last began."""
+    reader = Reader(DeliveryOptions(runs_max=3))
+    reader.declared(FRESH, f"{0:08x}")
+    reader.live(sample(0))
+    reader.handle(AnswerersGone(reader.now))
+    reader.handle(AnswererAppeared(reader.now))
+    names = tuple(Incarnation(SOURCE, FRESH + run, f"{run:08x}") for run in range(8))
+    reader.page([sample(0, FRESH + run, at=10 * run) for run in range(8)], names=names)
+    while reader.fetches:
+        reader.answer(names=names)
+    assert [one.epoch for one in reader.delivered_samples] == [FRESH + run for run in range(8)]
+    assert not reader.missed

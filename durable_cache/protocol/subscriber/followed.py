@@ -270,7 +270,6 @@ class Followed:
         for sample in self.take_early(options, now_ns):
             if not begun.is_beyond(sample, options):
                 begun.hold(sample, options.pending_samples_max)
-        self._let_go_beyond(options.runs_max)
 
     def _let_go_beyond(self, runs_max: int) -> None:
         """Let go of the oldest runs of which nothing came, where too many wait.
