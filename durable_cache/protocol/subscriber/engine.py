@@ -458,8 +458,7 @@ class SubscriberEngine:
         fresh, stale = age_of(token, self._began_ns)
         followed = self._sources.known(token.source) or self._sources.look(token.source)
         followed.declare(token, self.run_names, self._options, fresh=fresh, maybe_stale=stale)
-        if token.source not in self._sources.followed:
-            self._sources.rest(followed)
+        self._sources.keep(followed)
 
     def _token_gone(self, event: TokenGone, *, waited: bool = False) -> None:
         self._sources.hides(event.source, event.incarnation)

@@ -247,8 +247,7 @@ class Sources:
             followed.numberings.append(Numbering(source, EPOCH_UNKNOWN))
         if followed.numberings[-1].next_sn is None:
             followed.numberings[-1].begin(first)
-        if source not in self.followed:
-            self.rest(followed)
+        self.keep(followed)
 
     def every(self) -> Iterator[Followed]:
         """Yield every source that is known: copies of those that rest."""
@@ -260,6 +259,11 @@ class Sources:
         """Return a source as it stands, not followed: a copy; `rest` notes where it stands then."""
         place = self._places.get(source)
         return Followed(source) if place is None else place.followed(source)
+
+    def keep(self, followed: Followed) -> None:
+        """Remember where a source stands, unless it is followed."""
+        if followed.source not in self.followed:
+            self.rest(followed)
 
     def rest(self, followed: Followed) -> None:
         """Remember where a source stands and follow it no more."""
