@@ -28,12 +28,7 @@ from durable_cache.storage.contract import Floor
 from durable_cache.testing.simulation.aligning import CacheToken
 from durable_cache.testing.simulation.cache_plan import CachePlan
 from durable_cache.testing.simulation.composition import Composition
-from durable_cache.testing.simulation.media import (
-    BackendState,
-    IndexMedium,
-    JournalState,
-    Medium,
-)
+from durable_cache.testing.simulation.media import BackendState, IndexMedium, JournalState, Medium
 from durable_cache.testing.simulation.merging import SimMerging
 from durable_cache.testing.simulation.network import Network, Node, Outcome, Token
 from durable_cache.testing.simulation.publishers import (
@@ -83,7 +78,8 @@ class SimCache(Listener):
         """Of a run's key, below which number it did."""
         self._unknown_floors: list[Floor] = []  # of runs that nothing here shows yet
         self.gone: set[Publication] = set()
-        """What went with a medium that lied, was lost or came back older."""
+        """What went with a medium that lied, was lost or came back older, or as it rotted."""
+        self.rotten: set[Publication] = set()  # what the index still says is held
         self._below: set[Publication] = set()  # on a medium, and below a purge
         self._losses = 0
         self.purged: list[Floor] = []

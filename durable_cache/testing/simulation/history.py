@@ -28,6 +28,7 @@ from durable_cache.testing.simulation.publishers import (
     PublisherPlan,
     SimPublisher,
 )
+from durable_cache.testing.simulation.rot import lose_one
 from durable_cache.testing.simulation.subscribers import SimSubscriber, SubscriberPlan
 from durable_cache.testing.simulation.truth import Truth
 from durable_cache.testing.simulation.world import SECOND_NS, Crash, World
@@ -45,6 +46,7 @@ _QUIET_SECONDS = 20.0
 _AGAIN_SECONDS = 240.0
 """Longer than caches wait before they ask for the last time for what nobody had (ADR 0364)."""
 _SPILL = 0.3
+_ROT = 0.012
 _BACK_SECONDS = 60.0
 _ENGINE = EngineOptions(
     window_size_samples=2000, recovery_delay_seconds=0.02, gap_timeout_seconds=15.0
@@ -104,6 +106,7 @@ class History:
         self.subscribers: list[SimSubscriber] = []
         self._aside = Random(f"beside history {seed}")  # noqa: S311  a history is to be repeated
         """Draws what may or may not happen besides, so that the rest of a history stays."""
+        self._rot = Random(f"rot in history {seed}")  # noqa: S311
         self._theme = self.random.choice(_THEMES)
         self.network.conditions = self._draw_conditions()
         if "network" in self.without:
@@ -238,6 +241,8 @@ class History:
         weights = [weight * often.get(name, 1) for weight, name, _ in steps]
         for _ in range(self.random.randint(20, 45)):
             self.random.choices(steps, weights)[0][2]()
+            if self._rot.random() < _ROT and "rot" not in self.without:
+                lose_one(self._rot.choice(self.caches), self.publishers, self._rot)
             self.world.run(self.random.choice((0.01, 0.1, 0.5, 2.0, 6.0)))
         self._heal()
         self.world.run(_SETTLE_SECONDS)

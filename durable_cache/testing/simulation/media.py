@@ -300,6 +300,12 @@ class BackendState(MemoryStorage):
         """What is held, to be looked at from outside."""
         return self._streams
 
+    def lose(self, stream: Stream, sn: int) -> None:
+        """Hold a sample no longer, and say nothing."""
+        del self._streams[stream][sn]
+        self._sorted.pop(stream, None)
+        self._in_time, self._late = None, []
+
 
 class SimBackend(MemoryStorage):
     """A backend in one medium that claims to be as durable as a disk."""

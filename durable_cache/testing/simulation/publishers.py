@@ -205,6 +205,10 @@ class SimPublisher(Node):
 
         self.network.carry(self.name, node.name, arrive)
 
+    def repeat(self, node: Listener, publication: Publication) -> None:
+        """Have what was published come to somebody once more."""
+        self._carry(node, publication.sample)
+
     def _value(self) -> tuple[Kind, bytes]:
         random = self.world.random
         kind = Kind.DELETE if random.random() < _DELETES else Kind.PUT

@@ -221,17 +221,21 @@ class SimSubscriber(Listener):
     def _work(self) -> None:
         self._working = False
         self._look_around()  # tokens come first, also before what came before them
+        busy = False
         if self._waiting:
-            self._handle(self._waiting.popleft()())
-        if self._waiting or self._overrun:
+            busy = self._handle(self._waiting.popleft()()) and self.lags
+        if busy or self._waiting or self._overrun:
             self._working = True
             self.later(0.0001 + self.plan.consumer_seconds, self._work)
         if self._overrun and not self._taking and len(self._waiting) < self.plan.waiting_max:
             self._take()
         self._schedule_wake()
 
-    def _handle(self, event: Event) -> None:
-        """Hand in an event; history may end with it, also with time that passes."""
+    def _handle(self, event: Event) -> bool:
+        """Hand in an event; history may end with it, also with time that passes.
+
+        Returns whether the consumer has something to do.
+        """
         complete = self._engine.history_complete
         reads_history = self._engine.reads_history
         outputs = self._engine.handle(event)
@@ -240,6 +244,7 @@ class SimSubscriber(Listener):
         self._do(outputs)
         if self._engine.history_complete and not complete:
             self.promise.history_read()
+        return any(isinstance(output, Deliver) for output in outputs)
 
     def _schedule_wake(self) -> None:
         wake_ns = self._engine.wake_ns()
