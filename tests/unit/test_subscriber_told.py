@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from durable_cache.model.sample import SourceId
-from durable_cache.protocol.subscriber.events import DeliveryOptions, HeartbeatReceived
+from durable_cache.protocol.subscriber.events import (
+    AnswererAppeared,
+    DeliveryOptions,
+    HeartbeatReceived,
+    Missed,
+)
 from durable_cache.protocol.wire import Incarnation
 from tests.unit.subscriber_reader import FRESH, OTHER, SOURCE, Reader, sample
 from tests.unit.test_subscriber_tails import gone, reader_of
@@ -91,3 +96,21 @@ def test_a_number_that_is_known_in_another_run_is_asked_for() -> None:
     over(reader)
     told(reader, 0, epoch=FRESH + 1)
     assert reader.wanted == [(1, 1000)]
+
+
+def test_of_a_run_that_history_brought_and_that_is_over_more_is_asked_for() -> None:
+    """Its successor showed its token while history was read, once more (seed 1659)."""
+    reader = Reader(history=True, answerers_known=True)
+    reader.declared(FRESH + 1, "0000000b")
+    names = Incarnation(SOURCE, FRESH, "0000000a"), Incarnation(SOURCE, FRESH + 1, "0000000b")
+    page = [sample(0, FRESH), sample(1, FRESH), sample(0, FRESH + 1, at=9.0)]
+    reader.handle(AnswererAppeared(reader.now, True, None))
+    for _ in range(2):
+        reader.page(page, names=names)
+    assert reader.delivered == [0, 1, 0]
+    told(reader, 2)
+    reader.answer(names=names)  # to where its successor goes on
+    assert reader.wanted == [(2, 1001)]
+    reader.answer(sample(2, FRESH), names=names)
+    assert reader.missed == [Missed(SOURCE, FRESH, 2, 2)]
+    assert reader.delivered == [0, 1, 0]

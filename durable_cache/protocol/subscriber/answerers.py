@@ -42,6 +42,7 @@ from durable_cache.protocol.subscriber.following import Numbering
 from durable_cache.protocol.subscriber.history import History
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
+from durable_cache.protocol.subscriber.reading import Reading
 from durable_cache.protocol.subscriber.tails import Tails
 
 _SECOND_NS = 1_000_000_000
@@ -119,6 +120,14 @@ class Answerers:
         """Remember a run that is not followed any more: where it stood, and that more may come."""
         self._history.ended(run)
         self.ends.ended(run, now)
+
+    def read(self, key: tuple[SourceId, int], name: str, reading: Reading, now: Moment) -> None:
+        """Remember a run that history read and that is over: a cache may store more of it yet."""
+        (source, epoch), before = key, self.ends.of(key[0], name)
+        if before is None and name:
+            run = Numbering(source, epoch, name)
+            run.go_on_behind(reading, epoch, None)
+            self.ends.ended(run, now)
 
     def _note_cut(self, event: AnswererAppeared) -> None:
         """Remember how far back what it alone holds may go."""

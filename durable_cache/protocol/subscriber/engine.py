@@ -493,7 +493,10 @@ class SubscriberEngine:
             self._go_on_with(source, samples, now)
         if history.active:
             return
-        for (source, epoch), reading in history.take_readings():
+        over, others = history.take_readings()
+        for key, reading in over:
+            self._answerers.read(key, history.names.of(key), reading, now)
+        for (source, epoch), reading in others:
             self._go_on_behind(source, epoch, reading, now)
         for one in self._held.take(self._sources, self._which_run.too_late, history.reading):
             if isinstance(one, Declared):

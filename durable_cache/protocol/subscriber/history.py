@@ -290,9 +290,10 @@ class History:
         live, self._live = self._live, []
         return live
 
-    def take_readings(self) -> list[tuple[Key, Reading]]:
-        """Return, once, how far each numbering was delivered, by source and epoch."""
-        return sorted(self._readings.hand_over(), key=_FIRST)
+    def take_readings(self) -> tuple[list[tuple[Key, Reading]], list[tuple[Key, Reading]]]:
+        """Return, once, how far runs were delivered: what is over, the others in their order."""
+        over = [] if self._newest else self._readings.over()
+        return over, sorted(self._readings.hand_over(), key=_FIRST)
 
     def _ask(self) -> None:
         self._due_ns = None

@@ -215,6 +215,11 @@ class Readings(RunTable[Reading]):
         unknown = (one for one in came if (one.sn, one.ntp64) not in known)
         return [one for one in unknown if not any(run.has_read(one) for run in runs)]
 
+    def over(self) -> list[tuple[tuple[SourceId, int], Reading]]:
+        """Return the runs that were passed on since `hand_over` was called last, and are over."""
+        since = ((key, self[key]) for key in self._since)
+        return [(key, read) for key, read in since if read.handed_over and read.began is not None]
+
     def hand_over(self) -> list[tuple[tuple[SourceId, int], Reading]]:
         """Return the runs that were read since this was called last, but those that are over."""
         fresh = [(key, self[key]) for key in self._since if not self[key].handed_over]

@@ -33,7 +33,11 @@ class CachePromise:
         cache.on_answer.append(self._answered)
 
     def _missed(self, miss: ReportMiss) -> None:
-        """What a cache gives up was published, and nobody within reach has it."""
+        """What a cache gives up was published, and nobody within reach has it.
+
+        Of a run of others that began before something was lost here, it may hold what it gives up,
+        under the name that a rest of another run left.
+        """
         cache = self._cache
         self._world.occur("cache gives up")
         numbering = cache.numbering_of(miss.source, miss.epoch)
@@ -49,6 +53,9 @@ class CachePromise:
                 self._fail(f"missed what never was: {finding}")
                 return
             if cache.troubled_ns >= since_ns:
+                continue
+            nameless = not numbering.incarnation and self._has_lost_since(numbering.began_ns)
+            if nameless and publication in cache.held_ns:
                 continue
             where = available(cache.network, cache.name, self._caches, publication, since_ns)
             if where:

@@ -102,13 +102,13 @@ class SimReader(SimSubscriber):
                 self._soon(lambda: self.cache.disappeared(source, left))
         return super()._told(token, alive=alive)
 
-    def _handle(self, event: Event) -> bool:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, (Fetched, HistoryPage)):
             for part in event.answer.parts:
                 for named in part.incarnations:
                     if named.source not in self._tokens:
                         self._note_absent(named.source)
-        return super()._handle(event)
+        super()._handle(event)
 
     def _note_absent(self, source: SourceId) -> None:
         self._soon(lambda: self.cache.absent(source))

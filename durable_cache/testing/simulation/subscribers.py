@@ -98,6 +98,8 @@ class SimSubscriber(Listener):
         self._said: list[deque[Callable[[], Event]]] = [deque() for _ in _Said]
         """What tokens and heartbeats say, in the order in which a subscriber looks at them."""
         self._taking = self._working = self._looking = False
+        self._gave = False
+        """Whether the consumer has something to do."""
         self._wake_ns: int | None = None
         self._in_reach: set[Token] = set()
         """The tokens of caches."""
@@ -153,11 +155,15 @@ class SimSubscriber(Listener):
             self._overrun = {sample.source: sample for sample in newest}
             return
         self._overrun = {}
-        for sample in every:  # the number and time of what is too large show a restart, or hide it
-            self.promise.hears(sample)
         if len({sample.source for sample in samples}) > 1:
             self.world.occur("batch of several sources")
-        self._handle_soon(lambda: Received(samples, self._now, oversized))
+
+        def received() -> Event:
+            for sample in every:  # the number and time of what is too large show a restart, too
+                self.promise.hears(sample)
+            return Received(samples, self._now, oversized)
+
+        self._handle_soon(received)
 
     def token_changed(self, token: Token, alive: bool) -> None:
         value = token.value
@@ -186,8 +192,11 @@ class SimSubscriber(Listener):
         return TokenGone(source, incarnation, self._now)
 
     def beaten(self, beat: Heartbeat) -> None:
-        self.promise.hears_of(beat.numbering, beat.sn)
-        self._say(_Said.HEARTBEATS, lambda: HeartbeatReceived(beat.source, beat.sn, self._now))
+        def beaten() -> Event:
+            self.promise.hears_of(beat.numbering, beat.sn)
+            return HeartbeatReceived(beat.source, beat.sn, self._now)
+
+        self._say(_Said.HEARTBEATS, beaten)
 
     def told(self, source: SourceId, epoch: int, sn: int) -> None:
         self._say(
@@ -205,7 +214,7 @@ class SimSubscriber(Listener):
         self._looking = False
         if not self._working:
             self._look_around()
-            self._schedule_wake()
+            self._go_on()
 
     def _look_around(self) -> None:
         for said in self._said:
@@ -221,21 +230,22 @@ class SimSubscriber(Listener):
     def _work(self) -> None:
         self._working = False
         self._look_around()  # tokens come first, also before what came before them
-        busy = False
         if self._waiting:
-            busy = self._handle(self._waiting.popleft()()) and self.lags
+            self._handle(self._waiting.popleft()())
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Go on with what waits, once the consumer has done its part."""
+        busy, self._gave = self._gave and self.lags, False
         if busy or self._waiting or self._overrun:
             self._working = True
-            self.later(0.0001 + self.plan.consumer_seconds, self._work)
+            self.later(0.0001 + busy * self.plan.consumer_seconds, self._work)
         if self._overrun and not self._taking and len(self._waiting) < self.plan.waiting_max:
             self._take()
         self._schedule_wake()
 
-    def _handle(self, event: Event) -> bool:
-        """Hand in an event; history may end with it, also with time that passes.
-
-        Returns whether the consumer has something to do.
-        """
+    def _handle(self, event: Event) -> None:
+        """Hand in an event; history may end with it, also with time that passes."""
         complete = self._engine.history_complete
         reads_history = self._engine.reads_history
         outputs = self._engine.handle(event)
@@ -244,7 +254,6 @@ class SimSubscriber(Listener):
         self._do(outputs)
         if self._engine.history_complete and not complete:
             self.promise.history_read()
-        return any(isinstance(output, Deliver) for output in outputs)
 
     def _schedule_wake(self) -> None:
         wake_ns = self._engine.wake_ns()
@@ -258,9 +267,14 @@ class SimSubscriber(Listener):
         if self._wake_ns != wake_ns:
             return  # something earlier came in between
         self._wake_ns = None
+        if self._working and self.lags:
+            return  # its consumer holds it up; it looks afterwards
         self._look_around()
         self._handle(TimePassed(self._now))
-        self._schedule_wake()
+        if self._working:
+            self._schedule_wake()
+        else:
+            self._go_on()
 
     @property
     def _now(self) -> Moment:
@@ -274,6 +288,7 @@ class SimSubscriber(Listener):
         for output in outputs:
             match output:
                 case Deliver(samples):
+                    self._gave = True
                     self.promise.delivered(samples)
                 case Missed(source, epoch, first, last):
                     self.promise.missed(source, epoch, first, last)
