@@ -279,7 +279,8 @@ def _may_hold(selection: Selection, moving: Moving) -> bool:
 
 def _concerns(selection: Selection, stream: Stream) -> bool:
     """Tell whether a selection may hold samples of a stream, whatever epoch they are under."""
-    return replace(selection, epoch=None).names(stream) or "*" in stream.key
+    numbered = replace(selection, epoch=None).has_numbering(stream.source, stream.epoch)
+    return numbered and selection.key_expr.concerns(stream.key)
 
 
 def _parts(epochs: Epochs, moving: Moving) -> Iterator[_Part]:

@@ -8,11 +8,21 @@ import pytest
 import zenoh
 
 from durable_cache import declare_reliable_subscriber
-from durable_cache.endpoints.session import declare_token, source_of, undeclare
-from durable_cache.model.sample import Sample
+from durable_cache.endpoints.clock import moment_now
+from durable_cache.endpoints.session import (
+    declare_token,
+    source_of,
+    take_token_changes,
+    undeclare,
+    watch_tokens_polled,
+)
+from durable_cache.endpoints.subscriber.mailbox import Mailbox
+from durable_cache.endpoints.subscriber.tokens_in_order import TokensInOrder, Waited
+from durable_cache.model.key_expression import KeyExpression
+from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import frame
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
-from durable_cache.protocol.subscriber.events import Event, Output
+from durable_cache.protocol.subscriber.events import Event, Output, Received
 from durable_cache.protocol.wire import publisher_token
 from durable_cache.testing.network import LocalNetwork, wait_until
 
@@ -57,3 +67,41 @@ def test_a_token_that_came_while_the_program_was_slow_is_looked_at_before_time_i
         wait_until(lambda: "TimePassed" in handled, what="the end of the wait")
         assert handled.index("Declared") < handled.index("TimePassed")
         undeclare(begun)
+
+
+def test_a_token_that_came_behind_samples_waits_behind_them(network: LocalNetwork) -> None:
+    """Else a late sample that names no run is taken for one of the run that began behind it."""
+    source, there, session = SourceId("ab", 1), network.client(), network.client()
+    mailbox: Mailbox[Event | Waited] = Mailbox(1)
+    tokens = TokensInOrder(session, "default", KeyExpression("a/**"), mailbox)
+    beside = watch_tokens_polled(session, "@durable/**")
+    keys = [publisher_token("default", source, 7 + run, f"{run:08x}", "a/b") for run in range(3)]
+
+    def declare(key: str) -> None:
+        shown.append(declare_token(there, key))
+        wait_until(lambda: (key, True) in take_token_changes(beside), what=key)
+
+    def received(sn: int) -> Received:
+        return Received([Sample("a/b", source, 0, sn, b"")], moment_now())
+
+    shown: list[zenoh.LivelinessToken] = []
+    declare(keys[0])
+    assert tokens.take() == [(keys[0], True)]
+    first, dropped, last = received(0), received(1), received(2)
+    assert tokens.put(first, 0.0)
+    declare(keys[1])
+    assert tokens.take() == ()
+    assert not tokens.put(dropped, 0.0)
+    declare(keys[2])
+    assert tokens.take() == ()
+    assert tokens.before(mailbox.take()) == ((), first)
+    assert tokens.take() == ()  # what was dropped is still to come
+    assert not tokens.put(last, 0.0)
+    changes, event = tokens.before(mailbox.take())
+    assert isinstance(event, Received)
+    assert (changes, event.samples) == ([(keys[1], True)], dropped.samples)
+    changes, event = tokens.before(tokens.take_dropped())
+    assert isinstance(event, Received)
+    assert (changes, event.samples) == ([(keys[2], True)], last.samples)
+    assert tokens.take() == tokens.take() == ()
+    undeclare(tokens, beside, *shown)

@@ -128,6 +128,16 @@ def test_what_was_stored_twice_is_one_of_the_newest() -> None:
     assert [third.sn, last.sn] == [s.sn for s in moving.whole.read(Selection(newest=2), 9).samples]
 
 
+def test_a_wildcard_update_that_is_moved_is_given_to_whom_it_concerns() -> None:
+    """Whoever asked for the newest of other keys was given it, too (seed 33684)."""
+    moving = Moving(0)
+    moving.put([sample_of("a/**", ONE, 0, 1), sample_of("a/1", ONE, 0, 2)])
+    for selected, sns in ("b/**", []), ("a/1", [1, 2]), ("a/**", [1, 2]), ("a/2", [1]):
+        for order in Order:
+            selection = Selection(KeyExpression(selected), newest=3, order=order)
+            assert sorted(one.sn for one in moving.reading.read(selection, 9).samples) == sns
+
+
 def test_a_page_that_ended_under_the_old_name_goes_on_under_the_new_one() -> None:
     moving = Moving(0)
     moving.put([sample_of("a", ONE, 0, sn) for sn in range(10)])

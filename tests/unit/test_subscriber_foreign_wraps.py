@@ -83,6 +83,21 @@ def test_what_caches_have_of_before_a_wrap_comes_too_late_behind_it() -> None:
     assert reader.story[-1] == 38
 
 
+def test_what_history_lacks_behind_a_wrap_is_missing_from_0_on() -> None:
+    """The run before is there, so this one began behind its last number (seed 32014)."""
+    before = [sample(LAST - 2 + at, at=1 + at / 10) for at in range(3)]
+    behind = [sample(sn, FRESH, at=20 + sn / 10) for sn in range(2, 6)]
+    reader = Reader(PATIENT, history=True)
+    reader.page([*before, *behind])
+    assert reader.wanted == [(0, 1)]
+    reader.answer(sample(1, FRESH, at=20.1))
+    reader.wait(1)
+    while reader.fetches:
+        reader.answer()
+        reader.wait(1)
+    assert reader.story == [LAST - 2, LAST - 1, LAST, (0, 0), 1, 2, 3, 4, 5]
+
+
 def test_a_run_between_two_of_one_frame_is_neither() -> None:
     """Nobody heard it; the frame of its time is what the run behind it goes by."""
     reader = Reader(PATIENT, history=True)

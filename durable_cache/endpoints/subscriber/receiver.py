@@ -14,7 +14,6 @@ from collections.abc import Callable
 from threading import Event as Flag
 from threading import Lock
 
-from durable_cache.endpoints.clock import moment_now
 from durable_cache.endpoints.session import (
     Decoder,
     RawSample,
@@ -23,8 +22,9 @@ from durable_cache.endpoints.session import (
     receive_soon,
 )
 from durable_cache.endpoints.subscriber.mailbox import Mailbox
+from durable_cache.endpoints.subscriber.tokens_in_order import TokensInOrder, Waited
 from durable_cache.model.clock import Moment
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample
 from durable_cache.protocol.subscriber.events import Event, Received
 
 _BATCH_SAMPLES_MAX = 2000
@@ -40,25 +40,25 @@ class Receiver:
         self,
         subscriber: ZenohSubscriber,
         decoder: Decoder,
-        mailbox: Mailbox[Event],
+        mailbox: Mailbox[Event | Waited],
+        tokens: TokensInOrder,
         overrun_seconds: float,
         stopped: Flag,
     ) -> None:
         """Samples that find no room for `overrun_seconds` are dropped."""
-        self._subscriber, self._decoder, self._mailbox = subscriber, decoder, mailbox
+        self._subscriber, self._decoder = subscriber, decoder
+        self._mailbox, self._tokens = mailbox, tokens
         self._overrun_seconds, self._stopped = overrun_seconds, stopped
         self._receiving = Lock()
         self._driven_since_ns = 0
         """When *receive* took the turn last; monotonic."""
         self.overrun = 0
         """Samples that were dropped."""
-        self._overrun: dict[SourceId, Sample] = {}
-        """The last of them of each source: it shows the gap that caches will fill."""
 
     @property
     def has_taken_more(self) -> bool:
         """Whether another thread receives now, or samples were dropped that nobody heard of yet."""
-        return self._receiving.locked() or bool(self._overrun)
+        return self._receiving.locked() or self._tokens.has_dropped
 
     def run(self, drive: Callable[[Received], None]) -> None:
         """Receive until the end; call `drive` with the turn, for samples that nothing is before."""
@@ -85,13 +85,6 @@ class Receiver:
         while self._take_some(0.0):
             pass
 
-    def take_overrun(self) -> Received | None:
-        """Return the last of what was dropped, if something was."""
-        last = []
-        while self._overrun:
-            last.append(self._overrun.popitem()[1])
-        return Received(last, moment_now()) if last else None
-
     def _take_some(self, overrun_seconds: float) -> bool:
         """Take a batch without waiting; False where there is none, or another thread receives."""
         if not self._receiving.acquire(blocking=False):
@@ -115,6 +108,5 @@ class Receiver:
         return Received(samples, now, oversized)
 
     def _put(self, received: Received, overrun_seconds: float) -> None:
-        if not self._mailbox.put(received, overrun_seconds):
+        if not self._tokens.put(received, overrun_seconds):
             self.overrun += len(received.samples)
-            self._overrun.update((sample.source, sample) for sample in received.samples)

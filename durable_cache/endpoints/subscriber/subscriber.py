@@ -54,6 +54,7 @@ from durable_cache.endpoints.subscriber.mailbox import NEVER_NS, Mailbox
 from durable_cache.endpoints.subscriber.questions import Questions, newest_asked
 from durable_cache.endpoints.subscriber.receiver import Receiver
 from durable_cache.endpoints.subscriber.subjects import SubjectsSeen
+from durable_cache.endpoints.subscriber.tokens_in_order import TokensInOrder, Waited
 from durable_cache.model.arguments import (
     bounded,
     check_domain,
@@ -204,14 +205,14 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             payload_bytes_max=options.payload_bytes_max,
         )
         self._questions = Questions(asking, str(key_expr), history or "", self._tell)
-        self._mailbox: Mailbox[Event] = Mailbox(options.events_max)
+        self._mailbox: Mailbox[Event | Waited] = Mailbox(options.events_max)
         self._stopped, self._closing = Flag(), Lock()
         self._error: BaseException | None = None
         self._threads: list[Thread] = []
         self._warned = False
         self._look_ns = 0
         """When to look around again; monotonic."""
-        self._publishers = watch_tokens_polled(session, tokens_about(domain, "pub", self.key_expr))
+        self._publishers = TokensInOrder(session, domain, key_expr, self._mailbox)
         self._caches = watch_tokens_polled(session, tokens_about(domain, "history", self.key_expr))
         self._known_publishers: dict[str, PublisherToken] = {}
         """The tokens that are there, at most `sources_max`: an engine that begins anew hears them.
@@ -229,6 +230,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             self._subscriber,
             Decoder(own_zid, options.payload_bytes_max, DeclaredKeys(session)),
             self._mailbox,
+            self._publishers,
             options.overrun_seconds,
             self._stopped,
         )
@@ -353,9 +355,9 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             _log.info("the session of the subscriber on %s was closed", self.key_expr)
             self.close()
 
-    def _next(self) -> Event | None:
+    def _next(self) -> Event | Waited | None:
         """Return the next event; when there is none, what is left of samples that overran us."""
-        return self._mailbox.take() or self._receiver.take_overrun()
+        return self._mailbox.take() or self._publishers.take_dropped()
 
     def _tell(self, event: Event) -> None:
         while not self._stopped.is_set():
@@ -400,7 +402,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             else:
                 self._receiver.receive_instead()
 
-    def _drive(self, event: Event | None) -> None:
+    def _drive(self, event: Event | Waited | None) -> None:
         """Handle an event, and what else is due, and give the turn back."""
         wake_ns = NEVER_NS
         try:
@@ -413,16 +415,14 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         finally:
             self._mailbox.end_turn(wake_ns)
 
-    def _step(self, event: Event | None) -> int:
+    def _step(self, event: Event | Waited | None) -> int:
         """Handle an event, and what else is due; return when there is more to do."""
         self._turn()
         # What was declared before these samples came is known before they are looked at.
-        publishers = take_token_changes(self._publishers)
+        publishers, event = self._publishers.before(event)
         caches = take_token_changes(self._caches)
-        looks_around = True
-        if isinstance(event, Received):
-            now_ns = event.now.monotonic_ns
-            looks_around = now_ns >= self._look_ns
+        is_soon = isinstance(event, Received) and event.now.monotonic_ns < self._look_ns
+        looks_around = not is_soon
         if looks_around or publishers or caches:
             for said in self._said(publishers, caches, looks_around):
                 self._handle(said)
@@ -431,7 +431,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         wake_ns = self._wake_ns()
         if wake_ns < NEVER_NS and wake_ns <= (now_ns := time.monotonic_ns()):
             # The program's code takes its time: what waits for a token may have it by now.
-            publishers = take_token_changes(self._publishers)
+            publishers = self._publishers.take()
             for said in self._said(publishers, take_token_changes(self._caches), False):
                 self._handle(said)
             self._handle(TimePassed(moment_now()))
@@ -475,8 +475,8 @@ class ReliableSubscriber(Receiving[Sample], Closing):
                 self._met_caches[key] = moment_now()
                 if not self._known_caches:
                     yield AnswerersGone(moment_now())
-        for beat in take_heartbeats(self._heartbeats) if looks_around else ():
-            source, last, first, stored_as = beat
+        beats = take_heartbeats(self._heartbeats) if looks_around else ()
+        for source, last, first, stored_as in beats:
             yield HeartbeatReceived(source, last, moment_now(), first, stored_as)
 
     def _meet(self, key: str) -> tuple[bool, Moment | None]:
@@ -567,8 +567,7 @@ class ReliableSubscriber(Receiving[Sample], Closing):
             return
         self._stopped.set()
         self._receiver.receive_rest()
-        for declared in (self._subscriber, self._publishers, self._caches, self._heartbeats):
-            undeclare(declared)
+        undeclare(self._subscriber, self._publishers, self._caches, self._heartbeats)
         if self._shown is not None:
             undeclare(self._shown)
         self._questions.stop()
@@ -595,6 +594,6 @@ class ReliableSubscriber(Receiving[Sample], Closing):
         """Return the samples that came when nobody was there any more to take them."""
         left: list[Sample] = []
         while (event := self._mailbox.take()) is not None:
-            if isinstance(event, Received):
-                left += event.samples
+            if isinstance(event, Waited):
+                left += event.received.samples
         return left

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, WRAP_GAP
 from durable_cache.model.unnumbered import is_unnumbered
 from durable_cache.protocol.restarts import RESTART_NTP64
 from durable_cache.protocol.subscriber.events import AnswerPart
@@ -158,16 +158,19 @@ class Readings(RunTable[Reading]):
 
         Where nothing names it and the run before, and this may be that one going on, what lies
         between is missing: it was published in either case (ADR 0388). Whoever gives the later one
-        alone an epoch tells them apart.
+        alone an epoch tells them apart. Behind a wrap a run begins with 0.
         """
         source, epoch = key
-        before = source, max((at for at in self.of(source) if at < epoch), default=EPOCH_UNKNOWN)
-        if before[1] == EPOCH_UNKNOWN or first.stamped or names.of(key) or names.of(before):
+        before = source, max((at for at in self.of(source) if at < epoch), default=epoch)
+        if before == key or first.stamped or names.of(key) or names.of(before):
             return first.sn
         read, given = self[before], page.get(before, ())
         last = max([read.next_sn - 1, *(one.sn for one in given)])
-        newest = max([read.newest_ntp64, *(one.ntp64 for one in given)])
-        goes_on = newest <= first.ntp64 and 0 < first.sn - last <= WRAP_GAP
+        if max([read.newest_ntp64, *(one.ntp64 for one in given)]) > first.ntp64:
+            return first.sn
+        if last - first.sn >= SOURCE_SN_MODULUS - WRAP_GAP:
+            return 0
+        goes_on = before[1] != EPOCH_UNKNOWN and 0 < first.sn - last <= WRAP_GAP
         return last + 1 if goes_on else first.sn
 
     def given(self, parts: Sequence[AnswerPart]) -> AnswerPart | None:

@@ -181,7 +181,7 @@ class CachePromise:
                     return
             elif not holds(mine.key_expr, publication.sample.key) or mine.lets_go(publication):
                 continue
-            elif publication in mine.rotten:
+            elif publication in mine.unread:
                 continue  # its index says that it is here, and nobody looks
             elif not _is_below_floor(theirs, publication):
                 self._fail(f"lacks what {theirs.name} has: {finding}")

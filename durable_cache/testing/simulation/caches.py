@@ -79,7 +79,7 @@ class SimCache(Listener):
         self._unknown_floors: list[Floor] = []  # of runs that nothing here shows yet
         self.gone: set[Publication] = set()
         """What went with a medium that lied, was lost or came back older, or as it rotted."""
-        self.rotten: set[Publication] = set()  # what the index still says is held
+        self.unread: set[Publication] = set()  # what rotted, or newer ones hid for a while
         self._below: set[Publication] = set()  # on a medium, and below a purge
         self._losses = 0
         self.purged: list[Floor] = []
@@ -190,7 +190,11 @@ class SimCache(Listener):
         if (losses := self.journal.losses + self.backend.losses) != self._losses:
             self._losses = losses  # the index holds none
             self.gone |= went
+        few = went and self.plan.retention.samples_max is not None
+        hidden = [one for one in found & self.held_ns.keys() if few and self.hides(one)]
         self.held_ns = {one: self.held_ns.get(one, self.world.now_ns) for one in found}
+        again = {one: self.world.now_ns for one in hidden if not self.hides(one)}
+        self.held_ns, self.unread = self.held_ns | again, self.unread | again.keys()
         return went
 
     def committed(self, samples: Iterable[Sample]) -> None:

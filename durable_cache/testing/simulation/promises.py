@@ -372,7 +372,7 @@ class SubscriberPromise:
             and publication.sample.sn not in self._reported_unnamed[old.source]
         ]
         for publication in missing:
-            if self._rotted_before(publication):
+            if self._unread_before(publication):
                 continue
             # What went before history was read is owed where another was in reach that had it then.
             asked = self._had_for_history(publication) if self._went_before(publication) else None
@@ -441,7 +441,7 @@ class SubscriberPromise:
             told = self._is_told(publication)
             if told or publication in self._delivered or self._went_before(publication):
                 continue
-            if self._rotted_before(publication):
+            if self._unread_before(publication):
                 continue
             if first <= sn <= last:
                 self._fail(f"was neither given nor told of {Finding(numbering, sn)}")
@@ -477,13 +477,14 @@ class SubscriberPromise:
             _removed_up_to(publication, cache, self._key_expr) for cache in self._caches
         )
 
-    def _rotted_before(self, publication: Publication) -> bool:
-        """Tell whether a backend lost it, perhaps before history was read, and it came once more.
+    def _unread_before(self, publication: Publication) -> bool:
+        """Tell whether a cache could not give it for a while, perhaps as history was read.
 
-        The publisher says of its own cache that it let it go: then history is what is there.
+        It lost it, or held as many newer ones as count. The publisher says of its own cache that it
+        let it go: then history is what is there.
         """
-        rotten = any(publication in cache.rotten for cache in self._caches)
-        return rotten and publication.at_ns < self._history_ns
+        unread = any(publication in cache.unread for cache in self._caches)
+        return unread and publication.at_ns < self._history_ns
 
     def _had_for_history(self, publication: Publication) -> list[SimCache]:
         there, read_ns = self._there_for_history, self._history_ns

@@ -32,7 +32,7 @@ def lose_one(cache: SimCache, publishers: Collection[SimPublisher], random: Rand
     if lost:
         stream, sn, one = random.choice(lost)
         cache.backend.state.lose(stream, sn)
-        cache.rotten.add(one)
+        cache.unread.add(one)
         cache.gone.add(one)
         del cache.held_ns[one]
         cache.world.occur("backend loses a sample")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import assert_never
@@ -16,6 +16,7 @@ from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.standings import FROM_THE_BEGINNING, Standings, decode_beginning
+from durable_cache.protocol.subscriber.dropped import Dropped
 from durable_cache.protocol.subscriber.engine import SubscriberEngine
 from durable_cache.protocol.subscriber.events import (
     Answer,
@@ -93,11 +94,13 @@ class SimSubscriber(Listener):
         wanted, newest = plan.history is not None, plan.history or 0
         self._engine = SubscriberEngine(plan.delivery, history=wanted, newest=newest)
         self._inbox: list[Sample] = []
-        self._overrun: dict[SourceId, Sample] = {}
+        self._dropped: Dropped[Callable[[], Event]] = Dropped()
         self._waiting: deque[Callable[[], Event]] = deque()
         self._said: list[deque[Callable[[], Event]]] = [deque() for _ in _Said]
         """What tokens and heartbeats say, in the order in which a subscriber looks at them."""
         self._taking = self._working = self._looking = False
+        self._samples_wait = 0
+        """How many batches of samples wait."""
         self._gave = False
         """Whether the consumer has something to do."""
         self._wake_ns: int | None = None
@@ -146,19 +149,38 @@ class SimSubscriber(Listener):
             self.later(self.world.random.random() * 0.002, self._take)
 
     def _take(self) -> None:
+        """Put what came behind what waits; of what finds no room keep the last of each source."""
         self._taking = False
-        every, self._inbox = [*self._overrun.values(), *self._inbox], []
-        samples, oversized = _sorted_out(self.plan, every)
-        if len(self._waiting) >= self.plan.waiting_max:
-            self.world.occur("slow consumer drops")
-            newest = sorted(samples, key=self.promise.place)
-            self._overrun = {sample.source: sample for sample in newest}
+        while self._dropped and self._has_room:
+            self._wait(*self._dropped.take())
+        every, self._inbox = self._inbox, []
+        if not every:
             return
-        self._overrun = {}
+        said = self._said[_Said.PUBLISHERS]
+        tokens = [*said]
+        said.clear()
+        if self._has_room and not self._dropped:
+            self._wait(tokens, every)
+            return
+        self.world.occur("slow consumer drops")
+        samples, _ = _sorted_out(self.plan, every)
+        self._dropped.add(tokens, sorted(samples, key=self.promise.place))
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._waiting) < self.plan.waiting_max
+
+    def _wait(self, tokens: Sequence[Callable[[], Event]], every: Sequence[Sample]) -> None:
+        """Let samples wait for their turn, and with them what tokens did before."""
+        samples, oversized = _sorted_out(self.plan, every)
         if len({sample.source for sample in samples}) > 1:
             self.world.occur("batch of several sources")
+        self._samples_wait += 1
 
         def received() -> Event:
+            self._samples_wait -= 1
+            for token in tokens:
+                self._handle(token())
             for sample in every:  # the number and time of what is too large show a restart, too
                 self.promise.hears(sample)
             return Received(samples, self._now, oversized)
@@ -217,7 +239,9 @@ class SimSubscriber(Listener):
             self._go_on()
 
     def _look_around(self) -> None:
-        for said in self._said:
+        for who, said in enumerate(self._said):
+            if who == _Said.PUBLISHERS and (self._samples_wait or self._dropped):
+                continue  # what tokens did before those came waits with them (ADR 0398)
             while said:
                 self._handle(said.popleft()())
 
@@ -229,7 +253,7 @@ class SimSubscriber(Listener):
 
     def _work(self) -> None:
         self._working = False
-        self._look_around()  # tokens come first, also before what came before them
+        self._look_around()
         if self._waiting:
             self._handle(self._waiting.popleft()())
         self._go_on()
@@ -237,10 +261,13 @@ class SimSubscriber(Listener):
     def _go_on(self) -> None:
         """Go on with what waits, once the consumer has done its part."""
         busy, self._gave = self._gave and self.lags, False
-        if busy or self._waiting or self._overrun:
+        if busy or self._waiting or self._dropped:
             self._working = True
             self.later(0.0001 + busy * self.plan.consumer_seconds, self._work)
-        if self._overrun and not self._taking and len(self._waiting) < self.plan.waiting_max:
+        elif any(self._said) and not self._looking:  # it waited for samples that waited
+            self._looking = True
+            self.later(_LOOK_SECONDS_MAX, self._look)
+        if self._dropped and not self._taking and self._has_room:
             self._take()
         self._schedule_wake()
 
