@@ -434,3 +434,17 @@ def test_what_comes_late_of_numbers_that_had_no_room_begins_no_run(
     reader.live(sample(21, at=at + 1))
     nobody_has_it()
     assert reader.story[5:] == follows
+
+
+def test_what_is_absent_from_two_runs_without_a_name_is_missed_by_neither() -> None:
+    """Here it goes by none, there an earlier one does (seed 600121)."""
+    reader = Reader()
+    reader.live(sample(10), sample(11))
+    reader.live(sample(13))
+    other_key = absent(12, 12, AbsenceReason.OTHER_KEY, FRESH)
+    reader.answer(absent=(other_key, absent(12, 12, AbsenceReason.TRIMMED)))
+    assert reader.story == [10, 11]
+    reader.wait(1)
+    assert reader.wanted == [(11, 13)]
+    reader.answer(sample(11, FRESH), sample(13, FRESH), absent=(other_key,))
+    assert reader.story == [10, 11, 13]

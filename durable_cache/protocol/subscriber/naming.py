@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from durable_cache.model.run_name import run_of
 from durable_cache.model.sample import Sample, SourceId
-from durable_cache.model.sequence import SOURCE_SN_MODULUS, WRAP_GAP, frame
+from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, WRAP_GAP, frame
 from durable_cache.model.timestamp import ntp64_to_ns
 from durable_cache.protocol.restarts import RESTART_NTP64, is_later
 from durable_cache.protocol.subscriber.events import AnswerPart
@@ -47,7 +47,7 @@ def called_by(
     A run without a name that goes by 0 here, for nothing tells when it began, may go by another
     epoch there and one before it by 0: what the samples of this answer show goes before that, and
     what those of an answer before showed; and it goes behind what they show of an earlier run (ADR
-    0335).
+    0335). Where the same numbers are said to be absent by another epoch, too, it goes by neither.
     """
     names = part.names()
     following, newest_ntp64 = numbering.next_sn or 0, numbering.newest_ntp64
@@ -80,7 +80,8 @@ def called_by(
     if called_otherwise:
         asked_before = max(0, numbering.behind_passed_on - first)
         numbering.shown_by = max(numbering.shown_by, min(2 * asked_before or 1, _SHOWN_BY_MAX))
-    return called
+    unshown = called_otherwise and not shown and called == {EPOCH_UNKNOWN}
+    return set() if unshown else called
 
 
 def _is_of_before(sample: Sample, first: int, began_ntp64: int) -> bool:
