@@ -52,6 +52,11 @@ class Mailbox(Generic[_EventT]):
         return self._turn.locked()
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._events
+
+    @property
     def waiting(self) -> Sequence[_EventT]:
         """What waits, in the order it came."""
         return tuple(self._events)

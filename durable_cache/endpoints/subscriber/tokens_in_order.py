@@ -54,11 +54,8 @@ class TokensInOrder:
         self._watch = watch_tokens_polled(session, tokens_about(domain, "pub", key_expr))
         self._mailbox, self._lock = mailbox, Lock()
         self._dropped: Dropped[tuple[str, bool]] = Dropped()
-
-    @property
-    def has_dropped(self) -> bool:
+        self.has_dropped = False
         """Whether samples were dropped that nobody heard of yet."""
-        return bool(self._dropped)
 
     def put(self, received: Received, timeout_seconds: float) -> bool:
         """Put samples into the mailbox behind what tokens did; False where there was no room.
@@ -71,9 +68,11 @@ class TokensInOrder:
             tokens = take_token_changes(self._watch)
             while self._dropped and self._put(_told(*self._dropped.first), until):
                 self._dropped.take()
-            if not self._dropped and self._put(Waited(tokens, received), until):
+            self.has_dropped = bool(self._dropped)
+            if not self.has_dropped and self._put(Waited(tokens, received), until):
                 return True
             self._dropped.add(tokens, received.samples)
+            self.has_dropped = True
             return False
 
     def _put(self, waited: Waited, until: float) -> bool:
@@ -89,6 +88,7 @@ class TokensInOrder:
         try:
             return _told(*self._dropped.take()) if self._dropped else None
         finally:
+            self.has_dropped = bool(self._dropped)
             self._lock.release()
 
     def before(self, event: Event | Waited | None) -> tuple[TokenChanges, Event | None]:
@@ -97,17 +97,23 @@ class TokensInOrder:
 
     def take(self) -> TokenChanges:
         """Return what tokens did since the last call, unless samples wait. For who has the turn."""
-        if not self._lock.acquire(blocking=False):
+        lock = self._lock
+        if not lock.acquire(False):
             return ()
         try:
-            waits = self._dropped or any(isinstance(one, Waited) for one in self._mailbox.waiting)
-            return () if waits else take_token_changes(self._watch)
+            if self._mailbox.is_empty or not _has_samples(self._mailbox.waiting):
+                return () if self.has_dropped else take_token_changes(self._watch)
+            return ()
         finally:
-            self._lock.release()
+            lock.release()
 
     def undeclare(self) -> None:
         """Watch them no more; idempotent."""
         undeclare(self._watch)
+
+
+def _has_samples(waiting: Sequence[Event | Waited]) -> bool:
+    return any(isinstance(event, Waited) for event in waiting)
 
 
 def _told(tokens: TokenChanges, samples: Sequence[Sample]) -> Waited:
