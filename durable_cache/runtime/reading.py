@@ -98,7 +98,7 @@ class NamedReading:
             for moving in epochs.unmoved()
             if _may_hold(selection, moving)
             for stream in self._store.streams_of(*moving)
-            if _concerns(selection, stream)
+            if selection.key_expr.concerns(stream.key)
         }
 
     def _where(self, epochs: Epochs, selection: Selection, cursor: Cursor) -> Cursor:
@@ -275,12 +275,6 @@ def _page(found: _Found, places: list[Cursor], limit: int, end: Cursor | None) -
 def _may_hold(selection: Selection, moving: Moving) -> bool:
     source, _ = moving
     return selection.zid in (None, source.zid) and selection.eid in (None, source.eid)
-
-
-def _concerns(selection: Selection, stream: Stream) -> bool:
-    """Tell whether a selection may hold samples of a stream, whatever epoch they are under."""
-    numbered = replace(selection, epoch=None).has_numbering(stream.source, stream.epoch)
-    return numbered and selection.key_expr.concerns(stream.key)
 
 
 def _parts(epochs: Epochs, moving: Moving) -> Iterator[_Part]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_cache.protocol.subscriber.dropped import Dropped
+from durable_cache.protocol.subscriber.dropped import TOKENS_MAX, Dropped
 from tests.unit.subscriber_reader import OTHER, SOURCE, sample
 
 Told = list[tuple[list[str], list[int]]]
@@ -48,6 +48,15 @@ def test_of_one_batch_the_highest_and_the_last_are_kept() -> None:
     dropped: Dropped[str] = Dropped()
     dropped.add([], [sample(3), sample(9), sample(4), sample(6), sample(0, source=OTHER)])
     assert taken(dropped) == [([], [9, 6, 0])]
+
+
+def test_of_what_tokens_do_while_nothing_has_room_the_newest_is_kept() -> None:
+    dropped: Dropped[str] = Dropped()
+    told = [str(at) for at in range(TOKENS_MAX + 3)]
+    dropped.add(told[:2], [sample(0)])
+    dropped.add(told[2:4], [sample(0, source=OTHER)])
+    dropped.add(told[4:], [sample(1)])
+    assert taken(dropped) == [(told[3:4], [0]), (told[4:], [1])]
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from((SOURCE, OTHER)), st.integers(0, 9)))))

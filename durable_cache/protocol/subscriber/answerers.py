@@ -123,8 +123,8 @@ class Answerers:
 
     def read(self, key: tuple[SourceId, int], name: str, reading: Reading, now: Moment) -> None:
         """Remember a run that history read and that is over: a cache may store more of it yet."""
-        (source, epoch), before = key, self.ends.of(key[0], name)
-        if before is None and name:
+        source, epoch = key
+        if name and self.ends.of(source, name) is None:
             run = Numbering(source, epoch, name)
             run.go_on_behind(reading, epoch, None)
             self.ends.ended(run, now)

@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 from durable_cache.model.sample import Sample, SourceId
 
 _TokenT = TypeVar("_TokenT")
+TOKENS_MAX = 16_384
+"""Changes of tokens that are kept behind samples: the newest, as where nobody takes them."""
 
 
 class Dropped(Generic[_TokenT]):
@@ -43,6 +45,11 @@ class Dropped(Generic[_TokenT]):
         last = {id(sample) for kept in new.values() for sample in kept}
         batches.append(([*told, *tokens], [one for one in samples if id(one) in last]))
         self._batches = batches
+        beyond = sum(len(told) for told, _ in batches) - TOKENS_MAX
+        for told, _ in batches if beyond > 0 else ():
+            gone = min(beyond, len(told))
+            del told[:gone]
+            beyond -= gone
 
     @property
     def first(self) -> tuple[list[_TokenT], list[Sample]]:
