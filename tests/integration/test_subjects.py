@@ -159,7 +159,7 @@ def test_what_comes_when_the_subscriber_is_closed_is_not_subscribed(network: Loc
     assert begun.wait(10)
     for sn in range(1, 4):
         counted.send(sn, sn + 1)
-    wait_until(lambda: sum(len(event.samples) for event in subscriber._mailbox.waiting) == 3)
+    wait_until(lambda: sum(len(one.received.samples) for one in subscriber._mailbox.waiting) == 3)
     closing = threading.Thread(target=subscriber.close, args=(10.0,))
     closing.start()
     wait_until(subscriber._stopped.is_set)
