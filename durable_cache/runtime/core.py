@@ -151,7 +151,8 @@ class CacheCore:
         agreements = tuple(agreements)
         self.epochs = Epochs((*aliases, *agreements))
         self._engine = CacheEngine(self._options.engine, epochs=self.epochs)
-        self._agreement = Agreement(self._engine.known, agreements)
+        timeout = self._options.engine.gap_timeout_seconds
+        self._agreement = Agreement(self._engine.known, agreements, gap_timeout_seconds=timeout)
         self._admission = Admission(self._options.resources_limit, streams)
         self._screen = screen
         self._awaiting_tokens = AwaitingTokens(self._engine, self._options.engine)

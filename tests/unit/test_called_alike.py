@@ -103,6 +103,21 @@ def test_two_numbers_show_that_two_names_here_are_one_run_and_then_more_are_aske
     assert of_run(cache, ONE, EARLIER) == {name: RangeSet([(0, 9)])}
 
 
+def test_no_more_are_asked_for_where_there_was_no_room_for_the_answer() -> None:
+    """What came of it lies nearer to where the names meet (seed 45547)."""
+    cache, name = that_heard(earlier(12, 15))
+    given(cache, earlier(0, 5), name - 2)
+    for first in (5, 9):
+        cache.effects.clear()
+        cache.wait(60)
+        given(cache, earlier(0, 2), name)
+        (inquiry,) = cache.inquiries()
+        assert (inquiry.first, inquiry.last) == (first, 12)
+        given(cache, earlier(5, 9), name)  # of 5 to 12
+        cache.give(Inquired(inquiry.inquiry_id, cache.now, whole=False))
+    assert of_run(cache, ONE, EARLIER) == {name - 2: RangeSet([(0, 9)]), name: RangeSet([(12, 15)])}
+
+
 def test_so_they_do_where_what_is_pulled_lies_above() -> None:
     cache, name = that_heard(earlier(0, 3))
     given(cache, earlier(6, 9), name + 2)

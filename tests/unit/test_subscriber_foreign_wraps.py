@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from durable_cache.model.sample import Sample
-from durable_cache.model.sequence import SOURCE_SN_MODULUS
+from durable_cache.model.sequence import SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.subscriber.events import AnswererAppeared, DeliveryOptions
 from durable_cache.protocol.wire import AbsenceReason
-from tests.unit.subscriber_reader import FRESH, Reader, absent, sample
+from tests.unit.subscriber_reader import BEGAN_NS, FRESH, SECOND, Reader, absent, sample
 
 LAST = SOURCE_SN_MODULUS - 1
 PATIENT = DeliveryOptions(history_timeout_seconds=1, gap_timeout_seconds=4)
@@ -52,7 +54,7 @@ def test_nor_is_it_where_history_brought_both_runs() -> None:
     reader = Reader(PATIENT, history=True, newest=10)
     reader.handle(AnswererAppeared(reader.now))  # what it has is asked for next
     reader.page([*before[:4], *behind])
-    assert reader.wanted == [(LAST - 5, None)]
+    assert reader.wanted == [(LAST - 5, LAST)]
     reader.answer(absent=(absent(LAST - 5, LAST, AbsenceReason.SKIPPED),))
     given = [*range(LAST - 9, LAST - 5), (LAST - 5, LAST), 0, 1, 2, 3]
     assert reader.story == given
@@ -96,6 +98,50 @@ def test_what_history_lacks_behind_a_wrap_is_missing_from_0_on() -> None:
         reader.answer()
         reader.wait(1)
     assert reader.story == [LAST - 2, LAST - 1, LAST, (0, 0), 1, 2, 3, 4, 5]
+
+
+def test_what_history_lacks_before_a_wrap_is_missing_up_to_it() -> None:
+    """Its end was reported behind the first of the next run, though caches had it (seed 33954)."""
+    before = [sample(LAST - 6 + at, at=1 + at / 10) for at in range(7)]
+    behind = [sample(sn, FRESH, at=20 + sn / 10) for sn in range(3)]
+    for pages in ([[*before[:3], *behind]], [before[:3], behind]):
+        reader = Reader(PATIENT, history=True)
+        for page in pages[:-1]:
+            reader.page(page, cut_after=page[-1])
+        reader.page(pages[-1])
+        assert reader.wanted == [(LAST - 3, LAST)]
+        assert 0 not in reader.story
+        reader.answer(*before[3:6])
+        while reader.fetches:
+            reader.answer()
+            reader.wait(1)
+        assert reader.story == [*range(LAST - 6, LAST), (LAST, LAST), 0, 1, 2]
+
+
+def test_nothing_is_where_more_is_missing_than_a_window_holds() -> None:
+    """Its publisher chose its numbers, or began anew."""
+    before, behind = sample(LAST - 9, at=1), sample(0, FRESH, at=20)
+    for window, wanted in ((9, []), (10, [(LAST - 8, LAST)])):
+        options = replace(PATIENT, window_size_samples=window)
+        reader = Reader(options, history=True)
+        reader.page([before, behind])
+        assert reader.wanted == wanted
+
+
+def test_what_the_page_has_by_another_epoch_is_given_once() -> None:
+    """One cache had the first three without an epoch, and was given them by one (seed 44599)."""
+    before = [sample(LAST - 2 + at, at=1 + at / 10) for at in range(3)]
+    behind = [sample(sn, at=20 + sn / 10) for sn in range(4)]
+    named = [
+        msgspec.structs.replace(one, epoch=frame(BEGAN_NS + 20 * SECOND) + 1) for one in behind
+    ]
+    reader = Reader(PATIENT, history=True)
+    reader.live(*before, *behind)
+    reader.page(before, cut_after=before[-1])
+    reader.page([*behind[:3], named[3]])
+    assert reader.wanted == [(0, 2)]
+    reader.answer(*named[:3])
+    assert reader.story == [LAST - 2, LAST - 1, LAST, 0, 1, 2, 3]
 
 
 def test_a_run_between_two_of_one_frame_is_neither() -> None:

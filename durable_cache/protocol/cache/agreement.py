@@ -25,7 +25,7 @@ from typing import TypeVar
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SampleBatch, SourceId
-from durable_cache.model.sequence import EPOCH_UNKNOWN
+from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP
 from durable_cache.protocol.cache.events import Alias
 from durable_cache.protocol.cache.fitting import (
     adjoin,
@@ -36,13 +36,14 @@ from durable_cache.protocol.cache.fitting import (
     compared,
     is_out_of_order,
     may_be_of,
+    name_behind,
+    same_here,
     sn_of,
     was_removed,
     wrapped_between,
     wrapped_within,
 )
 from durable_cache.protocol.cache.inquiries import (
-    COMPARED_MAX,
     HELD_BACK_SECONDS,
     Asked,
     Inquiries,
@@ -76,9 +77,9 @@ _REMEMBERED_MAX = 4096
 _NAMED_SECONDS = 300.0
 """How long what another has without an epoch, and is of another run than ours, waits for its name:
 caches align with each of the others within a few minutes."""
-_UNDECIDED_SECONDS = 30.0
-"""How long samples without an epoch wait where no answer tells of which run they are: half of what
-the cache waits before it reports them missed."""
+_UNDECIDED_PART = 0.5
+"""What waits for an answer that tells of which run it is, waits no longer than this part of what
+the cache waits before it reports a number missed."""
 _IN_COMMON_MAX = 1_000
 """So many numbers next to those that others give are asked for, to see whether they are of one run:
 what both caches heard before they were parted is among them."""
@@ -97,8 +98,15 @@ class Agreement:
     agreed on since it was last taken.
     """
 
-    def __init__(self, known_of: KnownOf, agreements: Iterable[Alias] = ()) -> None:
+    def __init__(
+        self,
+        known_of: KnownOf,
+        agreements: Iterable[Alias] = (),
+        *,
+        gap_timeout_seconds: float = 60.0,
+    ) -> None:
         self._known_of = known_of
+        self._undecided_seconds = _UNDECIDED_PART * gap_timeout_seconds
         self._now = 0.0
         self._different: OrderedDict[Pair, bool] = OrderedDict()
         self._held_back: OrderedDict[SourceId, float] = OrderedDict()
@@ -164,7 +172,7 @@ class Agreement:
         source, winner, loser = pair
         if winner == loser:  # what was given for it shows other names, if there are any
             if winner == EPOCH_UNKNOWN:
-                self._nameless_answered(pair, inquiry)
+                yield from self._nameless_answered(pair, inquiry)
             return
         known = self._known_of(source)
         if self._declared_by(known, loser) > self._declared_by(known, winner):
@@ -183,7 +191,7 @@ class Agreement:
         for pair in dict.fromkeys(pairs):
             if pair in self._different:
                 continue
-            if (yield from self._same_here(known, *pair[1:])):
+            if (yield from same_here(known, *pair[1:])):
                 self._inquire(pair, together(known, pair[2:], ()), in_common=True)
 
     def name_pulled(self, source: SourceId, epoch: int, now: Moment) -> None:
@@ -218,7 +226,7 @@ class Agreement:
         if (
             two_runs
             or wrapped_within(known, (one, two))
-            or (yield from self._same_here(known, one, two)) is False
+            or (yield from same_here(known, one, two)) is False
         ):
             self._differ(pair)
             return False
@@ -234,7 +242,7 @@ class Agreement:
         if not (yield from adjoin(known, one, two)):
             return False
         for third in [epoch for epoch in known.numberings if epoch not in (one, two)]:
-            if (yield from self._same_here(known, third, max(one, two))):
+            if (yield from same_here(known, third, max(one, two))):
                 return False
         return True
 
@@ -267,7 +275,7 @@ class Agreement:
         if ours is not None and (fits is False or not proven):
             twins = yield from self._twins(known, ours, samples)
             for twin in twins if fits is None else ():
-                same = yield from self._same_here(known, epoch, twin)
+                same = yield from same_here(known, epoch, twin)
                 proven |= same is True
                 if same is False:  # they are two here, whatever others call them
                     self._differ((source, *later_first(epoch, twin)))
@@ -382,7 +390,7 @@ class Agreement:
         if run.named or run.declared or not (yield from self._is_free(known, epoch + 1)):
             return
         for other in [one for one in known.numberings if one != epoch]:
-            if (yield from self._same_here(known, epoch, other)):
+            if (yield from same_here(known, epoch, other)):
                 return
         alias = Alias(known.source, epoch, 0, epoch + 1)
         _put(self._parted, alias, True)
@@ -429,7 +437,7 @@ class Agreement:
     def _waits(self, source: SourceId, epoch: int) -> bool:
         """Tell whether what shows of which run others' samples are may still come."""
         if (source, epoch) not in self._left:
-            _put(self._left, (source, epoch), self._now + _UNDECIDED_SECONDS)
+            _put(self._left, (source, epoch), self._now + self._undecided_seconds)
         return self._now < self._left[source, epoch]
 
     def _forget(self, source: SourceId, epoch: int) -> None:
@@ -467,7 +475,7 @@ class Agreement:
             if elsewhere or same is False:
                 # The giver, or this cache, finds out how others call them: then they have a name.
                 if not elsewhere:
-                    self._ask_for_name(known)
+                    yield from self._name_later(known, samples)
                 self._await_name(source)
                 return []
             if same is None:
@@ -476,17 +484,21 @@ class Agreement:
             samples = [sample for sample in samples if sample.sn not in other.window.held]
         return samples
 
-    def _ask_for_name(self, known: KnownSource) -> None:
+    def _name_later(self, known: KnownSource, samples: list[Sample]) -> Conversation[None]:
         """Ask how others call what is here without an epoch: another has another run so (ADR 0264).
 
         Nobody gives it unasked where retention removed it here, under the name that it has there.
+        Behind a wrap it gets its own name where nobody has one (ADR 0399).
         """
         ours = known.numberings.get(EPOCH_UNKNOWN)
-        if ours is not None and is_unnamed(ours):
-            last = ours.window.held.last or 0
-            newest = ours.window.held.clip(max(0, last - _IN_COMMON_MAX + 1), last)
-            pair = (known.source, EPOCH_UNKNOWN, EPOCH_UNKNOWN)
-            self._inquire(pair, newest, in_common=False)
+        if ours is None or not is_unnamed(ours):
+            return
+        pair = (known.source, EPOCH_UNKNOWN, EPOCH_UNKNOWN)
+        last = ours.window.held.last or 0
+        newest = ours.window.held.clip(max(0, last - _IN_COMMON_MAX + 1), last)
+        self._inquire(pair, newest, in_common=False)
+        if min(map(sn_of, samples)) - last > WRAP_GAP and (yield from came_before(ours, samples)):
+            self.inquiries.is_behind(pair)
 
     def _of_one_run(
         self, source: SourceId, known: KnownSource, samples: list[Sample]
@@ -507,7 +519,7 @@ class Agreement:
         if in_order and not (yield from is_out_of_order(ours, highest)):
             return True
         if source not in self._undecided:
-            _put(self._undecided, source, self._now + _UNDECIDED_SECONDS)
+            _put(self._undecided, source, self._now + self._undecided_seconds)
         if self._now >= self._undecided[source]:
             return True
         below, above = held.clip(0, lowest.sn).last, held.clip(lowest.sn, _SN_END).first
@@ -537,11 +549,14 @@ class Agreement:
         inquiry.in_common |= same is True
         return False
 
-    def _nameless_answered(self, pair: Pair, inquiry: Asked) -> None:
-        """Let samples without an epoch in when they were shown to be of the run that is here."""
-        source = pair[0]
-        if EPOCH_UNKNOWN not in self._known_of(source).numberings:
+    def _nameless_answered(self, pair: Pair, inquiry: Asked) -> Conversation[None]:
+        """Let samples without an epoch in if they are of the run that is here, or name that one."""
+        source, known = pair[0], self._known_of(pair[0])
+        if EPOCH_UNKNOWN not in known.numberings:
             self._hold_back_no_longer(source, inquiry)  # it has a name by now
+        elif inquiry.behind and inquiry.whole and not inquiry.in_common:
+            if epoch := (yield from name_behind(known)):
+                yield from self.agree(Alias(source, EPOCH_UNKNOWN, 0, epoch))
         elif pair in self._different:
             self._await_name(source)
         elif inquiry.in_common:
@@ -563,19 +578,6 @@ class Agreement:
         if asked_anew and EPOCH_UNKNOWN in pair:
             self._hold_back(pair[0], HELD_BACK_SECONDS)
         return asked_anew
-
-    def _same_here(self, known: KnownSource, one: int, two: int) -> Conversation[bool | None]:
-        """Tell whether what is here already under both is the same; None: nothing is."""
-        first_run, second_run = known.numberings.get(one), known.numberings.get(two)
-        if first_run is None or second_run is None:
-            return None
-        first = first_run.window.held.intersection(second_run.window.held).first
-        if first is None:
-            return None
-        last = first + COMPARED_MAX - 1
-        question = Numbers(known.source, one, first, last, COMPARED_MAX)
-        stored = yield from answer_of(question, NumbersFound)
-        return (yield from compared(second_run, stored.samples))
 
     def _hold_back(self, source: SourceId, seconds: float) -> None:
         until = self._now + seconds

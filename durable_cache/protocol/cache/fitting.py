@@ -13,6 +13,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
 from durable_cache.protocol.cache.events import Found
+from durable_cache.protocol.cache.inquiries import COMPARED_MAX
 from durable_cache.protocol.cache.names import are_twins, is_unnamed, under
 from durable_cache.protocol.cache.numbering import KnownSource, Numbering
 from durable_cache.protocol.cache.questions import (
@@ -165,6 +166,19 @@ def compared(other: Numbering, samples: Iterable[Sample]) -> Conversation[bool |
     return False if differs else same
 
 
+def same_here(known: KnownSource, one: int, two: int) -> Conversation[bool | None]:
+    """Tell whether what is here already under two epochs is the same; None: nothing is."""
+    first_run, second_run = known.numberings.get(one), known.numberings.get(two)
+    if first_run is None or second_run is None:
+        return None
+    first = first_run.window.held.intersection(second_run.window.held).first
+    if first is None:
+        return None
+    question = Numbers(known.source, one, first, first + COMPARED_MAX - 1, COMPARED_MAX)
+    stored = yield from answer_of(question, NumbersFound)
+    return (yield from compared(second_run, stored.samples))
+
+
 def is_of_another_key(numbering: Numbering, samples: Sequence[Sample]) -> Conversation[bool]:
     """Tell whether a number that is held under one of these samples' numbers has another key."""
     for sample in samples[:_NEIGHBOURS_MAX]:
@@ -261,8 +275,27 @@ def by_time(known: KnownSource, fitting: Sequence[Numbering], samples: Sequence[
     ours, first = known.numberings[EPOCH_UNKNOWN], min(samples, key=lambda sample: sample.sn)
     if not all(is_later(sample, ours.newest_ntp64) for sample in samples):
         return EPOCH_UNKNOWN
-    if fitting:
-        return fitting[0].epoch
+    return fitting[0].epoch if fitting else _own_name(known, first)
+
+
+def name_behind(known: KnownSource) -> Conversation[int]:
+    """Return how to call what is here without an epoch, behind a run that others call so.
+
+    It may be the beginning of a run that has a name here.
+    """
+    first = known.numberings[EPOCH_UNKNOWN].window.held.first or 0
+    question = Numbers(known.source, EPOCH_UNKNOWN, first, _SN_END, _FIRST_MAX)
+    stored = (yield from answer_of(question, NumbersFound)).samples
+    if not stored or stored[0].stamped:  # its time is not its own, or all of it was removed
+        return EPOCH_UNKNOWN
+    for epoch, other in sorted(known.numberings.items()):
+        if epoch and (yield from may_be_of(other, stored)):
+            return epoch
+    return _own_name(known, stored[0])
+
+
+def _own_name(known: KnownSource, first: Sample) -> int:
+    """Return the epoch of a sample's own time, or one that is free beside it."""
     epoch = frame(ntp64_to_ns(first.ntp64))
     while known.is_taken(epoch):  # by another run within the same time, and later
         epoch -= 1

@@ -47,6 +47,8 @@ class Asked:
     """Nothing of what others gave since was put off: what did not come, nobody has."""
     overlap: bool = False
     """What others gave shows that neither is the rest of the other."""
+    behind: bool = False
+    """What is here without an epoch lies behind a wrap of what others have so."""
     proof_sns: int = 0
     """How many numbers of one, next to the other, were asked for last to prove them to be one."""
     again: int = _ASKED_AGAIN_MAX
@@ -99,9 +101,14 @@ class Inquiries:
         return True
 
     def to_prove(self, pair: Pair) -> int:
-        """Return for how many numbers to ask to prove a pair to be one: for more each time."""
+        """Return for how many numbers to ask to prove a pair to be one: for more each time.
+
+        Not where there was no room for the answer: it brings them nearer (ADR 0380).
+        """
         asked = self._of.get(pair)
-        return min(10 * asked.proof_sns, COMPARED_MAX) or 1 if asked is not None else 1
+        if asked is None:
+            return 1
+        return min(10 * asked.proof_sns if asked.whole else asked.proof_sns, COMPARED_MAX) or 1
 
     def proves(self, pair: Pair, sns: int) -> None:
         """Note for how many numbers is asked to prove a pair to be one."""
@@ -112,6 +119,11 @@ class Inquiries:
         """Return which source an inquiry is about; None where it was forgotten."""
         pair = self._under_way.get(inquiry_id)
         return None if pair is None else pair[0]
+
+    def is_behind(self, pair: Pair) -> None:
+        """What is here without an epoch lies behind what others have so (ADR 0399)."""
+        if pair in self._of:
+            self._of[pair].behind = True
 
     def is_answered(self, inquiry_id: int, *, whole: bool) -> bool:
         """Tell whether an inquiry can be decided, as far as what others gave for it came in.

@@ -347,7 +347,8 @@ class History:
             self._in_order = None  # of two runs of a source the later may bear earlier times
         if self._options.recovery:
             known = self._readings, self._sources, self.names
-            if seek_ends(self._page, *known, newest=self._newest > 0):
+            newest, window = self._newest > 0, self._options.window_size_samples
+            if seek_ends(self._page, *known, newest=newest, window=window):
                 self._in_order = None
             self._explain(now_ns)
         else:
@@ -501,8 +502,7 @@ class History:
         `first` is the first that is there, or None: all of it is to be.
         Of a run that an earlier life went past, only what lies behind its position is new.
         """
-        source, epoch = key
-        runs = self.finished.get(source, ())
+        (source, epoch), runs = key, self.finished.get(key[0], ())
         finished = next((run for run in runs if run.is_called(epoch, name)), None)
         if finished is not None:
             return Reading(0, finished.next_sn or 0, resumed=True)
@@ -530,14 +530,14 @@ class History:
             self._deliver(now_ns)
 
     def _put(self, key: Key, group: Group, fetch: Fetch) -> None:
-        group.fetch = fetch
-        self._fetches[fetch.fetch_id] = key
+        group.fetch, self._fetches[fetch.fetch_id] = fetch, key
         self._outputs.ask(fetch)
 
     def _fill(self, key: Key, group: Group, answer: Answer) -> None:
         name = self.names.of(key)
         others: set[Key] = set() if name else self._twins.names(key) | {group.given_as or key}
-        if group.fill(answer, Called(key, name, others), self.began_ns):
+        run = Called(key, name, others)
+        if group.fill(answer, run, self.began_ns, (self._page or {}, self._readings)):
             self._in_order = None
 
     def _deliver(self, now_ns: int) -> None:

@@ -17,7 +17,7 @@ from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, WRAP_GAP
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.model.unnumbered import is_unnumbered
-from durable_cache.protocol.restarts import RESTART_NTP64
+from durable_cache.protocol.restarts import RESTART_NTP64, has_wrapped
 from durable_cache.protocol.subscriber.events import Answer, AnswerPart, Fetch
 from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
@@ -141,11 +141,28 @@ class Group:
         if end < _LAST_SN:
             self.missing.remove(end + 1, _LAST_SN)
 
-    def fill(self, answer: Answer, run: Called, came_ns: int) -> bool:
+    def fill(
+        self,
+        answer: Answer,
+        run: Called,
+        came_ns: int,
+        others: tuple[Mapping[Key, Group], Readings],
+    ) -> bool:
         """Take what was said about its missing numbers; tells whether samples were.
 
-        `came_ns` is when we came, as Unix time: what caches removed since then is a loss.
+        `came_ns` is when we came, as Unix time: what caches removed since then is a loss. What
+        `others` on the page have, or were read to have, is there already: whoever has a part of a
+        run without an epoch and a part with one shows no number in common (ADR 0400).
         """
+        before, (page, readings) = len(self.samples), others
+        if self._take(answer, run, came_ns) and not run.name:
+            given, known = self.samples[before:], {at: one.samples for at, one in page.items()}
+            self.samples[before:] = readings.unread(given, run.key, known)
+            for sample in given:
+                self.passed.add(sample.sn, sample.sn)  # no loss: it is given, here or there
+        return len(self.samples) > before
+
+    def _take(self, answer: Answer, run: Called, came_ns: int) -> bool:
         self.whole &= answer.whole
         heard = self.whole and answer.cut_after is None
         for one in (one for part in answer.parts for one in part.samples):
@@ -218,11 +235,13 @@ def seek_ends(
     names: RunNames,
     *,
     newest: bool,
+    window: int,
 ) -> bool:
     """Let runs that others follow on the page be given to their ends; tells whether one is.
 
     `newest`: it holds the newest of each key alone. Else only the end before a wrap is known to be
-    missing: what caches lack of the others, whoever reads all that they have never hears of.
+    missing: what caches lack of the others, whoever reads all that they have never hears of. Where
+    nothing names the runs, numbers show a wrap, if at most `window` are missing at it.
     """
     sought = False
     for key, group in sorted(page.items(), key=_FIRST):
@@ -237,7 +256,13 @@ def seek_ends(
             continue
         ended = page.get(before)
         name, followed = names.of(before), sources.stands(source)
-        wraps = bool(name) and names.of(key) == incarnation_after(name)
+        named = names.of(key)
+        wraps = bool(name) and named == incarnation_after(name)
+        if not (name or named):
+            last = max(
+                map(_SN, () if ended is None else ended.samples), default=reading.next_sn - 1
+            )
+            wraps = has_wrapped(min(map(_SN, group.samples)), last, window)
         if not (newest or wraps):
             continue
         nothing_came = ended is None and reading.next_sn == reading.first_sn
