@@ -90,6 +90,27 @@ def test_what_has_no_epoch_and_goes_on_behind_a_run_is_that_run() -> None:
     assert len({one.epoch for one in reader.delivered_samples}) == 1
 
 
+def test_so_is_what_comes_on_the_next_page() -> None:
+    """It was reported as of a run before, and given by its epoch then (seed 51612)."""
+    named = [sample(sn, FRESH, at=50 + sn) for sn in (7, 8, 9)]
+    reader = Reader(history=True)
+    reader.page(named, cut_after=named[-1])
+    reader.page([sample(sn, at=50 + sn) for sn in (12, 13)])
+    assert reader.wanted == [(10, 11)]
+    reader.answer(sample(10, FRESH, at=60), sample(11, FRESH, at=61))
+    assert reader.story == [7, 8, 9, 10, 11, 12, 13]
+
+
+def test_it_is_not_where_it_was_published_before() -> None:
+    named = [sample(sn, FRESH, at=50 + sn) for sn in (7, 8, 9)]
+    reader = Reader(history=True)
+    reader.page(named, cut_after=named[-1])
+    reader.page([sample(12, at=58)])
+    assert reader.wanted == []
+    assert reader.story == [7, 8, 9, (12, 12)]
+    assert [miss.epoch for miss in reader.missed] == [0]
+
+
 def test_what_has_no_epoch_and_lies_before_a_run_is_another_one() -> None:
     """The cache gave the later one its epoch when it saw that another run began."""
     reader = Reader(history=True)

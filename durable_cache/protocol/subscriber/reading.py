@@ -82,6 +82,11 @@ class Reading:
         since = 0 if self.began is None else self.began[1]
         return not any(one.stamped or one.ntp64 >= since for one in samples)
 
+    def goes_on_in(self, samples: Sequence[Sample]) -> bool:
+        """Tell whether all of some samples, in order of numbers, lie behind what was passed on."""
+        behind = 0 <= samples[0].sn - self.next_sn < WRAP_GAP
+        return behind and all(not s.stamped and s.ntp64 >= self.newest_ntp64 for s in samples)
+
     def has_read(self, sample: Sample) -> bool:
         """Tell whether a sample lies among the numbers and the times that were delivered."""
         since = 0 if self.began is None else self.began[1] - RESTART_NTP64
@@ -129,7 +134,8 @@ class Readings(RunTable[Reading]):
         `samples` are in order of their numbers; `reached` is the run that was read last. What lies
         before a wrap goes by another epoch than what was read behind it, one that no run on the
         `page` goes by. What is older than all that was read, and has lower numbers, is of the same
-        run, whose first samples then come too late.
+        run, whose first samples then come too late. What has no epoch and goes on behind it is of
+        it, too (ADR 0389).
         """
         source, epoch = key
         read, last = self.get(key), self.get((source, reached))
@@ -144,6 +150,8 @@ class Readings(RunTable[Reading]):
         if read is not None or last is None or last.shows is None:
             return epoch, False
         if samples[-1].sn < last.first_sn and last.began_after(samples):
+            return reached, False
+        if epoch == EPOCH_UNKNOWN and last.goes_on_in(samples):
             return reached, False
         return epoch, is_of_an_earlier(last, samples)
 
