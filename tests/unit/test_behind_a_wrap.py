@@ -1,13 +1,15 @@
-"""What is here without an epoch, behind a wrap of what another cache has so (ADR 0399)."""
+"""What is here without an epoch on one side of a wrap, and there on the other (ADR 0399, 0401)."""
 
 from __future__ import annotations
 
+import msgspec
+
 from durable_cache.model.ranges import RangeSet
-from durable_cache.model.sample import Sample
+from durable_cache.model.sample import Sample, SampleBatch
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, frame
 from durable_cache.protocol.cache.agreement import Agreement
 from durable_cache.protocol.cache.events import Alias
-from tests.unit.test_agreeing import LATE, Cache, timed
+from tests.unit.test_agreeing import EARLY, LATE, Cache, of_run, timed
 from tests.unit.test_engine import SOURCE
 
 ENDED = [timed(sn, SOURCE_SN_MODULUS - 3 + sn) for sn in range(3)]
@@ -64,6 +66,44 @@ def test_it_waits_where_nothing_is_stored_that_shows_its_time() -> None:
     cache.store = Cache().store
     cache.answered()
     assert cache.agreed == []
+
+
+BEGUN = [timed(10 + sn, sn) for sn in range(4)]
+"""What others have of behind the wrap, without an epoch."""
+
+
+def under(epoch: int, given: list[Sample]) -> list[Sample]:
+    return [msgspec.structs.replace(one, epoch=epoch) for one in given]
+
+
+def test_what_is_given_of_both_sides_of_a_wrap_is_taken_apart() -> None:
+    """A backend was put back under the cache that gives it (seed 49670)."""
+    cache = Cache()
+    cache.live(*ENDED[:2])
+    assert cache.given(*under(LATE, BEGUN)) == 4
+    cache.now = 100
+    assert cache.given(*BEGUN, ENDED[2]) == 5
+    assert of_run(cache, EPOCH_UNKNOWN).last == SOURCE_SN_MODULUS - 1
+    assert of_run(cache, LATE) == RangeSet([(0, 3)])
+
+
+def test_what_lies_on_the_side_of_some_that_is_here_comes_in() -> None:
+    cache = Cache()
+    cache.live(*ENDED[:1])
+    cache.store.commit(SampleBatch(BEGUN))  # the backend had it: the index is read anew
+    for one in BEGUN:
+        cache.shell.engine.known(SOURCE).numberings[EPOCH_UNKNOWN].window.accept(one.sn, one.sn)
+    assert cache.given(*ENDED[1:]) == 2
+
+
+def test_what_is_here_by_two_names_behind_the_wrap_holds_nothing_back_of_before_it() -> None:
+    cache = Cache()
+    cache.live(*ENDED[:2])
+    for epoch, given in ((EARLY, BEGUN[:2]), (LATE, BEGUN[2:])):
+        assert cache.given(*under(epoch, given)) == 2
+    cache.now = 100
+    assert cache.given(*BEGUN) == 0
+    assert cache.given(ENDED[2]) == 1
 
 
 def test_what_nobody_can_tell_waits_for_half_of_what_the_cache_waits_for_a_number() -> None:

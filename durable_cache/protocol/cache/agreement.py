@@ -37,6 +37,7 @@ from durable_cache.protocol.cache.fitting import (
     is_out_of_order,
     may_be_of,
     name_behind,
+    runs_of,
     same_here,
     sn_of,
     was_removed,
@@ -148,14 +149,11 @@ class Agreement:
     def settle(self, batch: SampleBatch, now: Moment) -> Conversation[SampleBatch]:
         """Return what of others' samples may come in now; what is held back is given again."""
         self._now = now.monotonic_ns / 1e9
-        numberings: dict[tuple[SourceId, int], list[Sample]] = {}
-        for (_, source, epoch), samples in batch.by_stream.items():
-            numberings.setdefault((source, epoch), []).extend(samples)
         kept: list[Sample] = []
         as_given = True
         # What is here without an epoch and has one there shows first: then what has none there is
         # of another run, and waits.
-        for (source, epoch), samples in sorted(numberings.items(), key=_is_nameless):
+        for source, epoch, samples in sorted(runs_of(batch), key=_is_nameless):
             welcome = yield from self._welcome(source, epoch, samples)
             as_given &= len(welcome) == len(samples) and welcome[0].epoch == epoch
             kept += welcome
@@ -462,7 +460,7 @@ class Agreement:
             if same is not False and (yield from may_be_of(other, samples)):
                 fitting.append(other)
         begun = yield from begun_between(known, fitting, samples)
-        apart = wrapped_between(known, samples) or begun
+        apart = (wrapped := wrapped_between(known, samples)) or begun
         if apart or source not in self._waited_for:
             same = False if apart else (yield from self._of_one_run(source, known, samples))
             if same is False and not elsewhere and (epoch := by_time(known, fitting, samples)):
@@ -476,7 +474,8 @@ class Agreement:
                 # The giver, or this cache, finds out how others call them: then they have a name.
                 if not elsewhere:
                     yield from self._name_later(known, samples)
-                self._await_name(source)
+                if not (elsewhere and wrapped):  # else what lies on our side may come in
+                    self._await_name(source)
                 return []
             if same is None:
                 return []
@@ -587,9 +586,9 @@ class Agreement:
         _put(self._different, pair, True)
 
 
-def _is_nameless(given: tuple[tuple[SourceId, int], list[Sample]]) -> bool:
+def _is_nameless(given: tuple[SourceId, int, list[Sample]]) -> bool:
     """Tell whether samples, by source and epoch, have no epoch."""
-    return given[0][1] == EPOCH_UNKNOWN
+    return given[1] == EPOCH_UNKNOWN
 
 
 def _put(memory: OrderedDict[KeyT, _ValueT], key: KeyT, value: _ValueT) -> None:

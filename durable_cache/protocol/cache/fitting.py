@@ -7,9 +7,9 @@ stored says otherwise. What is stored is asked for in conversations (`questions`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from durable_cache.model.sample import Sample, SourceId
+from durable_cache.model.sample import Sample, SampleBatch, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, WRAP_GAP, frame, frame_start_ns
 from durable_cache.model.timestamp import ntp64_from_ns, ntp64_to_ns
 from durable_cache.protocol.cache.events import Found
@@ -245,14 +245,34 @@ def is_out_of_order(numbering: Numbering, sample: Sample) -> Conversation[bool]:
     return False
 
 
+def runs_of(batch: SampleBatch) -> Iterator[tuple[SourceId, int, list[Sample]]]:
+    """Yield the samples of each source and epoch; what lies before a wrap by itself, and first.
+
+    Without an epoch media may bring two runs together (ADR 0401).
+    """
+    numberings: dict[tuple[SourceId, int], list[Sample]] = {}
+    for (_, source, epoch), samples in batch.by_stream.items():
+        numberings.setdefault((source, epoch), []).extend(samples)
+    for (source, epoch), samples in numberings.items():
+        span = WRAP_GAP if epoch == EPOCH_UNKNOWN else _SN_END
+        lowest = min(map(sn_of, samples))
+        before = [sample for sample in samples if sample.sn - lowest > span]
+        if before:
+            yield source, epoch, before
+        yield source, epoch, [one for one in samples if one.sn - lowest <= span]
+
+
 def wrapped_between(known: KnownSource, samples: Iterable[Sample]) -> bool:
-    """Tell whether the numbers wrapped between samples and what is here without an epoch."""
+    """Tell whether the numbers wrapped between samples and what is here without an epoch.
+
+    They did not where some of it lies on their side of the wrap.
+    """
     ours = known.numberings.get(EPOCH_UNKNOWN)
     held = None if ours is None else ours.window.held
     if held is None or held.first is None or held.last is None:
         return False
     sns = [sample.sn for sample in samples]
-    return max(sns) - held.first > WRAP_GAP or held.last - min(sns) > WRAP_GAP
+    return min(sns) - held.last > WRAP_GAP or held.first - max(sns) > WRAP_GAP
 
 
 def wrapped_within(known: KnownSource, epochs: Iterable[int]) -> bool:
