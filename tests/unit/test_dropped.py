@@ -36,6 +36,16 @@ def test_what_came_before_a_token_stays_before_it() -> None:
     assert taken(dropped) == [(["a"], [7]), (["b"], [0])]
 
 
+def test_what_tokens_did_before_it_is_told_before_an_answer() -> None:
+    """A run began while history was read: all of it is owed (seed 78063)."""
+    dropped: Dropped[str] = Dropped()
+    assert dropped.take_tokens() == ()
+    dropped.add(["a"], [sample(7)])
+    dropped.add(["b"], [sample(0, source=OTHER)])
+    assert dropped.take_tokens() == ["a"]
+    assert taken(dropped) == [([], [7]), (["b"], [0])]
+
+
 def test_a_late_copy_does_not_hide_the_highest_number() -> None:
     dropped: Dropped[str] = Dropped()
     dropped.add(["a"], [sample(28)])

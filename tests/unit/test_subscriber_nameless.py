@@ -436,6 +436,19 @@ def test_what_comes_late_of_numbers_that_had_no_room_begins_no_run(
     assert reader.story[5:] == follows
 
 
+def test_nor_does_what_was_given_up_while_later_ones_wait() -> None:
+    """A cache whose clock jumped had removed it already (seed 78364)."""
+    reader = Reader()
+    reader.live(sample(4, at=1))
+    reader.live(sample(8, at=9.004))
+    reader.answer(absent=(absent(5, 5, AbsenceReason.TRIMMED),))
+    reader.live(sample(5, at=9.001))
+    assert reader.story == [4, (5, 5)]
+    reader.wait(1)
+    reader.answer(sample(6, at=9.002), sample(7, at=9.003))
+    assert reader.story == [4, (5, 5), 6, 7, 8]
+
+
 def test_what_is_absent_from_two_runs_without_a_name_is_missed_by_neither() -> None:
     """Here it goes by none, there an earlier one does (seed 600121)."""
     reader = Reader()

@@ -102,7 +102,9 @@ class TokensInOrder:
             return ()
         try:
             if self._mailbox.is_empty or not _has_samples(self._mailbox.waiting):
-                return () if self.has_dropped else take_token_changes(self._watch)
+                if self.has_dropped:  # an answer that came behind it goes before it
+                    return self._dropped.take_tokens()
+                return take_token_changes(self._watch)
             return ()
         finally:
             lock.release()

@@ -56,6 +56,14 @@ class Dropped(Generic[_TokenT]):
         """What tokens did before what was dropped first, and that; where something was."""
         return self._batches[0]
 
+    def take_tokens(self) -> Sequence[_TokenT]:
+        """Return and forget what tokens did before what was dropped first, which stays."""
+        if not self._batches:
+            return ()
+        tokens, samples = self._batches[0]
+        self._batches[0] = [], samples
+        return tokens
+
     def take(self) -> tuple[list[_TokenT], list[Sample]]:
         """Return and forget that."""
         return self._batches.popleft()

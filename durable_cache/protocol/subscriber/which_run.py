@@ -175,7 +175,9 @@ class WhichRun:
         held = numbering.pending.get(sample.sn)
         newest = numbering.newest_ntp64 if held is None else held.ntp64
         if held is None and sample.sn >= numbering.behind_passed_on:
-            newest = max(newest, numbering.dropped_ntp64)  # what came above it is given up as well
+            # It was given up. What came above it was, too, or waits.
+            waits = [one.ntp64 for one in numbering.pending.values() if not one.stamped]
+            newest = max([newest, numbering.dropped_ntp64, *waits])
         later = not sample.stamped and sample.ntp64 > newest + RESTART_NTP64
         if not (wraps or later):
             self._repeats(sample)

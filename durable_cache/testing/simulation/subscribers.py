@@ -240,8 +240,12 @@ class SimSubscriber(Listener):
 
     def _look_around(self) -> None:
         for who, said in enumerate(self._said):
-            if who == _Said.PUBLISHERS and (self._samples_wait or self._dropped):
+            if who == _Said.PUBLISHERS and self._samples_wait:
                 continue  # what tokens did before those came waits with them (ADR 0398)
+            if who == _Said.PUBLISHERS and self._dropped:
+                for token in self._dropped.take_tokens():
+                    self._handle(token())
+                continue
             while said:
                 self._handle(said.popleft()())
 
