@@ -23,7 +23,7 @@ from durable_cache.protocol.subscriber.outputs import Outputs
 from durable_cache.protocol.subscriber.places import Sources
 from durable_cache.protocol.subscriber.reading import Reading, Readings
 from durable_cache.protocol.subscriber.run_names import RunNames, under
-from durable_cache.protocol.wire import AbsenceReason, incarnation_after
+from durable_cache.protocol.wire import Absence, AbsenceReason, incarnation_after
 
 RETRY_NS = 100_000_000
 """The pause before what is missing is asked for again, at first."""
@@ -181,22 +181,22 @@ class Group:
                     continue
                 self.missing.remove(sample.sn, sample.sn)
                 self.samples.append(under(sample, run.key[1]))
-        for part in answer.parts:
-            called = run.by(part)
-            for absence in part.absent:
-                is_loss = absence.reason is AbsenceReason.SKIPPED
-                if absence.reason is AbsenceReason.TRIMMED:
-                    is_loss = self.is_ours(absence.first, came_ns)
-                known = (absence.source, absence.epoch) in called
-                known = known and absence.first - self.reading.next_sn <= WRAP_GAP
-                explains = heard or absence.reason is AbsenceReason.OTHER_KEY
-                if not known or not explains:
-                    continue  # another may have what one removed or gave up
-                for gone in self.missing.clip(absence.first, absence.last):
-                    self.missing.remove(gone.first, gone.last)
-                    self.end = max(self.end, gone.last) if self.to_end else self.end
-                    if not is_loss:  # other keys' numbers, and what was removed before we came
-                        self.passed.add(gone.first, gone.last)
+        said = [(part, absence) for part in answer.parts for absence in part.absent]
+        said.sort(key=_knows_key, reverse=True)  # of that number nothing is lost, whoever lacks it
+        for part, absence in said:
+            is_loss = absence.reason is AbsenceReason.SKIPPED
+            if absence.reason is AbsenceReason.TRIMMED:
+                is_loss = self.is_ours(absence.first, came_ns)
+            known = (absence.source, absence.epoch) in run.by(part)
+            known = known and absence.first - self.reading.next_sn <= WRAP_GAP
+            explains = heard or absence.reason is AbsenceReason.OTHER_KEY
+            if not known or not explains:
+                continue  # another may have what one removed or gave up
+            for gone in self.missing.clip(absence.first, absence.last):
+                self.missing.remove(gone.first, gone.last)
+                self.end = max(self.end, gone.last) if self.to_end else self.end
+                if not is_loss:  # other keys' numbers, and what was removed before we came
+                    self.passed.add(gone.first, gone.last)
         if self.to_end and heard and answer.answerers:
             self.learn_end()
         return len(self.samples) > before
@@ -226,6 +226,11 @@ class Group:
             before, group = self.follows
             group.finish(before, outputs)
             self.follows = None
+
+
+def _knows_key(said: tuple[AnswerPart, Absence]) -> bool:
+    """Tell whether an answer says that a number is of another key."""
+    return said[1].reason is AbsenceReason.OTHER_KEY
 
 
 def seek_ends(
