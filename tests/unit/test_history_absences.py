@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from durable_cache.protocol.subscriber.events import AnswerPart
+from durable_cache.model.ranges import RangeSet
+from durable_cache.protocol.subscriber.events import Answer, AnswerPart, DeliveryOptions, Missed
+from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.pages import Called, Group
+from durable_cache.protocol.subscriber.reading import Reading, Readings
+from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.wire import AbsenceReason, Incarnation
 from tests.unit.subscriber_reader import FRESH, SOURCE, Reader, absent, sample
 
@@ -25,3 +30,13 @@ def test_a_number_of_another_key_is_no_loss_though_somebody_gave_it_up(
     assert reader.wanted == [(2, 3)]
     reader.answer_of(*parts)
     assert reader.story == [1, 4]
+
+
+def test_what_filled_a_hole_is_reported_where_its_run_comes_too_late() -> None:
+    """Somebody has it, so it is lost to whoever can no longer be given it in order."""
+    key, outputs = (SOURCE, FRESH), Outputs(Subjects(DeliveryOptions()))
+    group = Group(Reading(1, 1), [sample(1, FRESH), sample(3, FRESH)], RangeSet([(2, 2)]))
+    answer = Answer((AnswerPart((sample(2, FRESH),)),), 1, whole=True, cut_after=None)
+    assert group.fill(answer, Called(key, "", set()), 0, ({key: group}, Readings()))
+    group.report_all(key, outputs)
+    assert outputs.done == [Missed(SOURCE, FRESH, 1, 3)]

@@ -157,9 +157,9 @@ class Group:
         before, (page, readings) = len(self.samples), others
         if self._take(answer, run, came_ns) and not run.name:
             given, known = self.samples[before:], {at: one.samples for at, one in page.items()}
-            self.samples[before:] = readings.unread(given, run.key, known)
-            for sample in given:
-                self.passed.add(sample.sn, sample.sn)  # no loss: it is given, here or there
+            self.samples[before:] = unread = readings.unread(given, run.key, known)
+            for sn in {one.sn for one in given} - {one.sn for one in unread}:
+                self.passed.add(sn, sn)  # no loss: it is given there
         return len(self.samples) > before
 
     def _take(self, answer: Answer, run: Called, came_ns: int) -> bool:
