@@ -103,6 +103,7 @@ class Numbering:
     """The first of the numbers just before the next one that were not passed on; None: none was."""
     began: tuple[int, int] | None = None
     """The number and the time of the first sample that was passed on."""
+    untold: RangeSet = field(default_factory=RangeSet)  # what comes too late, and is not reported
     restarted_at: tuple[int, int] | None = None
     """The number and the time of the sample that showed it to begin, where no token did."""
     declared_ns: int = 0
@@ -164,11 +165,8 @@ class Numbering:
 
     def could_be(self, epoch: int, incarnation: str) -> bool:
         """Tell whether a token may be the one that this numbering's samples were faster than."""
-        return (
-            not self.declared
-            and self.epoch in (EPOCH_UNKNOWN, epoch)
-            and self.incarnation in ("", incarnation)
-        )
+        fits = self.epoch in (EPOCH_UNKNOWN, epoch) and self.incarnation in ("", incarnation)
+        return fits and not self.declared
 
     def is_behind_its_wrap(self, incarnation: str) -> bool:
         """Tell whether all that came of it is of the run that follows its wrap, and has a token."""
@@ -262,7 +260,8 @@ class Numbering:
         """Go on behind what was passed on, as another one, of the same run."""
         following = before.next_sn or 0
         self.first_sn, self.next_sn = before.first_sn, max(self.next_sn or 0, following)
-        self.began, self.unsure, self.called = before.began, False, before.called
+        self.began, self.untold = before.began, before.untold
+        self.unsure, self.called = False, before.called
         self.newest_ntp64 = max(self.newest_ntp64, before.newest_ntp64)
         for sn in [sn for sn in self.pending if sn < following]:
             del self.pending[sn]
@@ -273,7 +272,8 @@ class Numbering:
         `ended`: the run before, if one was read or followed.
         """
         self.first_sn, self.next_sn = reading.first_sn, reading.next_sn
-        self.newest_ntp64, self.began = reading.newest_ntp64, reading.began
+        self.began, self.untold = reading.began, reading.untold
+        self.newest_ntp64 = reading.newest_ntp64
         self.gone_from = reading.gone_from
         self.called = epoch if reading.began else self.called
         began = None if ended is None or ended.is_named or self.is_named else self.began

@@ -278,6 +278,7 @@ class Held:
                     began=numbering.began,
                     numbering=live,
                     resumed=numbering.resumed,
+                    untold=numbering.untold,
                 )
         if self.has_begun(source, incarnation):
             return Reading(0, 0)

@@ -394,19 +394,15 @@ class History:
                 reading.next_sn = max(reading.next_sn, default.next_sn)
             shorten(self._readings, self._options.places_max)
         read = self._readings.get(key, reading)
-        reading.first_sn = min(reading.first_sn, read.first_sn)  # under another name, perhaps
-        ours = [sn for sn in sns if sn >= reading.next_sn]
-        too_late = [sn for sn in sns if sn < reading.first_sn]
+        reading.begins_as_early_as(read)  # under another name, perhaps
+        ours, too_late = [sn for sn in sns if sn >= reading.next_sn], reading.too_late(sns)
         if reading.late and reading.began is None:  # what it lacks between is of before us
             too_late, ours = too_late + ours, []
-            reading.next_sn = max(reading.next_sn, sns[-1] + 1)
         if reading.late or not catches_up:  # else: of before we came
-            for run in RangeSet.of(too_late):
+            for run in reading.tell(too_late, self._options.window_size_samples):
                 self._outputs.report(*key, run.first, run.last)
-        if not catches_up:
-            reading.first_sn = min(reading.first_sn, sns[0])
         if reading.numbering is not None:
-            reading.numbering.first_sn = reading.first_sn
+            reading.numbering.first_sn, reading.numbering.untold = reading.first_sn, reading.untold
             self._live += [by_sn[sn] for sn in ours]
             ours = []
         as_it_came = [sample.sn for sample in samples] == ours

@@ -128,8 +128,8 @@ class Group:
 
         It is reported where it is `ours`, and not of before we came.
         """
-        early = RangeSet.of(one.sn for one in self.samples if one.sn < begun.first_sn and ours)
-        for lost in early:
+        early = begun.too_late([one.sn for one in self.samples]) if ours else ()
+        for lost in RangeSet.of(early):
             outputs.report(*key, lost.first, lost.last)
         live += [one for one in self.samples if one.sn >= begun.next_sn]
         self.samples, self.missing = [], RangeSet()

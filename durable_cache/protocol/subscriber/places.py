@@ -40,6 +40,7 @@ class _Stood:
     resumed: bool
     called: int | None
     unsure: bool
+    untold: RangeSet | None
 
     @classmethod
     def of(cls, numbering: Numbering) -> _Stood:
@@ -54,6 +55,7 @@ class _Stood:
             numbering.resumed,
             numbering.called,
             numbering.unsure,
+            numbering.untold or None,
         )
 
     def numbering(self, source: SourceId) -> Numbering:
@@ -69,6 +71,7 @@ class _Stood:
             resumed=self.resumed,
             called=self.called,
             unsure=self.unsure,
+            untold=self.untold or RangeSet(),
         )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample, SourceId
 from durable_cache.model.sequence import EPOCH_UNKNOWN, SOURCE_SN_MODULUS, WRAP_GAP
 from durable_cache.model.unnumbered import is_unnumbered
@@ -43,6 +44,8 @@ class Reading:
     end_sought: bool = False
     """What follows its last sample was asked for: a later run is on a page."""
     handed_over: bool = False
+    untold: RangeSet = field(default_factory=RangeSet)
+    """Numbers among those read that were neither passed on nor reported: they come too late."""
 
     def begin(self, sample: Sample, names: RunNames) -> None:
         """Note the first sample that is passed on."""
@@ -67,15 +70,49 @@ class Reading:
         """
         first = 0 if run.resumed else run.first_sn or 0
         stood = first, run.next_sn or 0, run.newest_ntp64, run.began
-        return cls(*stood, late=True, handed_over=True)
+        return cls(*stood, late=True, handed_over=True, untold=run.untold)
 
     def take_over(self, other: Reading) -> None:
         """Be as far as both are that turned out to be of one run."""
         if other.first_sn < self.first_sn or self.began is None:
             self.began, self.shows = other.began or self.began, other.shows or self.shows
-        self.first_sn = min(self.first_sn, other.first_sn)
+        self.begins_as_early_as(other)
         self.next_sn = max(self.next_sn, other.next_sn)
         self.newest_ntp64 = max(self.newest_ntp64, other.newest_ntp64)
+
+    def begins_as_early_as(self, other: Reading) -> None:
+        """Begin where both do that are of one run; what one was told of, so is the run."""
+        mine, theirs = self.untold.difference(other._told), other.untold.difference(self._told)
+        self.untold = RangeSet.union((mine, theirs))
+        self.first_sn = min(self.first_sn, other.first_sn)
+
+    @property
+    def _told(self) -> RangeSet:
+        """What was passed on or reported."""
+        return RangeSet([(self.first_sn, self.next_sn - 1)]).difference(self.untold)
+
+    def too_late(self, sns: Sequence[int]) -> list[int]:
+        """Return which of some numbers lie before what was read, or among it and untold."""
+        return [sn for sn in sns if sn < self.first_sn or sn in self.untold]
+
+    def tell(self, sns: Sequence[int], ranges_max: int) -> RangeSet:
+        """Return what to report where some numbers, in their order, come too late.
+
+        What lies between, and was not told, a later page may bring. So many ranges of it are
+        remembered; of more, the lowest are reported now.
+        """
+        if not sns:
+            return RangeSet()
+        between = RangeSet([(sns[0], self.first_sn - 1), (self.next_sn, sns[-1])])
+        self.first_sn = min(self.first_sn, sns[0])
+        self.next_sn = max(self.next_sn, sns[-1] + 1)
+        told = RangeSet.of(sns)
+        self.untold = RangeSet.union((self.untold, between)).difference(told)
+        if len(self.untold) > ranges_max:
+            runs = [*self.untold]
+            told = RangeSet.union((told, RangeSet(runs[:-ranges_max])))
+            self.untold = RangeSet(runs[-ranges_max:])
+        return told
 
     def began_after(self, samples: Sequence[Sample]) -> bool:
         """Tell whether all of some samples are older than the first that was passed on."""
@@ -90,7 +127,7 @@ class Reading:
     def has_read(self, sample: Sample) -> bool:
         """Tell whether a sample lies among the numbers and the times that were delivered."""
         since = 0 if self.began is None else self.began[1] - RESTART_NTP64
-        numbers = self.first_sn <= sample.sn < self.next_sn
+        numbers = self.first_sn <= sample.sn < self.next_sn and sample.sn not in self.untold
         return numbers and since <= sample.ntp64 <= self.newest_ntp64
 
 
