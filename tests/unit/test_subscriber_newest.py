@@ -184,7 +184,8 @@ def test_what_a_publisher_gives_without_a_name_goes_to_the_next_run_from_its_fir
             last = 22 if fetch.last is None else fetch.last
             asked = range(fetch.first, min(last, 22) + 1)
             given = [sample(sn, fetch.epoch and FRESH, at=times[sn]) for sn in asked]
-            reader.answer(*given, whole=tried > 2)
+            late = fetch.epoch and tried < 5  # nobody gives 21 of the next run at once
+            reader.answer(*(() if late else given), whole=tried > 4)
     assert reader.story == [*range(5, 23)]
 
 
