@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from durable_cache.model.ranges import RangeSet
 from durable_cache.model.sample import Sample
-from durable_cache.protocol.subscriber.events import AnswererAppeared, DeliveryOptions
+from durable_cache.protocol.subscriber.events import AnswererAppeared, DeliveryOptions, Missed
+from durable_cache.protocol.subscriber.following import Numbering
+from durable_cache.protocol.subscriber.outputs import Outputs
+from durable_cache.protocol.subscriber.pages import Group
+from durable_cache.protocol.subscriber.reading import Reading
+from durable_cache.protocol.subscriber.subjects import Subjects
 from durable_cache.protocol.wire import Incarnation
 from tests.unit.subscriber_reader import EPOCH, FRESH, OTHER, SOURCE, Reader, sample
 
@@ -68,3 +74,37 @@ def test_of_more_ranges_than_the_window_the_lowest_are_reported_at_once() -> Non
     reader = Reader(DeliveryOptions(window_size_samples=2), history=True)
     pages(reader, numbers(9), numbers(0, 2, 4, 6), numbers(1, 3, 5, 7, 8))
     assert reader.story == [9, (0, 4), (6, 6), (5, 5), (7, 8)]
+
+
+def told_in_part() -> Reading:
+    """Return a run that was read from 7 on, of whose earlier numbers 0, 1 and 5 were reported."""
+    reading = Reading(7, 9, sample(8).ntp64, began=(7, sample(7).ntp64))
+    assert reading.tell([0, 1, 5], 9) == RangeSet.of([0, 1, 5])
+    return reading
+
+
+def test_what_was_not_told_counts_as_read_nowhere() -> None:
+    reading = told_in_part()
+    at = sample(8).ntp64 / (1 << 32) - sample(0).ntp64 / (1 << 32)
+    assert [sn for sn in range(9) if reading.has_read(sample(sn, at=at))] == [0, 1, 5, 7, 8]
+
+
+def test_what_was_not_told_goes_along_wherever_its_run_is_followed() -> None:
+    reading, run, after = told_in_part(), Numbering(SOURCE, EPOCH), Numbering(SOURCE, EPOCH)
+    run.go_on_behind(reading, EPOCH, None)
+    after.go_on_from(run)
+    assert Reading.of_ended(after).too_late(range(9)) == [2, 3, 4, 6]
+
+
+def test_of_two_readings_of_one_run_is_told_what_either_told() -> None:
+    reading = told_in_part()
+    reading.take_over(Reading(3, 9))
+    assert reading.too_late(range(9)) == [2]
+
+
+def test_what_is_handed_over_is_reported_where_it_was_not_told() -> None:
+    outputs, live = Outputs(Subjects(DeliveryOptions())), list[Sample]()
+    group = Group(Reading(2, 2), numbers(2, 3, 8, 9), RangeSet())
+    group.hand_over((SOURCE, EPOCH), told_in_part(), live, outputs, ours=True)
+    assert outputs.done == [Missed(SOURCE, EPOCH, 2, 3)]
+    assert live == numbers(9)
