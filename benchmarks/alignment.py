@@ -3,11 +3,13 @@
 Two aligners are joined in process: what one sends the other gets at once, and every byte counts.
 Both know `--streams` streams; then one gets samples the other missed, and the other finds them.
 Beside it stand the lower bound (the missing samples alone), a plain exchange of what everyone has
-(24 bytes a stream, one run each), and what the session cost.
+(24 bytes a stream, one run each), and what the session cost. Samples name their run, as those of a
+ReliablePublisher do; with `--nameless` they do not, as those of foreign publishers.
 
     python benchmarks/alignment.py --streams 10000
     python benchmarks/alignment.py --streams 1000000
     python benchmarks/alignment.py --streams 1000 --samples-each 10000
+    python benchmarks/alignment.py --streams 10000 --nameless
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.alignment import (
@@ -48,6 +52,7 @@ from durable_cache.protocol.alignment import (
     pull_reply,
 )
 from durable_cache.protocol.alignment.wire import PullReply, decode_reply
+from durable_cache.protocol.wire import Incarnation
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS
@@ -111,7 +116,7 @@ class Side:
                     cost.reply_bytes += len(packed)
                     return packed
                 case ReadSamples():
-                    packed = pull_reply(output, _read(output))
+                    packed = pull_reply(output, self.bench.read(output), self.bench.names(output))
                     cost.reply_bytes += len(packed)
                     reply = decode_reply(packed)
                     assert isinstance(reply, PullReply)
@@ -120,22 +125,8 @@ class Side:
         raise AssertionError("a request without a reply")
 
 
-def _read(read: ReadSamples) -> Iterator[Sample]:
-    for stream, runs in read.wanted:
-        for first, last in zip(runs[::2], runs[1::2], strict=True):
-            for sn in range(last, first - 1, -1):
-                yield sample_of(stream, sn)
-
-
-def sample_of(stream: Stream, sn: int) -> Sample:
-    return Sample(
-        *stream,
-        sn,
-        random.Random(f"{stream} {sn}").randbytes(PAYLOAD_BYTES),
-        ntp64=ntp64_from_ns(START_NS) + sn,
-        timestamp_id="1",
-        received_ns=START_NS + sn,
-    )
+def run_of(source: SourceId) -> RunName:
+    return RunName(3, blake2b(str(source).encode(), digest_size=4).hexdigest())
 
 
 def stream_of(number: int) -> Stream:
@@ -147,8 +138,9 @@ def stream_of(number: int) -> Stream:
 class Bench:
     """Two sides over the same streams."""
 
-    def __init__(self, streams: int, samples_each: int) -> None:
+    def __init__(self, streams: int, samples_each: int, *, named: bool) -> None:
         self.cost = Cost()
+        self.named = named
         self.streams = streams
         self.next_sn = [samples_each] * streams
         self.now_ns = 0
@@ -170,6 +162,26 @@ class Bench:
             side.feed(PeerSeen(self.other(side).name, "1"))
         self.run(60 + streams / 10_000)
 
+    def sample_of(self, stream: Stream, sn: int) -> Sample:
+        return Sample(
+            *stream,
+            sn,
+            random.Random(f"{stream} {sn}").randbytes(PAYLOAD_BYTES),
+            ntp64=ntp64_from_ns(START_NS) + sn,
+            timestamp_id=run_of(stream.source).timestamp_id if self.named else stream.source.zid,
+            received_ns=START_NS + sn,
+        )
+
+    def read(self, read: ReadSamples) -> Iterator[Sample]:
+        for stream, runs in read.wanted:
+            for first, last in zip(runs[::2], runs[1::2], strict=True):
+                for sn in range(last, first - 1, -1):
+                    yield self.sample_of(stream, sn)
+
+    def names(self, read: ReadSamples) -> list[Incarnation]:
+        sources = {stream.source for stream, _ in read.wanted} if self.named else set()
+        return [Incarnation(source, *run_of(source)) for source in sorted(sources)]
+
     def other(self, side: Side) -> Side:
         return self.sides[side is self.sides[0]]
 
@@ -187,7 +199,7 @@ class Bench:
         for number, count in missing:
             stream, first = stream_of(number), self.next_sn[number]
             self.next_sn[number] += count
-            batch += [sample_of(stream, sn) for sn in range(first, first + count)]
+            batch += [self.sample_of(stream, sn) for sn in range(first, first + count)]
         self.sides[0].feed(Appended(SampleBatch(batch)))
         self.cost = Cost()
         began = time.process_time()
@@ -203,12 +215,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--samples-each", type=int, default=10, help="the history of a stream")
+    parser.add_argument("--nameless", action="store_true", help="as of foreign publishers")
     arguments = parser.parse_args()
     streams = arguments.streams
     gc.disable()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    bench = Bench(streams, arguments.samples_each)
+    bench = Bench(streams, arguments.samples_each, named=not arguments.nameless)
     seconds = time.perf_counter() - began
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     print(f"{streams} streams: {memory / 2 / streams:.0f} B a stream a cache (peak),", end=" ")
@@ -225,6 +238,8 @@ def main() -> None:
         "one source": [(n, 1) for n in range(5, streams, 1000)],
         "one range": [(shuffled[0], 1000)],
     }
+    # What comes names its run: no stream is measured before both sides have a sample of it.
+    bench.measure([(n, 1) for n in {n for missing in cases.values() for n, _ in missing}])
     for name, missing in cases.items():
         cost = bench.measure(missing)
         everything = cost.root_bytes + cost.request_bytes + cost.reply_bytes

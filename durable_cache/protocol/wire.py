@@ -153,6 +153,14 @@ def with_own_names(
     return (*names, *(own for own in own_names(samples) if own[:2] not in known))
 
 
+def not_said(names: Iterable[Incarnation], samples: Iterable[Sample]) -> tuple[Incarnation, ...]:
+    """Return what a giver has to tell beside samples: `with_own_names` adds what they say."""
+    said: dict[tuple[SourceId, int], set[Incarnation]] = {}
+    for own in own_names(samples):
+        said.setdefault(own[:2], set()).add(own)
+    return tuple(name for name in names if said.get(name[:2]) != {name})
+
+
 def own_names(samples: Iterable[Sample]) -> set[Incarnation]:
     """Return which runs the epochs of these samples are, as they say themselves (ADR 0366)."""
     named = ((source, epoch, run_of_id(at)) for source, epoch, at in set(map(_CALLED, samples)))

@@ -7,12 +7,14 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_cache.model.clock import Moment
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.timestamp import ntp64_from_ns
 from durable_cache.protocol.alignment import (
@@ -51,10 +53,12 @@ from durable_cache.protocol.alignment.scope import Scope, common_scope
 from durable_cache.protocol.alignment.wire import (
     Blocks,
     Pull,
+    PullReply,
     Refused,
     decode_reply,
     decode_request,
 )
+from durable_cache.protocol.wire import Incarnation
 
 SECOND_NS = 10**9
 START_NS = 1_800_000_000 * SECOND_NS
@@ -501,3 +505,32 @@ def test_a_block_that_is_trimmed_between_two_answers_is_no_other_content() -> No
     assert any(isinstance(request, Blocks) for request in asked)
     said = {type(output) for output in one.sent}
     assert said == {SendRequest, SendReply, PublishRoot, ComparisonEnded}
+
+
+def test_of_what_is_sent_only_the_names_are_told_that_it_does_not_say() -> None:
+    runs = [RunName(epoch, f"{epoch:08x}") for epoch in (3, 4, 5)]
+    other = RunName(6, "06060606")
+    names = [Incarnation(SOURCE, run.epoch, run.incarnation) for run in (*runs, other)]
+    ids = (runs[0].timestamp_id, "1", runs[2].timestamp_id, runs[1].timestamp_id)
+    samples = [
+        msgspec.structs.replace(sample_of("k", sn), epoch=epoch, timestamp_id=at)
+        for sn, (epoch, at) in enumerate(zip((3, 4, 5, 5), ids, strict=True))
+    ]
+    wanted = tuple((one.stream, (one.sn, one.sn)) for one in samples[:3])
+    read = ReadSamples(0, wanted, (), (1, 2, 3), 0, 1 << 20, 100)
+    reply = decode_reply(pull_reply(read, samples, names))
+    assert isinstance(reply, PullReply)
+    assert [*reply.incarnations] == names[1:], "the samples of 4 do not say it, those of 5 two"
+
+
+def test_what_a_sample_says_of_its_run_goes_to_the_door_with_it() -> None:
+    one, two = Side("one"), Side("two")
+    pair = Pair(one, two)
+    run = RunName(3, "0b0b0b0b")
+    sample = msgspec.structs.replace(
+        sample_of("k", 0), epoch=run.epoch, timestamp_id=run.timestamp_id
+    )
+    one.take(SampleBatch([sample]))
+    pair.run(60)
+    (offer,) = [output for output in two.sent if isinstance(output, Offer)]
+    assert offer.names == (Incarnation(SOURCE, 3, "0b0b0b0b"),)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import RunName
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.model.sequence import EPOCH_UNKNOWN
 from durable_cache.protocol.alignment import AlignerOptions, CacheProfile, StreamLoaded
@@ -246,3 +247,41 @@ def test_a_page_of_what_is_not_taken_alone_ends_the_asking() -> None:
     pulls.want(place, RangeSet([(0, 3)]))
     assert taken(pulls, "peer", reply(samples(2, 3))) == []
     assert pulls.next_page() == ("peer", ((place, (0, 1)),))
+
+
+NAMED = RunName(STREAM.epoch, "0a0a0a0a").timestamp_id
+
+
+def named_samples(*sns: int) -> tuple[Sample, ...]:
+    return tuple(msgspec.structs.replace(one, timestamp_id=NAMED) for one in samples(*sns))
+
+
+@pytest.mark.parametrize("how", ["was stored", "waits for its slot", "came a while ago"])
+def test_what_is_here_is_not_asked_for_where_it_names_its_run(ledger: Ledger, how: str) -> None:
+    place, pulls = place_of(ledger), Pulls(ledger, "peer", OPTIONS)
+    if how == "was stored":
+        ledger.count(SampleBatch((*samples(8), *named_samples(9))))
+    else:
+        ledger.append(SampleBatch(named_samples(8, 9)))
+    if how == "came a while ago":
+        ledger.advance(1_800_000_000 * 10**9)
+    pulls.want(place, RangeSet([(10, 14)]))
+    assert pulls.next_page() == ("peer", ((place, (10, 14)),))
+
+
+def test_what_came_names_its_run_for_the_next_page(ledger: Ledger) -> None:
+    place, pulls = place_of(ledger), Pulls(ledger, "peer", OPTIONS)
+    pulls.want(place, RangeSet([(10, 14)]))
+    assert pulls.next_page() == ("peer", ((place, (9, 14)),))
+    assert taken(pulls, "peer", reply(named_samples(14))) == [14]
+    assert pulls.next_page() == ("peer", ((place, (10, 13)),))
+
+
+def test_a_stream_that_was_forgotten_has_no_name(ledger: Ledger) -> None:
+    place, pulls = place_of(ledger), Pulls(ledger, "peer", OPTIONS)
+    ledger.append(SampleBatch(named_samples(9)))
+    ledger.advance(1_800_000_000 * 10**9)
+    del ledger.records[place]
+    ledger.load([StreamLoaded(STREAM, RangeSet([(0, 9)]))])
+    pulls.want(place, RangeSet([(10, 14)]))
+    assert pulls.next_page() == ("peer", ((place, (9, 14)),))

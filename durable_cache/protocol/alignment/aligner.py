@@ -83,6 +83,7 @@ from durable_cache.protocol.alignment.wire import (
     encode_reply,
     encode_request,
 )
+from durable_cache.protocol.wire import with_own_names
 
 _SECOND_NS = 1_000_000_000
 _PeerEvent = PeerSeen | PeerGone | RootReceived | RequestReceived | ReplyReceived | RequestFailed
@@ -324,7 +325,8 @@ class Aligner:
                 if len(batch):
                     new, held = comparison.pulls.split(batch)
                     given = {sample.source for sample in batch}
-                    names = tuple(n for n in reply.incarnations if n.source in given)
+                    told = with_own_names(reply.incarnations, batch)
+                    names = tuple(name for name in told if name.source in given)
                     outputs.append(Offer(peer.cache_id, new, held, names))
             case BlocksReply() if isinstance(asked, Blocks):
                 comparison.on_blocks(reply)

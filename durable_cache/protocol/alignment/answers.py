@@ -48,7 +48,7 @@ from durable_cache.protocol.alignment.wire import (
     WrongSlot,
     encode_reply,
 )
-from durable_cache.protocol.wire import Incarnation, encode_batch
+from durable_cache.protocol.wire import Incarnation, encode_batch, not_said
 
 _STREAMS_DIRECT = 4
 """So few streams are named at once: their entries are no larger than one node's sums."""
@@ -260,6 +260,8 @@ def pull_reply(
 ) -> bytes:
     """Return the reply to a pull; `names`: which runs the epochs of its sources are.
 
+    What the samples that are sent say of their runs themselves is not said again (ADR 0288).
+
     `samples` are those the storage has of ``read.wanted``, in any order; they are taken until the
     reply is full, so a generator is not read further than needed.
     """
@@ -280,5 +282,5 @@ def pull_reply(
         chosen.append(sample)
     batch, unpacked = squeeze(encode_batch(SampleBatch(chosen))) if chosen else (b"", 0)
     told_old = tuple((place, flat(runs)) for place, runs in old.items())
-    told_names = tuple(names[:NAMES_MAX])
+    told_names = not_said(names, chosen)[:NAMES_MAX]
     return encode_reply(PullReply(batch, read.absent, told_old, unpacked, told_names))

@@ -87,6 +87,7 @@ class StreamKnowledge:
         "content",
         "floor",
         "knowledge",
+        "named",
         "place",
         "purge",
         "purged_ntp64",
@@ -112,6 +113,8 @@ class StreamKnowledge:
         self.unrecoverable: FlatRuns = ()
         self.refused: FlatRuns = ()
         """What of it others have, and this cache does not take: it is not asked for again."""
+        self.named = False
+        """Whether a sample that is here says of which run it is (ADR 0366)."""
         self.knowledge = 0
         self.content = 0
         self.slot = 0

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from durable_cache.model.ranges import RangeSet
+from durable_cache.model.run_name import run_of, run_of_id
 from durable_cache.model.sample import Sample, SampleBatch, SourceId, Stream
 from durable_cache.protocol.alignment.events import AlignerOptions, CacheProfile, StreamLoaded
 from durable_cache.protocol.alignment.fingerprints import PrefixTree, content_term, stream_hash
@@ -87,6 +88,8 @@ class Ledger:
         self._now_slot = 0
         self._forgetting: Iterator[int] = iter(())
         self._named: set[tuple[SourceId, int]] = set()
+        self._naming: set[Stream] = set()
+        """Streams of which a sample that waits for its slot names its run."""
 
     @property
     def pending(self) -> bool:
@@ -114,9 +117,11 @@ class Ledger:
             self._named.clear()  # it is said again
         self._named.update((source, epoch) for source, epoch, _ in names)
 
-    def is_named(self, stream: Stream) -> bool:
-        """Tell whether a peer said that a token named the run of a stream."""
-        return (stream.source, stream.epoch) in self._named
+    def is_named(self, record: StreamKnowledge) -> bool:
+        """Tell whether samples that are here name the run of a stream, or a peer said its name."""
+        stream = record.stream
+        here = record.named or stream in self._naming
+        return here or (stream.source, stream.epoch) in self._named
 
     def count(self, batch: SampleBatch) -> None:
         """Take the digests of samples that were loaded without."""
@@ -124,6 +129,7 @@ class Ledger:
         for stream, samples in batch.by_stream.items():
             record = self.records.get(self.place(stream))
             if record is not None and record.stream == stream:
+                record.named = record.named or any(map(run_of, samples))
                 record.count_loaded(((s.sn, digests[id(s)]) for s in samples), self.options.block)
                 self._mark(stream, self._now_slot)
 
@@ -157,6 +163,8 @@ class Ledger:
                 slot = seconds // slot_seconds
                 slot = max(slot, open_slot) if slot <= far_slot else now_slot
                 sns, terms = self._mark(stream, slot)
+                if run_of_id(sample.timestamp_id) is not None:
+                    self._naming.add(stream)
             sns.append(sample.sn)
             terms.append(content_term(sample.sn, digest))
 
@@ -299,6 +307,7 @@ class Ledger:
             record = self._record(stream)
             if record is not None:
                 self._update(record, sns, terms)
+            self._naming.discard(stream)
         del self._pending[slot]
         self.applying = False
         self.slot = max(self.slot, slot)
@@ -310,6 +319,7 @@ class Ledger:
 
     def _update(self, record: StreamKnowledge, sns: list[int], terms: list[int]) -> None:
         options = self.options
+        record.named = record.named or record.stream in self._naming
         fresh = record.insert(sns, terms, options.block)
         knowledge, content = record.refresh(options.secret, self.depth, options.block)
         record.slot = self._now_slot

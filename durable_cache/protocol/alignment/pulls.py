@@ -14,9 +14,9 @@ unrecoverable. A peer that fails, or leaves numbers open, ends the quest without
 is old is unrecoverable for this cache at once: it is beyond its age limit.
 
 No name tells the runs of a foreign publisher apart: two caches may have two of them without an
-epoch, or by one. With what is missing of a run that no token named, as far as the peer said, the
-numbers are asked for that lie next to it and are here: whoever lets samples in compares them (ADR
-0214, 0301).
+epoch, or by one. With what is missing of a run that no sample here names, and no token as far as
+the peer said, the numbers are asked for that lie next to it and are here: whoever lets samples in
+compares them (ADR 0214, 0301, 0288).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from durable_cache.protocol.alignment.knowledge import FlatRuns, count_of, flat,
 from durable_cache.protocol.alignment.ledger import Ledger
 from durable_cache.protocol.alignment.packing import unsqueeze
 from durable_cache.protocol.alignment.wire import PullReply
-from durable_cache.protocol.wire import decode_batch
+from durable_cache.protocol.wire import decode_batch, with_own_names
 
 Items = tuple[tuple[int, FlatRuns], ...]
 """(place, flat runs) of what is asked for."""
@@ -146,10 +146,10 @@ class Pulls:
         """Take a page that was asked for with `items`; returns its samples."""
         asks: dict[int, RangeSet] = self.asks.get(peer, OrderedDict())
         need = {place: ranges(runs) for place, runs in items}
-        self._ledger.hear_names(reply.incarnations)
         given, refused = self._screened(
             self._asked_for(unsqueeze(reply.batch, reply.unpacked), need)
         )
+        self._ledger.hear_names(with_own_names(reply.incarnations, given))
         batch = self._missing(given)
         for place, beside in self._beside.items():
             if place in need:
@@ -207,7 +207,7 @@ class Pulls:
         first, last = asked.first, asked.last
         if record is None or first is None or last is None:
             return RangeSet()
-        if self._ledger.is_named(record.stream) or place in self._leaves_no_room:
+        if self._ledger.is_named(record) or place in self._leaves_no_room:
             return RangeSet()
         held = self._ledger.current(record)
         beside = (held.clip(0, first - 1).last, held.clip(last + 1, _SN_END).first)
