@@ -38,6 +38,10 @@ _REVEAL_SECONDS = 30.0
 _SKEWED_SECONDS = 65.0
 """Caches judge what a peer or a publisher whose clock is ahead announced once their own clocks are
 there: up to twelve slots of time."""
+_SMALL_INBOX_BYTES = 2000
+_SMALL_INBOX_SECONDS = 130.0
+"""Where it overflows, alignment begins anew and waits for the clocks again: each time it has pulled
+some thirty samples."""
 _LITTLE_ROOM = 5
 _LITTLE_ROOM_SECONDS = 350.0
 """A cache with little room takes that many samples of each comparison, which come 35 s apart: what
@@ -154,7 +158,7 @@ class History:
             journal_entries_max=6 if self._maybe("small journal", 0.1) else 1 << 30,
             retention=random.choice(_RETENTIONS) if self._maybe("retention", 0.25) else Retention(),
             align="align" not in self.without,
-            align_bytes_max=2000 if self._maybe("small inbox", 0.1) else 1 << 20,
+            align_bytes_max=_SMALL_INBOX_BYTES if self._maybe("small inbox", 0.1) else 1 << 20,
             answer_samples_max=4 if self._maybe("short answers", 0.2) else 1000,
             commit_seconds=0.1 if self._maybe("slow commits", 0.2) else 0.0,
         )
@@ -251,6 +255,8 @@ class History:
         self.world.run(_REVEAL_SECONDS)
         if len({node.skew_ns for node in (*self.caches, *self.publishers)}) > 1:
             self.world.run(_SKEWED_SECONDS)
+            if any(cache.plan.align_bytes_max == _SMALL_INBOX_BYTES for cache in self.caches):
+                self.world.run(_SMALL_INBOX_SECONDS)
         if any(cache.plan.given_samples_max == _LITTLE_ROOM for cache in self.caches):
             self.world.run(_LITTLE_ROOM_SECONDS)
         questions = self._questions_while_quiet()
