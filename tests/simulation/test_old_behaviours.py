@@ -53,7 +53,7 @@ PUT_BACK: list[tuple[Callable[[pytest.MonkeyPatch], None], str, tuple[str, ...]]
         "neither given nor told|nothing of",
         RESTARTS,
     ),
-    (old.k4_tail_before_a_restart_is_not_asked_for, "went on to the next run", NOT_MENDED),
+    (old.k4_tail_before_a_restart_is_not_asked_for, "went on to the next run", RESTARTS),
     (old.k5_history_is_over_whatever_was_answered, "was not given the history", JOINS),
     (old.k6_the_oldest_source_is_forgotten, "given nor told|out of order", CROWDS),
     (old.k7_a_look_up_that_fails_found_nothing, "acknowledged what it has not", WITH_FOREIGN),
