@@ -162,8 +162,10 @@ def test_whatever_hop_is_killed_each_sample_is_at_the_end_once_and_in_order(
     far = f"tcp/127.0.0.1:{port}"
     with ExitStack() as stack:
         networks = [stack.enter_context(LocalNetwork()) for _ in range(3)]
-        for at, network in enumerate(networks):
+        caches = [
             stack.enter_context(cache_on(network, tmp_path / f"{at}"))
+            for at, network in enumerate(networks)
+        ]
         service = stack.enter_context(service_at(port, tmp_path))
         proxy = stack.enter_context(TcpProxy(port))
         b = stack.enter_context(
@@ -191,7 +193,17 @@ def test_whatever_hop_is_killed_each_sample_is_at_the_end_once_and_in_order(
                     process.start()
         put = publishing.finish()
         wanted = sum(count for _, count in put.values())
-        wait_until(lambda: len(list(got(table))) >= wanted, 90, f"{wanted} samples at B")
+        processes = {"B": b, "service": service, **dict(zip(names, pipes, strict=False))}
+        wait_until(
+            lambda: len(list(got(table))) >= wanted,
+            90,
+            f"{wanted} samples at B",
+            instead=lambda: {
+                "at B": len(list(got(table))),
+                "stored": [cache.status().appended for cache in caches],
+                "said last": {name: one.stderr[-600:] for name, one in processes.items()},
+            },
+        )
         for process in pipes:
             assert process.terminate() == 0, "a hop gave something up, or missed it"
     for key, (source, count) in put.items():
