@@ -112,7 +112,7 @@ class Ledger:
                 self.counted = False
 
     def hear_names(self, names: Iterable[Incarnation]) -> None:
-        """Note by which epochs runs go whose tokens named them, as a peer says."""
+        """Note by which epochs runs go that have names, as a peer or its samples say."""
         if len(self._named) > _NAMED_MAX:
             self._named.clear()  # it is said again
         self._named.update((source, epoch) for source, epoch, _ in names)

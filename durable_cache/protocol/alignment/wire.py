@@ -163,7 +163,7 @@ class PullReply(_Message, frozen=True, array_like=True, gc=False, tag=12):
     unpacked: int = 0
     """The size of `batch` before it was compressed; 0 where it is not."""
     incarnations: tuple[Incarnation, ...] = ()
-    """Which runs the epochs of these sources are, as far as their tokens say."""
+    """Which runs the epochs of these sources are, as far as tokens say it and `batch` does not."""
 
 
 class BlocksReply(_Message, frozen=True, array_like=True, gc=False, tag=13):
