@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,17 +153,21 @@ def got(table: Path) -> Iterator[tuple[str, str, int, bytes]]:
         yield from database.execute("SELECT key, source, sn, payload FROM got ORDER BY rowid")
 
 
+def count_at(table: Path) -> int:
+    return len(list(got(table)))
+
+
 def await_all(table: Path, wanted: int, instead: Callable[[], object]) -> None:
     """Wait until so many samples are at B, as long as more of them come."""
-
-    def more_than(there: int) -> bool:
-        return len(list(got(table))) > there
-
     there = 0
+
+    def have_more_come() -> bool:
+        return count_at(table) > there
+
     while there < wanted:
-        seconds, what = STILL_SECONDS_MAX, f"more than {there} of {wanted} samples at B"
-        wait_until(partial(more_than, there), seconds, what, instead=instead)
-        there = len(list(got(table)))
+        what = f"more than {there} of {wanted} samples at B"
+        wait_until(have_more_come, STILL_SECONDS_MAX, what, instead=instead)
+        there = count_at(table)
 
 
 @pytest.mark.slow
@@ -214,7 +217,7 @@ def test_whatever_hop_is_killed_each_sample_is_at_the_end_once_and_in_order(
 
         def found() -> dict[str, object]:
             return {
-                "at B": len(list(got(table))),
+                "at B": count_at(table),
                 "stored": [cache.status().appended for cache in caches],
                 "said last": {name: one.stderr[-600:] for name, one in processes.items()},
             }

@@ -235,7 +235,7 @@ def test_streams_have_a_bound_and_give_their_places_back(
     wait_until(lambda: "200" in follow("/demo/c").head[0])
 
 
-def published(served: Served, file: Path, body: str, reader: Following) -> None:
+def publish_to(served: Served, file: Path, body: str, reader: Following) -> None:
     """Publish a body, and see that a reader is told of it next."""
     file.write_text(body)
     put = ("-X", "PUT", "-H", "content-type:text/plain", "--data-binary")
@@ -256,13 +256,13 @@ def test_a_slow_reader_is_cut_off_and_told_why_and_costs_others_nothing(
         for at in range(40):  # more than both ends of a connection hold
             if SLOW in served.process.stderr:
                 break  # it is cut off soon: what is read later lacks its last words
-            published(served, tmp_path / "body", f"{at}" + "x" * 500_000, quick)
+            publish_to(served, tmp_path / "body", f"{at}" + "x" * 500_000, quick)
         served.process.wait_for(SLOW)
         slow.settimeout(20)
         last = b""
         while part := slow.recv(1 << 20):
             last = (last + part)[-1000:]
-    published(served, tmp_path / "body", "the next", quick)
+    publish_to(served, tmp_path / "body", "the next", quick)
     assert b"event: ERROR\ndata: " in last
     assert b"rest.stream_bytes_max" in last
 
